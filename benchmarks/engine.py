@@ -1,0 +1,115 @@
+"""Local training of many clients: mmfl's engine against the plain PyTorch loop, side by side in one run.
+
+The plain loop is what one writes first: for each client a fresh module, the global weights loaded, an SGD optimiser,
+mini-batches in order, one client after another. Both train the same clients on the same data with the same number
+of steps; the engine's time includes drawing mini-batches and collecting updates.
+
+    python benchmarks/engine.py [--repeats 5] [--device cpu|cuda] [--largest]
+"""
+
+import argparse
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+import mmfl
+from mmfl.engine import Simulation, Training
+from mmfl.local import SGD
+from mmfl.objectives import cross_entropy
+
+LOGISTIC = partial(mmfl.models.LogisticRegression, 60, 10)
+CNN = partial(mmfl.models.SmallCNN)
+
+# name, model, input shape, clients, examples each, batch, epochs, ratio to reach
+CASES = {
+    "cpu": [
+        ("logistic regression", LOGISTIC, (60,), 32, 50, 10, 1, 10),
+        ("Fashion-MNIST CNN", CNN, (1, 28, 28), 24, 12, 12, 5, 2),
+        ("Fashion-MNIST CNN, larger batch", CNN, (1, 28, 28), 24, 120, 32, 1, None),
+    ],
+    "cuda": [
+        ("logistic regression", LOGISTIC, (60,), 1024, 50, 10, 1, None),
+        ("Fashion-MNIST CNN", CNN, (1, 28, 28), 256, 120, 32, 5, 30),
+        ("Fashion-MNIST CNN", CNN, (1, 28, 28), 1024, 24, 12, 5, 60),
+    ],
+}
+
+
+def federation_of(model: Callable[[], nn.Module], shape: tuple[int, ...], clients: int, each: int, batch: int, epochs: int) -> mmfl.Federation:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(clients * each, *shape)).astype(np.float32)
+    y = rng.integers(0, 10, clients * each)
+    owner = np.repeat(np.arange(clients), each)
+    data = mmfl.data.from_arrays(x, y, owner, test=(x[:10], y[:10]))
+    return mmfl.Federation([mmfl.Task("task", model, data, lr=0.05, epochs=epochs, batch_size=batch)])
+
+
+def plain_loop(federation: mmfl.Federation, clients: int, device: torch.device, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    task = federation.tasks[0]
+    initial = {name: p.to(device) for name, p in task.build().state_dict().items()}
+    for client in range(clients):
+        module = task.model().to(device)
+        module.load_state_dict(initial)
+        optimiser = torch.optim.SGD(module.parameters(), lr=task.learning_rate(1))
+        rows = torch.from_numpy(federation.shards[0].of(client)).to(device)
+        for _ in range(task.epochs):
+            for batch in rows[torch.randperm(len(rows), device=device)].split(task.batch_size):
+                optimiser.zero_grad()
+                cross_entropy(module(inputs[batch]), targets[batch]).mean().backward()
+                optimiser.step()
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    begun = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
+
+
+def compare(case: tuple, device: torch.device, repeats: int) -> str:
+    name, model, shape, clients, each, batch, epochs, target = case
+    federation = federation_of(model, shape, clients, each, batch, epochs)
+    engine = Simulation(device)
+    weights = engine.initial(federation, 0, 0)
+    training = Training(federation, 0, weights, np.arange(clients), 1, 0, SGD())
+    inputs, targets = federation.tasks[0].data.x.to(device), federation.tasks[0].data.y.to(device)
+    # On a GPU the plain loop takes tens of seconds for these cohorts: time a part of it, which is linear in clients.
+    part = clients if device.type == "cpu" else min(clients, 64)
+    plain = partial(plain_loop, federation, part, device, inputs, targets)
+    ours = partial(engine.train, [training])
+    seconds(plain, device)
+    seconds(ours, device)
+    pairs = [(seconds(plain, device) * clients / part, seconds(ours, device)) for _ in range(repeats)]
+    ratios = [a / b for a, b in pairs]
+    plain_ms, ours_ms = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
+    way = next(iter(engine.choices.made.values()), "vectorised")
+    goal = f"{target}x" if target else ""
+    return (
+        f"| {name} | {clients} x {each} | {batch} | {epochs} | {plain_ms:.1f} | {ours_ms:.1f} | "
+        f"{statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f}) | {goal} | {way} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    what = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    print(f"{what}; Python {platform.python_version()}, torch {torch.__version__}, mmfl {mmfl.__version__}")
+    print("| model | clients x examples | batch | epochs | plain loop ms | mmfl ms | ratio (range) | to reach | way |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for case in CASES[device.type]:
+        print(compare(case, device, options.repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()

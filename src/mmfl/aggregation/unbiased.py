@@ -1,0 +1,27 @@
+"""Inverse-probability weighting: in expectation, the step of full participation."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.aggregation.base import AggregationRule
+from mmfl.federation import RoundView
+from mmfl.updates import Updates
+
+
+def inverse_probability(updates: Updates, view: RoundView) -> NDArray[np.float64]:
+    """H: the weight d / (B p) of each row, times the processors that drew it; sums to 1 on average."""
+    share, capacity = view.share[updates.client, updates.task], view.capacity[updates.client]
+    return updates.count * share / (capacity * updates.probability)
+
+
+class Unbiased(AggregationRule):
+    """w - sum d / (B p) G over the drawn processors (Zhang et al. 2025, eq. 3)."""
+
+    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
+        """One sampled step whose mean over all draws is the full step."""
+        if not len(updates):
+            return weights, state
+        return weights - updates.combine(inverse_probability(updates, view)), state

@@ -1,0 +1,55 @@
+"""Allocation: the decision of a round; AllocationRule: what makes it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.federation import RoundView
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Which clients train which tasks: one row per (client, task) that was drawn.
+
+    `count` processors of `client` were drawn for `task`; `probability` is the chance that a given processor of that
+    client is drawn for it (expected count / capacity). `probabilities` is the same over all [clients, tasks].
+    """
+
+    client: NDArray[np.int64]
+    task: NDArray[np.int64]
+    count: NDArray[np.int64]
+    probability: NDArray[np.float64]
+    probabilities: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, count: NDArray[np.int64], probabilities: NDArray[np.float64]) -> "Allocation":
+        """From tables [clients, tasks]: rows in the order of tasks, then clients."""
+        task, client = np.nonzero(count.T)
+        return cls(client, task, count[client, task], probabilities[client, task], probabilities)
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    def rows(self, task: int) -> NDArray[np.int64]:
+        """The rows of one task."""
+        return np.flatnonzero(self.task == task)
+
+
+class AllocationRule:
+    """Decides each round who trains what. Subclass it, write `allocate`, and pass the object as a method's allocation.
+
+    `needs` names the signals to measure before the decision. What the rule must remember between rounds is the
+    plain dataclass of arrays that `start` makes and `allocate` returns renewed; without memory it is None.
+    """
+
+    needs: frozenset[str] = frozenset()
+
+    def start(self, clients: int, tasks: int) -> Any:
+        """The state before the first round."""
+        return None
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """This round's allocation and the state after it."""
+        raise TypeError(f"{type(self).__name__} does not say how to allocate.")

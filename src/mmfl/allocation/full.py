@@ -1,0 +1,17 @@
+"""Full participation: the yardstick that no budget binds."""
+
+from typing import Any
+
+import numpy as np
+
+from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.federation import RoundView
+
+
+class Full(AllocationRule):
+    """Every client trains every task it has, once."""
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """All pairs; the expected count is 1, so p = 1 / capacity."""
+        probabilities = view.able / np.maximum(view.capacity, 1)[:, None]
+        return Allocation.of(view.able.astype(np.int64), probabilities), state

@@ -1,0 +1,50 @@
+"""Uniform allocations: random clients (Multi-FedAvg) and random processors (the heterogeneous setting)."""
+
+from typing import Any
+
+import numpy as np
+
+from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.federation import RoundView
+from mmfl.randomness import Purpose
+from mmfl.sampling import Draw, independent
+
+
+class RandomClients(AllocationRule):
+    """Multi-FedAvg: as many clients as the budget allows, without replacement, each on one of its tasks uniformly.
+
+    (Bhuyan & Moharir 2022.)
+    """
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """The clients with the smallest random numbers, and for each a random task of its own."""
+        clients, able = np.flatnonzero(view.present), view.able
+        drawn = min(len(clients), max(1, round(view.budget)))
+        order = clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][:drawn]
+        place = np.floor(view.uniform(Purpose.TASKS)[:, 0] * view.tasks_of)
+        count = np.zeros(able.shape, dtype=np.int64)
+        takes = able & (np.cumsum(able, axis=1) - 1 == place[:, None])
+        count[order] = takes[order]
+        chance = drawn / max(len(clients), 1)
+        return Allocation.of(count, _evenly(view, chance / np.maximum(view.capacity, 1))), state
+
+
+class RandomProcessors(AllocationRule):
+    """Every processor is active with probability m / V and takes one of its client's tasks uniformly.
+
+    (Zhang et al. 2025.)
+    """
+
+    def __init__(self, draw: Draw = independent):
+        self.draw = draw
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """p[i, s] = (m / V) / |S_i|."""
+        chance = min(1.0, view.budget / max(view.processors, 1))
+        probabilities = _evenly(view, np.full(len(view.sizes), chance))
+        return Allocation.of(self.draw(probabilities, view), probabilities), state
+
+
+def _evenly(view: RoundView, chance: np.ndarray) -> np.ndarray:
+    """Each client's chance spread evenly over the tasks it can train, [clients, tasks]."""
+    return view.able * (chance / np.maximum(view.tasks_of, 1))[:, None]

@@ -1,0 +1,62 @@
+"""When clients can be reached: availability processes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mmfl.errors import UserError
+from mmfl.randomness import Purpose, clients_uniform
+
+
+class Availability(Protocol):
+    """Says who can be reached in a round, as a pure function of seed and round."""
+
+    def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
+        """Which clients are there, [clients]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Always:
+    """Every client, every round."""
+
+    def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
+        """All of them."""
+        return np.ones(clients, dtype=bool)
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Every client with the same probability, independently in every round."""
+
+    probability: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.probability <= 1:
+            raise UserError(f"availability: probability is {self.probability}; expected a number in (0, 1].")
+
+    def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
+        """A coin toss per client, addressed by (seed, round, client)."""
+        return clients_uniform(clients, seed, Purpose.AVAILABILITY, round)[:, 0] < self.probability
+
+
+class Trace:
+    """A recorded table [rounds, clients] of who was there; it starts over at its end."""
+
+    def __init__(self, table: ArrayLike):
+        self.table: NDArray[np.bool_] = np.asarray(table, dtype=bool)
+        if self.table.ndim != 2 or 0 in self.table.shape:
+            raise UserError(f"availability: the trace has shape {self.table.shape}; expected [rounds, clients].")
+
+    def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
+        """The row of this round."""
+        if self.table.shape[1] != clients:
+            raise UserError(f"availability: the trace has {self.table.shape[1]} clients, the federation {clients}.")
+        row: NDArray[np.bool_] = self.table[(round - 1) % len(self.table)]
+        return row
+
+
+AVAILABILITIES: dict[str, Callable[..., Any]] = {"always": Always, "bernoulli": Bernoulli, "trace": Trace}

@@ -1,0 +1,36 @@
+"""Small generated sets for trials and tests: Gaussian blobs, and images with one template per class."""
+
+import numpy as np
+
+from mmfl.data.dataset import Dataset, from_arrays
+from mmfl.randomness import Purpose, generator
+
+
+def blobs(
+    examples: int = 1000, inputs: int = 10, classes: int = 4, spread: float = 1.0, test_share: float = 0.2, seed: int = 0
+) -> Dataset:
+    """Classes as Gaussian clouds around random centres; `spread` is their standard deviation."""
+    rng = generator(seed, Purpose.DATA)
+    centres = rng.normal(size=(classes, inputs)) * 2
+    y = np.arange(examples) % classes
+    x = centres[y] + spread * rng.normal(size=(examples, inputs))
+    return from_arrays(x, y, test_share=test_share, name="blobs", seed=seed)
+
+
+def images(
+    examples: int = 1000,
+    side: int = 28,
+    channels: int = 1,
+    classes: int = 10,
+    noise: float = 0.5,
+    test_share: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Images [channels, side, side]: a smooth random template per class plus pixel noise."""
+    rng = generator(seed, Purpose.DATA)
+    coarse = rng.normal(size=(classes, channels, 4, 4))
+    scale = -(-side // 4)
+    templates = coarse.repeat(scale, axis=2).repeat(scale, axis=3)[:, :, :side, :side]
+    y = np.arange(examples) % classes
+    x = templates[y] + noise * rng.normal(size=(examples, channels, side, side))
+    return from_arrays(x, y, test_share=test_share, name="images", seed=seed)

@@ -1,0 +1,166 @@
+"""Architecture: what the engine knows of a model's structure, and the flat layout of its parameters."""
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mmfl.engine.operators import CONVOLUTIONS, DROPOUTS, RECURRENT, Operators
+from mmfl.objectives import Objective
+from mmfl.task import Task
+
+_INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
+
+
+class Layout:
+    """All parameters of a module as one vector, with named views back into it.
+
+    Kernels of convolutions lie channels last, the order in which both CPU and cohorts read them fastest.
+    """
+
+    def __init__(self, module: nn.Module):
+        named = dict(module.named_parameters())
+        self.names = tuple(named)
+        self.shapes = tuple(p.shape for p in named.values())
+        self.sizes = [p.numel() for p in named.values()]
+        self.trainable = tuple(p.requires_grad for p in named.values())
+        self.length = sum(self.sizes)
+
+    def flatten(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        """The vector [..., parameters] of tensors given in the order of `names`, with equal leading dimensions."""
+        pieces = []
+        for tensor, shape in zip(tensors, self.shapes, strict=True):
+            lead = tensor.dim() - len(shape)
+            rows = tensor.movedim(lead + 1, -1) if len(shape) == 4 else tensor
+            pieces.append(rows.reshape(*tensor.shape[:lead], -1))
+        return torch.cat(pieces, -1, out=out)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Views of the vector [..., parameters] with the parameters' shapes, in the order of `names`."""
+        lead = flat.shape[:-1]
+        views = []
+        for piece, shape in zip(flat.split(self.sizes, -1), self.shapes, strict=True):
+            if len(shape) == 4:
+                views.append(piece.view(*lead, shape[0], shape[2], shape[3], shape[1]).movedim(-1, len(lead) + 1))
+            else:
+                views.append(piece.view(*lead, *shape))
+        return views
+
+    def parameters(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Views that take part in differentiation, frozen parameters excepted."""
+        views = self.views(flat.detach())
+        return tuple(view.requires_grad_(train) for view, train in zip(views, self.trainable, strict=True))
+
+    def gradient(self, loss: Tensor, parameters: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+        """The gradient of a loss as a vector like the weights; zero for frozen and unused parameters."""
+        wanted = [p for p, train in zip(parameters, self.trainable, strict=True) if train]
+        grads = iter(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
+        return self.flatten(
+            [next(grads) if train else torch.zeros_like(p) for p, train in zip(parameters, self.trainable, strict=True)],
+            out,
+        )
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views by name, as `torch.func.functional_call` and `load_state_dict` want them."""
+        return dict(zip(self.names, self.views(flat), strict=True))
+
+
+class Architecture:
+    """A module structure shared by one or more tasks, with what must be known to run many clients of it at once."""
+
+    def __init__(self, task: Task, device: torch.device):
+        module = task.build()
+        self.module = module.to(device).train()
+        self.loss: Objective = task.loss
+        self.layout = Layout(module)
+        self.labels = [task.name]
+        # Batch norm ties the examples of a batch together: a client's batch must never be padded or mixed.
+        self.coupled = any(isinstance(part, _BatchNorm) for part in module.modules())
+        self.operators, self.activation_bytes = self._probe(task, device)
+        self.vectorisable: bool | None = None
+        structure = f"{module} {self.layout.shapes} {_shape(task.data.x)}"
+        self.code = f"{type(module).__name__}-{hashlib.sha256(structure.encode()).hexdigest()[:12]}"
+
+    @property
+    def length(self) -> int:
+        """Number of parameters."""
+        return self.layout.length
+
+    @property
+    def label(self) -> str:
+        """The tasks that share this architecture."""
+        return "+".join(self.labels)
+
+    def copy(self) -> nn.Module:
+        """A module of this structure for one thread's own use."""
+        return copy.deepcopy(self.module)
+
+    def cohort_operators(self, device: torch.device) -> frozenset[str]:
+        """What must be substituted when many clients run as one; grouped kernels are only poor on GPUs."""
+        substitutes = DROPOUTS | RECURRENT | (CONVOLUTIONS if device.type == "cuda" else frozenset())
+        return substitutes & self.operators
+
+    @property
+    def sequential_operators(self) -> frozenset[str]:
+        """What must be substituted when one client runs alone: whatever draws random numbers."""
+        if not self._draws():
+            return frozenset()
+        return (DROPOUTS | RECURRENT) & self.operators
+
+    def _draws(self) -> bool:
+        inner = any(isinstance(part, nn.LSTM) and part.dropout > 0 for part in self.module.modules())
+        return inner or bool(DROPOUTS & self.operators)
+
+    def _probe(self, task: Task, device: torch.device) -> tuple[frozenset[str], int]:
+        """Runs two examples: which substitutable operators the module uses, and bytes kept for one example's gradient."""
+        kept: dict[int, int] = {}
+        own = {p.data_ptr() for p in self.module.parameters()}
+
+        def keep(tensor: Tensor) -> Tensor:
+            if tensor.data_ptr() not in own:
+                kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with Operators(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            self.module(task.data.x[:2].to(device))
+        return frozenset(mode.seen), max(1, sum(kept.values()) // 2)
+
+
+def signature(task: Task) -> str:
+    """Equal for two tasks only if their jobs can run in one cohort: same structure, loss and shapes of examples."""
+    module = task.build()
+    parts: list[str] = [_identity(task.loss), _shape(task.data.x), _shape(task.data.y)]
+    for name, part in module.named_modules():
+        parts.append(f"{name}:{_identity(type(part))}:{part.training}")
+        parts += [f"{key}={_constant(value)}" for key, value in sorted(vars(part).items()) if key not in _INTERNAL]
+    parts += [f"{name}{tuple(p.shape)}{p.dtype}{p.requires_grad}" for name, p in module.named_parameters()]
+    parts += [f"{name}{_constant(buffer)}" for name, buffer in module.named_buffers()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape[1:])}{tensor.dtype}"
+
+
+def _identity(thing: Any) -> str:
+    name = getattr(thing, "__qualname__", "")
+    module = getattr(thing, "__module__", "")
+    # Functions and classes made on the fly share a name: tell those apart by what they are, not what they are called.
+    return f"{module}.{name}" if name and "<" not in name else f"object {id(thing)}"
+
+
+def _constant(value: Any) -> str:
+    """A text equal only for equal constants; what cannot be read off counts as unequal to everything else."""
+    if value is None or isinstance(value, bool | int | float | str | complex):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_constant(item) for item in value) + "]"
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)}{hashlib.sha256(value.detach().cpu().numpy().tobytes()).hexdigest()}"
+    if callable(value):
+        return _identity(value)
+    return f"object {id(value)}"

@@ -1,0 +1,71 @@
+"""What is asked of an engine and what it answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.federation import Federation
+from mmfl.local import LocalRule
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Clients of one task, and the global weights [parameters] they are to work with."""
+
+    federation: Federation
+    task: int
+    weights: Tensor
+    client: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Training(Workload):
+    """Local trainings of a round: every client starts from the same weights and follows the same rule."""
+
+    round: int
+    seed: int
+    local: LocalRule
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Local updates [rows, parameters] (start minus end) and the mean loss seen on the way, [rows].
+
+    Row n belongs to `client[n]`: an engine may return the clients in another order than they were given.
+    """
+
+    client: NDArray[np.int64]
+    flat: Tensor
+    loss: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss and metric of global weights on the test examples."""
+
+    loss: float
+    metric: float
+
+
+class Engine(Protocol):
+    """Runs the clients' work. Requests of several tasks and replicas come together, to be run together."""
+
+    def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
+        """The initial weights of a task, flat, where the engine wants them."""
+        ...
+
+    def train(self, trainings: Sequence[Training]) -> list[Trained]:
+        """Local training, for all requests at once."""
+        ...
+
+    def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
+        """f: mean loss of the given weights on each client's training data."""
+        ...
+
+    def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
+        """Loss and metric on the task's test examples (of the clients, where test sets are theirs)."""
+        ...

@@ -1,0 +1,197 @@
+"""Jobs and their mini-batches: which rows of which data each client sees at each local step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.engine.base import Training
+from mmfl.randomness import Purpose, bits
+
+
+@dataclass(frozen=True, eq=False)
+class Jobs:
+    """Local trainings of one architecture and rule, as parallel arrays with a row per job.
+
+    Job j is row `row[j]` of request `trainings[request[j]]`; its client has `size[j]` examples.
+    """
+
+    trainings: Sequence[Training]
+    request: NDArray[np.int64]
+    row: NDArray[np.int64]
+    size: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    key: Tensor
+
+    @classmethod
+    def of(cls, trainings: Sequence[Training]) -> "Jobs":
+        """All jobs of the requests."""
+        counts = [len(training.client) for training in trainings]
+        request = np.repeat(np.arange(len(trainings)), counts)
+        sizes, batches, epochs, keys = [], [], [], []
+        for training in trainings:
+            task = training.federation.tasks[training.task]
+            size = training.federation.sizes[training.client, training.task]
+            sizes.append(size)
+            batches.append(size if task.batch_size is None else np.minimum(size, task.batch_size))
+            epochs.append(np.full(len(size), task.epochs))
+            client = torch.from_numpy(np.ascontiguousarray(training.client))
+            keys.append(bits(training.seed, training.round, training.task, client))
+        return cls(
+            trainings,
+            request,
+            np.concatenate([np.arange(count) for count in counts]),
+            np.concatenate(sizes),
+            np.concatenate(batches),
+            np.concatenate(epochs),
+            torch.cat(keys),
+        )
+
+    def __len__(self) -> int:
+        return len(self.request)
+
+    @property
+    def steps(self) -> NDArray[np.int64]:
+        """Local steps of each job: the last, smaller batch of an epoch is kept."""
+        return self.epochs * -(-self.size // self.batch)
+
+    def take(self, jobs: NDArray[np.int64]) -> "Jobs":
+        """Some of the jobs, in the given order."""
+        return Jobs(
+            self.trainings,
+            self.request[jobs],
+            self.row[jobs],
+            self.size[jobs],
+            self.batch[jobs],
+            self.epochs[jobs],
+            self.key[torch.from_numpy(jobs)],
+        )
+
+    def buckets(self, exact: bool) -> list["Jobs"]:
+        """Jobs of similar batch size together, most steps first, so that little is padded and nothing computed twice.
+
+        With `exact`, only jobs with the same batches at every step share a bucket: then nothing is padded.
+        """
+        kind = self.size * (1 << 32) + self.batch if exact else np.ceil(np.log2(self.batch)).astype(np.int64)
+        steps = self.steps
+        order = np.lexsort((-steps, kind))
+        bounds = np.flatnonzero(np.diff(kind[order])) + 1
+        return [self.take(part) for part in np.split(order, bounds)]
+
+    def learning_rates(self) -> NDArray[np.float32]:
+        """The local step size of each job."""
+        rates = [t.federation.tasks[t.task].learning_rate(t.round) for t in self.trainings]
+        return np.asarray(rates, dtype=np.float32)[self.request]
+
+    def starts(self) -> tuple[Tensor, NDArray[np.int64]]:
+        """Distinct starting weights [starts, parameters], and which of them each job has."""
+        used, which = np.unique(self.request, return_inverse=True)
+        return torch.stack([self.trainings[r].weights for r in used]), which
+
+
+class Batches:
+    """The mini-batches of all jobs of a bucket: without replacement, in an order addressed by job and epoch.
+
+    A job's full batch keeps the order of its data. `x` and `y` are the base tensors themselves where all jobs use
+    the same ones, otherwise the jobs' examples gathered once.
+    """
+
+    def __init__(self, jobs: Jobs, on_device: Callable[[Tensor], Tensor], device: torch.device):
+        self.device = device
+        self.size, self.batch, self.steps = jobs.size, jobs.batch, jobs.steps
+        self.per_epoch = -(-jobs.size // jobs.batch)
+        self.keys = bits(jobs.key.to(device), int(Purpose.DROPOUT))
+        rows = self._rows(jobs, on_device)
+        self.first, self.order = self._shuffled(jobs, rows)
+
+    def _rows(self, jobs: Jobs, on_device: Callable[[Tensor], Tensor]) -> Tensor:
+        """Sets the pool of examples and returns the pool rows of job after job."""
+        sources = [(t.federation, t.task) for t in jobs.trainings]
+        data = [federation.tasks[task].data for federation, task in sources]
+        used = np.unique(jobs.request)
+        shards = [federation.shards[task] for federation, task in sources]
+        start = np.empty(len(jobs), dtype=np.int64)
+        for r in used:
+            mine = jobs.request == r
+            start[mine] = shards[r].offset[jobs.trainings[r].client[jobs.row[mine]]]
+        total = np.cumsum(jobs.size)
+        local = np.arange(total[-1]) - np.repeat(total - jobs.size, jobs.size)
+        position = np.repeat(start, jobs.size) + local
+        rows = np.empty(total[-1], dtype=np.int64)
+        source = np.repeat(jobs.request, jobs.size)
+        for r in used:
+            rows[source == r] = shards[r].index[position[source == r]]
+        if all(data[r].x is data[used[0]].x for r in used):
+            self.x, self.y = on_device(data[used[0]].x), on_device(data[used[0]].y)
+            return torch.from_numpy(rows).to(self.device)
+        order, xs, ys = [], [], []
+        for r in used:
+            mine = np.flatnonzero(source == r)
+            picked = torch.from_numpy(rows[mine]).to(self.device)
+            order.append(mine)
+            xs.append(on_device(data[r].x).index_select(0, picked))
+            ys.append(on_device(data[r].y).index_select(0, picked))
+        self.x, self.y = torch.cat(xs), torch.cat(ys)
+        place = np.empty(len(rows), dtype=np.int64)
+        place[np.concatenate(order)] = np.arange(len(rows))
+        return torch.from_numpy(place).to(self.device)
+
+    def _shuffled(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
+        """Pool rows in the order of use, epoch after epoch of job after job, and where each job begins.
+
+        Each (job, epoch) is a segment; sorting by (segment, random bits) shuffles all segments in one go.
+        """
+        passes = np.where(jobs.batch < jobs.size, jobs.epochs, 1)
+        used = jobs.size * passes
+        first = np.cumsum(used) - used
+        if (passes == 1).all() and (jobs.batch == jobs.size).all():
+            return first, rows
+        begin = torch.from_numpy(np.cumsum(jobs.size) - jobs.size).to(self.device)
+        segment_job = torch.from_numpy(np.repeat(np.arange(len(jobs)), passes)).to(self.device)
+        segment_epoch = torch.from_numpy(np.concatenate([np.arange(p) for p in passes])).to(self.device)
+        lengths = torch.from_numpy(np.repeat(jobs.size, passes)).to(self.device)
+        segment = torch.repeat_interleave(torch.arange(len(lengths), device=self.device), lengths)
+        place = torch.arange(len(segment), device=self.device) - (torch.cumsum(lengths, 0) - lengths)[segment]
+        job = segment_job[segment]
+        chance = bits(jobs.key.to(self.device)[job], int(Purpose.BATCHES), segment_epoch[segment], place)
+        whole = torch.from_numpy(jobs.batch == jobs.size).to(self.device)[job]
+        chance = torch.where(whole, place, (chance >> 24) & ((1 << 40) - 1))
+        order = torch.argsort((segment << 40) | chance)
+        return first, rows[(begin[job] + place)[order]]
+
+    def position(self, step: int, jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where in `order` the batches of this step begin, and how long they are."""
+        size, batch = self.size[jobs], self.batch[jobs]
+        epoch, within = np.divmod(step, self.per_epoch[jobs])
+        epoch = np.where(batch < size, epoch, 0)
+        return self.first[jobs] + epoch * size + within * batch, np.minimum(batch, size - within * batch)
+
+    def cohort(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Inputs and targets [active, width, ...] of a step of the first `active` jobs, example weights, batch sizes.
+
+        Weights sum to 1 in each row; rows shorter than the widest are filled up with weight 0.
+        """
+        begin, length = self.position(step, slice(0, active))
+        width = int(length.max())
+        within = np.arange(width)
+        cells = begin[:, None] + np.minimum(within, length[:, None] - 1)
+        weights = np.where(within < length[:, None], 1.0 / length[:, None], 0.0).astype(np.float32)
+        rows = self.order[torch.from_numpy(cells.reshape(-1)).to(self.device, non_blocking=True)]
+        x = self.x.index_select(0, rows).view(active, width, *self.x.shape[1:])
+        y = self.y.index_select(0, rows).view(active, width, *self.y.shape[1:])
+        share = torch.from_numpy(weights).to(self.device, non_blocking=True)
+        return x, y, share, torch.from_numpy(length).to(self.device, non_blocking=True)
+
+    def single(self, step: int, job: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of a step of one job."""
+        begin, length = self.position(step, job)
+        rows = self.order[int(begin) : int(begin + length)]
+        return self.x.index_select(0, rows), self.y.index_select(0, rows)
+
+    def key(self, step: int, jobs: slice | int) -> Tensor:
+        """Address of the random numbers of a step, for each job."""
+        return bits(self.keys[jobs], step)

@@ -1,0 +1,70 @@
+"""The vectorised way: many clients' local trainings as one, over a flat matrix of weights [jobs, parameters]."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from mmfl.engine.architecture import Architecture
+from mmfl.engine.chunk import Chunk
+from mmfl.engine.operators import Operators
+from mmfl.local import LocalStep
+from mmfl.objectives import per_example
+
+
+def train_cohort(chunk: Chunk) -> Tensor:
+    """Trains `chunk.weights` in place; returns the sum of the losses of all examples each job has seen, [jobs].
+
+    Jobs come sorted by their number of steps, most first; those that are done leave the cohort at its end, so no
+    step is computed for them.
+    """
+    jobs, device = chunk.jobs, chunk.weights.device
+    steps = jobs.steps
+    rate = torch.from_numpy(jobs.learning_rates()).to(device)[:, None]
+    seen = torch.zeros(len(jobs), device=device)
+    gradients = torch.empty_like(chunk.weights)
+    cohort = _Cohort(chunk.architecture, device)
+    for step in range(int(steps[0])):
+        active = int(np.searchsorted(-steps, -step))
+        x, y, share, length = chunk.batches.cohort(step, active)
+        key = [chunk.batches.key(step, slice(0, active))] if cohort.operators else []
+        weights = chunk.weights[:active]
+        loss, gradient = cohort.differentiate(weights, (x, *key), y, share, gradients[:active])
+        direction = chunk.rule.direction(LocalStep(gradient, weights, chunk.starts, chunk.which[:active]))
+        weights.addcmul_(direction, rate[:active], value=-1)
+        seen[:active] += loss * length
+    return seen
+
+
+class _Cohort:
+    """One module structure applied to many jobs at once, each with its own weights."""
+
+    def __init__(self, architecture: Architecture, device: torch.device):
+        self.architecture = architecture
+        substitutes = architecture.cohort_operators(device)
+        self.operators = Operators(substitutes) if substitutes else None
+        self.outputs = vmap(self._outputs, randomness="error")
+
+    def _outputs(self, parameters: tuple[Tensor, ...], x: Tensor, *key: Tensor) -> Tensor:
+        if self.operators:
+            self.operators.begin(*key)
+        named = dict(zip(self.architecture.layout.names, parameters, strict=True))
+        return functional_call(self.architecture.module, named, (x,))  # type: ignore[no-any-return]
+
+    def differentiate(
+        self, weights: Tensor, inputs: Sequence[Tensor], y: Tensor, share: Tensor, out: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Mean batch losses [jobs] and their gradients [jobs, parameters], written to `out`.
+
+        Only the module is batched over jobs: a loss has one value per example, whoever the example belongs to.
+        """
+        layout = self.architecture.layout
+        parameters = layout.parameters(weights)
+        with self.operators or nullcontext():
+            outputs = self.outputs(parameters, *inputs)
+            losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1))).view(share.shape)
+        loss = (losses * share).sum(1)
+        return loss.detach(), layout.gradient(loss.sum(), parameters, out)

@@ -1,0 +1,48 @@
+"""How many jobs fit at once, and what to do when they did not."""
+
+import torch
+
+from mmfl.engine.architecture import Architecture
+
+_CPU_BYTES = 1 << 30
+_FORWARD_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}
+_COPIES = 6  # of the weights: start, current, gradient by layer and flat, step, answer
+
+
+class Chunks:
+    """Sizes of chunks by architecture and batch width: estimated at first, halved where memory runs out."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._limits: dict[tuple[Architecture, int], int] = {}
+
+    def size(self, architecture: Architecture, width: int) -> int:
+        """Jobs that may train at once."""
+        job = 4 * _COPIES * architecture.length + 3 * width * architecture.activation_bytes
+        fits = max(1, self._available() // job)
+        return min(fits, self._limits.get((architecture, width), fits))
+
+    def halve(self, architecture: Architecture, width: int, failed: int) -> None:
+        """Remembers that this many jobs did not fit."""
+        self._limits[architecture, width] = max(1, failed // 2)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _available(self) -> int:
+        if self.device.type != "cuda":
+            return _CPU_BYTES
+        free, _ = torch.cuda.mem_get_info(self.device)
+        cached = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(0.8 * (free + cached))
+
+
+def forward_chunk(architecture: Architecture, device: torch.device) -> int:
+    """Examples to pass forward at once."""
+    return max(1, _FORWARD_BYTES.get(device.type, 1 << 26) // max(1, architecture.activation_bytes))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or in torch's CPU allocator."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "not enough memory" in str(error).lower() or "can't allocate memory" in str(error)

@@ -1,0 +1,240 @@
+"""Simulation: the engine of one process, on a CPU or a GPU."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import functional_call
+
+from mmfl.engine.architecture import Architecture, signature
+from mmfl.engine.base import Evaluation, Trained, Training, Workload
+from mmfl.engine.batches import Jobs
+from mmfl.engine.choices import Choices
+from mmfl.engine.chunk import Chunk
+from mmfl.engine.cohort import train_cohort
+from mmfl.engine.memory import Chunks, forward_chunk, is_out_of_memory
+from mmfl.engine.sequential import train_sequential
+from mmfl.errors import UserError, nearest
+from mmfl.federation import Federation
+from mmfl.local import LocalRule
+from mmfl.objectives import Objective, per_example
+from mmfl.partition import Shards
+from mmfl.task import Task
+
+Mode = Literal["auto", "vectorised", "sequential"]
+_log = logging.getLogger("mmfl")
+
+
+class Simulation:
+    """Trains all clients of all tasks and replicas here: merged into cohorts, or one by one.
+
+    `mode` "auto" vectorises, except for modules that cannot be and, on a CPU, for those that measure slower that way.
+    """
+
+    def __init__(self, device: str | torch.device | None = None, mode: Mode = "auto"):
+        if mode not in ("auto", "vectorised", "sequential"):
+            raise UserError(f"unknown engine '{mode}': {nearest(mode, ['auto', 'vectorised', 'sequential'])}")
+        self.device = choose_device(device)
+        self.mode = mode
+        self.choices = Choices()
+        self.chunks = Chunks(self.device)
+        self._architectures: dict[Task, Architecture] = {}
+        self._by_signature: dict[str, Architecture] = {}
+        self._placed: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
+        """Weights of a freshly built module, a function of (seed, task)."""
+        module = federation.tasks[task].build(seed, task)
+        parameters = [p.detach() for p in module.parameters()]
+        return self.architecture(federation.tasks[task]).layout.flatten(parameters).to(self.device)
+
+    def train(self, trainings: Sequence[Training]) -> list[Trained]:
+        """Jobs of equal architecture and local rule run together, in buckets of similar batch size."""
+        answers = [Trained(t.client[:0], t.weights.new_empty(0, len(t.weights)), np.zeros(0)) for t in trainings]
+        groups: dict[tuple[Architecture, LocalRule], list[int]] = {}
+        for n, training in enumerate(trainings):
+            if len(training.client):
+                task = training.federation.tasks[training.task]
+                groups.setdefault((self.architecture(task), training.local), []).append(n)
+        for (architecture, rule), members in groups.items():
+            jobs = Jobs.of([trainings[n] for n in members])
+            for n, answer in zip(members, self._train_jobs(architecture, rule, jobs), strict=True):
+                answers[n] = answer
+        return answers
+
+    def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
+        """One forward pass over the data of all clients asked for, and a mean per client."""
+        return [self._losses(workload) for workload in workloads]
+
+    def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
+        """One forward pass over the test examples."""
+        return [self._evaluate(workload) for workload in workloads]
+
+    def architecture(self, task: Task) -> Architecture:
+        """The architecture of a task, shared with every task of equal structure."""
+        if task not in self._architectures:
+            key = signature(task)
+            if key in self._by_signature:
+                shared = self._by_signature[key]
+                if task.name not in shared.labels:
+                    shared.labels.append(task.name)
+            else:
+                shared = self._by_signature[key] = Architecture(task, self.device)
+            self._architectures[task] = shared
+        return self._architectures[task]
+
+    def _train_jobs(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> list[Trained]:
+        """Bucket after bucket, each into its rows of one matrix of updates."""
+        buckets = jobs.buckets(exact=architecture.coupled)
+        flat = jobs.trainings[0].weights.new_empty(len(jobs), architecture.length)
+        loss = np.empty(len(jobs))
+        begin = 0
+        for bucket in buckets:
+            here = slice(begin, begin + len(bucket))
+            self._train_bucket(architecture, rule, bucket, flat[here], loss[here])
+            begin += len(bucket)
+        request, row = (np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row"))
+        if len(jobs.trainings) == 1:
+            return [Trained(jobs.trainings[0].client[row], flat, loss)]
+        mine = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
+        return [
+            Trained(training.client[row[n]], flat[torch.from_numpy(n).to(self.device)], loss[n])
+            for training, n in zip(jobs.trainings, mine, strict=True)
+        ]
+
+    def _train_bucket(
+        self, architecture: Architecture, rule: LocalRule, jobs: Jobs, flat: Tensor, loss: NDArray[np.float64]
+    ) -> None:
+        """Trains chunk by chunk; where memory runs out, with chunks of half the size from there on."""
+        way = self._way(architecture, rule, jobs)
+        begin, width = 0, int(jobs.batch.max())
+        while begin < len(jobs):
+            end = min(begin + self.chunks.size(architecture, width), len(jobs))
+            part = jobs.take(np.arange(begin, end))
+            try:
+                chunk = Chunk.of(architecture, rule, part, self._place, flat[begin:end])
+                seen = way(chunk)
+                chunk.updates()
+                failed = False
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error) or len(part) == 1:
+                    raise
+                failed = True
+            if failed:  # outside of the except block, which would keep the failed chunk's tensors alive
+                self.chunks.halve(architecture, width, len(part))
+                continue
+            loss[begin:end] = seen.double().cpu().numpy() / (part.size * part.epochs)
+            begin = end
+
+    def _way(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Chunk], Tensor]:
+        """How to train this bucket: vectorised or sequentially."""
+        if architecture.vectorisable is None:
+            architecture.vectorisable = self._try_vectorising(architecture, rule, jobs)
+        if not architecture.vectorisable:
+            return train_sequential  # one worker: the module may draw from torch's global generator
+        if self.mode == "vectorised" or (self.mode == "auto" and self.device.type != "cpu"):
+            return train_cohort
+        if self.mode == "sequential":
+            return self._side_by_side
+        width = 1 << int(np.ceil(np.log2(jobs.batch.max())))
+        key = f"{architecture.code} batch<={width}"
+        if key not in self.choices:
+            sample = Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 16))), self._place)
+            self.choices.decide(key, {"vectorised": _time(train_cohort, sample), "sequential": _time(self._side_by_side, sample)})
+        return train_cohort if self.choices[key] == "vectorised" else self._side_by_side
+
+    def _side_by_side(self, chunk: Chunk) -> Tensor:
+        return train_sequential(chunk, torch.get_num_threads() if self.device.type == "cpu" else 1)
+
+    def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
+        """Whether torch can batch this module over clients, found by doing it once."""
+        try:
+            train_cohort(Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self._place))
+        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+            if is_out_of_memory(error):
+                return True
+            reason = str(error).strip().split("\n")[0]
+            _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, reason)
+            return False
+        return True
+
+    def _losses(self, workload: Workload) -> NDArray[np.float64]:
+        task = workload.federation.tasks[workload.task]
+        shards = _only(workload.federation.shards[workload.task], workload.client)
+        values = self._forward(workload, task.data.x, task.data.y, shards, (task.loss,))[0]
+        lengths = torch.from_numpy(shards.sizes).to(self.device)
+        return torch.segment_reduce(values, "mean", lengths=lengths).cpu().numpy()
+
+    def _evaluate(self, workload: Workload) -> Evaluation:
+        task, shards = workload.federation.tasks[workload.task], workload.federation.test_shards[workload.task]
+        if shards is None:
+            rows = len(task.data.x_test)
+            shards = Shards(np.arange(rows), np.array([0, rows]))
+        values = self._forward(workload, task.data.x_test, task.data.y_test, shards, (task.loss, task.metric))
+        return Evaluation(*(float(v.mean()) for v in values))
+
+    @torch.no_grad()
+    def _forward(
+        self, workload: Workload, x: Tensor, y: Tensor, shards: Shards, objectives: Sequence[Objective]
+    ) -> list[Tensor]:
+        """Values of the objectives for every example of the shards, in their order, as float64."""
+        architecture = self.architecture(workload.federation.tasks[workload.task])
+        parameters = architecture.layout.named(workload.weights)
+        module = architecture.module.eval()
+        x, y = self._place(x), self._place(y)
+        index = torch.from_numpy(shards.index).to(self.device)
+        sizes = shards.sizes[shards.sizes > 0].tolist() if architecture.coupled else forward_chunk(architecture, self.device)
+        values: list[list[Tensor]] = [[] for _ in objectives]
+        try:
+            for rows in index.split(sizes):
+                outputs = functional_call(module, parameters, (x.index_select(0, rows),))
+                targets = y.index_select(0, rows)
+                for column, objective in zip(values, objectives, strict=True):
+                    column.append(per_example(objective(outputs, targets)).double())
+        finally:
+            module.train()
+        return [torch.cat(column) for column in values]
+
+    def _place(self, tensor: Tensor) -> Tensor:
+        """The tensor on the device; base tensors are moved once and stay there."""
+        if id(tensor) not in self._placed:
+            self._placed[id(tensor)] = (tensor, tensor.to(self.device))
+        return self._placed[id(tensor)][1]
+
+
+def _time(way: Callable[[Chunk], Tensor], chunk: Chunk) -> float:
+    """Seconds to train the chunk, the better of two after a first that warms up."""
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        way(chunk)
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds[1:])
+
+
+def _only(shards: Shards, clients: NDArray[np.int64]) -> Shards:
+    """The shards of the given clients alone, in their order."""
+    if len(clients) == len(shards.sizes):
+        return shards
+    others = np.ones(len(shards.sizes), dtype=bool)
+    others[clients] = False
+    kept = shards.without(others)
+    return Shards(kept.index, np.concatenate([[0], np.cumsum(shards.sizes[clients])]))
+
+
+def choose_device(device: str | torch.device | None) -> torch.device:
+    """The named device, or a GPU where there is one and `MMFL_DEVICE` does not say otherwise."""
+    name = device or os.environ.get("MMFL_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device '{name}': expected cpu, cuda or cuda:N.") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device '{name}': this machine has no CUDA device; use cpu.")
+    return chosen

@@ -1,0 +1,24 @@
+"""The one error class for mistakes a user can make, and the search for what they meant."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """Something in the input is wrong; the message says what, where, and what was expected.
+
+    The command line prints it on one or two lines and exits with code 2, without a traceback.
+    """
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """A hint naming the choice closest to `name`, or all of them when none is close.
+
+    >>> nearest("mmfl-lrv", ["mmfl-lvr", "full"])
+    "did you mean 'mmfl-lvr'?"
+    """
+    choices = sorted(choices)
+    close = get_close_matches(name, choices, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean '{close[0]}'?"
+    return f"expected one of: {', '.join(choices)}." if choices else "there are none."

@@ -1,0 +1,243 @@
+"""Federation: tasks, clients and who holds what; and the view of it that the server has in a round."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mmfl.availability import Always, Availability
+from mmfl.errors import UserError, nearest
+from mmfl.partition import Partition, Shards, iid, owners
+from mmfl.randomness import Purpose, clients_uniform, generator
+from mmfl.task import Task
+
+Capacity = int | Sequence[int] | Literal["all", "mixed"]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundView:
+    """All that the server may know when it decides a round. Arrays are [clients, tasks] or [clients].
+
+    Who is absent, has not arrived or lacks a task has size 0 there, and no share. `signals` holds what the
+    allocation asked for, by name (`losses`).
+    """
+
+    round: int
+    seed: int
+    sizes: NDArray[np.int64]
+    share: NDArray[np.float64]
+    capacity: NDArray[np.int64]
+    budget: float
+    signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    @property
+    def able(self) -> NDArray[np.bool_]:
+        """Who can train what this round, [clients, tasks]."""
+        return self.sizes > 0
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """Clients that can train something this round, [clients]."""
+        return self.able.any(1)
+
+    @property
+    def tasks_of(self) -> NDArray[np.int64]:
+        """|S_i|: how many tasks each client can train, [clients]."""
+        return self.able.sum(1)
+
+    @property
+    def processors(self) -> int:
+        """V: processors of all clients that are there."""
+        return int(self.capacity.sum())
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """f: mean local loss of the global weights, [clients, tasks]; a signal that must be asked for."""
+        return self.signals["losses"]
+
+    def with_signals(self, **signals: NDArray[np.float64]) -> "RoundView":
+        """The same view with measured signals added."""
+        return replace(self, signals={**self.signals, **signals})
+
+    def uniform(self, purpose: Purpose, columns: int = 1) -> NDArray[np.float64]:
+        """Random numbers of this round in [0, 1), [clients, columns], each addressed by its client."""
+        return clients_uniform(len(self.sizes), self.seed, purpose, self.round, columns=columns)
+
+
+class Federation:
+    """A pool of clients that share several tasks.
+
+    - `partition` divides each task's data over the clients: one for all tasks or a mapping by task name. By default
+      natural owners where the data has them, IID otherwise.
+    - `capacity` B_i: tasks a client can train in a round: a number, one per client, a short list repeated over the
+      clients, "all" (every task it has) or "mixed" (a quarter all, half of them half, a quarter one).
+    - `lacks`: who cannot train what: a share of clients that lack one random task, or a table [clients, tasks].
+    - `arrivals`, `task_arrivals`: the round from which a client or a task takes part (1 by default).
+    - `seed` fixes partition, capacities and missing tasks; a run has a seed of its own.
+
+    >>> from mmfl import data, models
+    >>> task = Task("digits", models.LogisticRegression, data.digits())
+    >>> Federation([task], clients=20).sizes.sum()
+    np.int64(1438)
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        clients: int | None = None,
+        *,
+        partition: Partition | Mapping[str, Partition] | None = None,
+        capacity: Capacity = 1,
+        lacks: float | ArrayLike = 0.0,
+        arrivals: Sequence[int] | None = None,
+        task_arrivals: Mapping[str, int] | None = None,
+        availability: Availability | None = None,
+        seed: int = 0,
+    ):
+        self.tasks = tuple(tasks)
+        self.seed = seed
+        self.availability: Availability = Always() if availability is None else availability
+        self._check_tasks()
+        self.clients = self._count_clients(clients)
+        splits = [
+            self._partition_of(task, partition)(task.data, self.clients, generator(seed, Purpose.PARTITION, s))
+            for s, task in enumerate(self.tasks)
+        ]
+        lacking = self._lacking(lacks)
+        self.shards: tuple[Shards, ...] = tuple(
+            split.train.without(lacking[:, s]) for s, split in enumerate(splits)
+        )
+        self.test_shards: tuple[Shards | None, ...] = tuple(split.test for split in splits)
+        self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
+        self._check_sizes()
+        self.capacity: NDArray[np.int64] = self._capacity(capacity)
+        self.arrivals = self._arrivals(arrivals)
+        self.task_arrivals = self._task_arrivals(task_arrivals)
+
+    def view(self, round: int, *, rate: float, seed: int) -> RoundView:
+        """What the server knows at the start of a round; shares and budget are those of who is there."""
+        here = (self.arrivals <= round) & self.availability.available(round, self.clients, seed)
+        sizes = np.where(here[:, None] & (self.task_arrivals <= round), self.sizes, 0)
+        share = sizes / np.maximum(sizes.sum(0), 1)
+        capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
+        return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()))
+
+    def present_tasks(self, round: int) -> NDArray[np.bool_]:
+        """Which tasks have arrived by a round, [tasks]."""
+        return self.task_arrivals <= round
+
+    @property
+    def task_names(self) -> list[str]:
+        """The tasks' names, in order."""
+        return [task.name for task in self.tasks]
+
+    def describe(self) -> dict[str, str]:
+        """A one-glance summary, as label -> text."""
+        sizes = self.sizes[self.sizes > 0]
+        return {
+            "tasks": ", ".join(f"{task.name} ({n:,} examples)" for task, n in zip(self.tasks, self.sizes.sum(0), strict=True)),
+            "clients": f"{self.clients:,} with {sizes.min():,} to {sizes.max():,} examples a task",
+            "processors": f"{int(self.capacity.sum()):,} (capacity {self.capacity.min()} to {self.capacity.max()})",
+        }
+
+    def __repr__(self) -> str:
+        return f"Federation({self.clients} clients, tasks: {', '.join(self.task_names)})"
+
+    def _check_tasks(self) -> None:
+        if not self.tasks:
+            raise UserError("federation: no tasks; expected at least one.")
+        names = self.task_names
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated:
+            raise UserError(f"federation: two tasks are named '{repeated}'; names must differ.")
+        for task in self.tasks:
+            task.check()
+
+    def _count_clients(self, clients: int | None) -> int:
+        if clients is None:
+            counts = {task.name: task.data.owners for task in self.tasks if task.data.owners}
+            if not counts:
+                raise UserError("federation: the data has no owners, so say how many clients there are (clients=...).")
+            if len(set(counts.values())) > 1:
+                raise UserError(f"federation: the tasks' data has different numbers of owners ({counts}); give clients=...")
+            return next(iter(counts.values()))
+        if clients < 1:
+            raise UserError(f"federation: clients is {clients}; expected at least 1.")
+        return clients
+
+    def _partition_of(self, task: Task, partition: Partition | Mapping[str, Partition] | None) -> Partition:
+        if isinstance(partition, Mapping):
+            unknown = next((name for name in partition if name not in self.task_names), None)
+            if unknown is not None:
+                raise UserError(f"federation: partition for unknown task '{unknown}': {nearest(unknown, self.task_names)}")
+            partition = partition.get(task.name)
+        if partition is not None:
+            return partition
+        return iid() if task.data.owner is None else owners()
+
+    def _lacking(self, lacks: float | ArrayLike) -> NDArray[np.bool_]:
+        shape = (self.clients, len(self.tasks))
+        if np.ndim(lacks) > 0:
+            table = np.asarray(lacks, dtype=bool)
+            if table.shape != shape:
+                raise UserError(f"federation: lacks has shape {table.shape}; expected [clients, tasks] = {shape}.")
+            return table
+        share = float(lacks)  # type: ignore[arg-type]
+        if not 0 <= share <= 1:
+            raise UserError(f"federation: lacks is {share}; expected a share of the clients in [0, 1].")
+        if share > 0 and len(self.tasks) < 2:
+            raise UserError("federation: lacks needs at least two tasks: a client must keep one.")
+        rng = generator(self.seed, Purpose.MISSING)
+        table = np.zeros(shape, dtype=bool)
+        some = rng.permutation(self.clients)[: round(share * self.clients)]
+        table[some, rng.integers(0, len(self.tasks), len(some))] = True
+        return table
+
+    def _check_sizes(self) -> None:
+        orphan = next((task.name for task, n in zip(self.tasks, self.sizes.sum(0), strict=True) if n == 0), None)
+        if orphan is not None:
+            raise UserError(f"federation: no client has data for task '{orphan}'.")
+        idle = self.sizes.sum(1) == 0
+        if idle.any():
+            raise UserError(
+                f"federation: client {int(np.argmax(idle))} has no data for any task ({int(idle.sum())} such clients)."
+            )
+
+    def _capacity(self, capacity: Capacity) -> NDArray[np.int64]:
+        tasks_of = (self.sizes > 0).sum(1)
+        if isinstance(capacity, str):
+            if capacity == "all":
+                return tasks_of
+            if capacity == "mixed":
+                place = generator(self.seed, Purpose.CAPACITY).permutation(self.clients) / self.clients
+                return np.where(place < 0.25, tasks_of, np.where(place < 0.75, -(-tasks_of // 2), 1))
+            raise UserError(f"federation: capacity '{capacity}': {nearest(capacity, ['all', 'mixed'])}")
+        given = np.atleast_1d(np.asarray(capacity, dtype=np.int64))
+        if len(given) > self.clients:
+            raise UserError(f"federation: {len(given)} capacities for {self.clients} clients.")
+        per_client = np.resize(given, self.clients)
+        wrong = (per_client < 1) | (per_client > tasks_of)
+        if wrong.any():
+            client = int(np.argmax(wrong))
+            raise UserError(
+                f"federation: client {client} has capacity {per_client[client]}; expected 1 to {tasks_of[client]}, "
+                "the number of its tasks."
+            )
+        return per_client
+
+    def _arrivals(self, arrivals: Sequence[int] | None) -> NDArray[np.int64]:
+        if arrivals is None:
+            return np.ones(self.clients, dtype=np.int64)
+        if len(arrivals) != self.clients:
+            raise UserError(f"federation: {len(arrivals)} arrivals for {self.clients} clients.")
+        return np.asarray(arrivals, dtype=np.int64)
+
+    def _task_arrivals(self, arrivals: Mapping[str, int] | None) -> NDArray[np.int64]:
+        rounds = np.ones(len(self.tasks), dtype=np.int64)
+        for name, first in (arrivals or {}).items():
+            if name not in self.task_names:
+                raise UserError(f"federation: arrival of unknown task '{name}': {nearest(name, self.task_names)}")
+            rounds[self.task_names.index(name)] = first
+        return rounds

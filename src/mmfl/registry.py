@@ -1,0 +1,63 @@
+"""From a name in a configuration to the object it means: built-in names, dotted paths, options by keyword."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mmfl.errors import UserError, nearest
+
+Spec = str | Mapping[str, Any]
+
+
+def find(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """The built-in of that name, or what a dotted path (`package.module.Name` or `package.module:Name`) points to."""
+    if name in known:
+        return known[name]
+    module_name, _, attribute = name.replace(":", ".").rpartition(".")
+    if not module_name:
+        plural = {"data": "datasets", "method": "methods"}.get(kind)
+        listing = f" `mmfl {plural}` lists all {len(known)}." if plural else ""
+        raise UserError(f"unknown {kind} '{name}': {nearest(name, known)}{listing}")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UserError(f"{kind} '{name}': cannot import '{module_name}' ({error}).") from None
+    if not hasattr(module, attribute):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise UserError(f"{kind} '{name}': module '{module_name}' has no '{attribute}': {nearest(attribute, public)}")
+    return getattr(module, attribute)
+
+
+def build(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Any:
+    """Calls what the spec names: `"name"`, or a table with `name` and options."""
+    name, options = read_spec(kind, spec)
+    return call(kind, name, find(kind, name, known), options)
+
+
+def read_spec(kind: str, spec: Spec) -> tuple[str, dict[str, Any]]:
+    """Name and options of a spec."""
+    if isinstance(spec, str):
+        return spec, {}
+    options = dict(spec)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UserError(f"{kind}: a table needs a 'name', such as {kind} = {{ name = \"...\" }}.")
+    return name, options
+
+
+def call(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any:
+    """`factory(**options)`, with a clear word on options it does not know or lacks."""
+    if not callable(factory):
+        if options:
+            raise UserError(f"{kind} '{name}' is not a function, so it takes no options.")
+        return factory
+    parameters = inspect.signature(factory).parameters
+    if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        unknown = next((key for key in options if key not in parameters), None)
+        if unknown is not None:
+            raise UserError(f"{kind} '{name}': unknown option '{unknown}': {nearest(unknown, parameters)}")
+    try:
+        return factory(**options)
+    except TypeError as error:
+        raise UserError(f"{kind} '{name}': {error}.") from None

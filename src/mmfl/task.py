@@ -1,0 +1,121 @@
+"""Task: one model to train, its data, its loss and metric, and how a client trains it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mmfl.data import Dataset
+from mmfl.errors import UserError
+from mmfl.objectives import Objective, accuracy, cross_entropy, finite, per_example
+from mmfl.randomness import Purpose, bits
+
+Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One of the models that share the clients.
+
+    `model` is any function without arguments that makes an `nn.Module` (its class, most often). `loss` and `metric`
+    map (outputs, targets) to one value per example; classification is the default. A client trains for `epochs`
+    passes in mini-batches of `batch_size` (None: its whole data at once) by SGD with step `lr`, a number or a
+    function of the round.
+
+    >>> from mmfl import data, models
+    >>> Task("digits", model=models.LogisticRegression, data=data.digits(), lr=0.1, epochs=5).name
+    'digits'
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    data: Dataset
+    lr: float | Schedule = 0.1
+    epochs: int = 1
+    batch_size: int | None = None
+    loss: Objective = cross_entropy
+    metric: Objective = accuracy
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise UserError("task: the name is empty.")
+        if not callable(self.lr) and not self.lr > 0:
+            raise UserError(f"task '{self.name}': lr is {self.lr}; expected a positive number.")
+        if self.epochs < 1:
+            raise UserError(f"task '{self.name}': epochs is {self.epochs}; expected at least 1.")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise UserError(f"task '{self.name}': batch_size is {self.batch_size}; expected at least 1.")
+
+    def learning_rate(self, round: int) -> float:
+        """The step size of local training in a round."""
+        return float(self.lr(round)) if callable(self.lr) else float(self.lr)
+
+    def build(self, seed: int = 0, task: int = 0) -> nn.Module:
+        """A new module whose initial weights are a function of (seed, task) alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(bits(seed, Purpose.MODEL, task)) % 2**63)
+            module = self.model()
+        if not isinstance(module, nn.Module):
+            raise UserError(f"task '{self.name}': model made a {type(module).__name__}; expected a torch.nn.Module.")
+        return module
+
+    def check(self) -> None:
+        """Tries the model on two examples and looks at the labels, so that mistakes show before training."""
+        module = self.build().eval()
+        if not any(p.requires_grad for p in module.parameters()):
+            raise UserError(f"task '{self.name}': the model has no parameters to train.")
+        for name, part in module.named_modules():
+            if getattr(part, "running_mean", None) is not None:
+                raise UserError(
+                    f"task '{self.name}': '{name}' keeps running batch statistics, which clients cannot share; "
+                    "build it with track_running_stats=False, or use group norm."
+                )
+        x, y = self.data.x[:2], self.data.y[:2]
+        try:
+            with torch.no_grad():
+                outputs = module(x)
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise UserError(
+                f"task '{self.name}': the model fails on inputs of shape {tuple(x.shape)}: {_first_line(error)}"
+            ) from None
+        if self.loss is cross_entropy:
+            self._check_labels(outputs)
+        for kind, objective in (("loss", self.loss), ("metric", self.metric)):
+            try:
+                values = objective(outputs, y)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                raise UserError(
+                    f"task '{self.name}': the {kind} fails on outputs {tuple(outputs.shape)} and targets "
+                    f"{tuple(y.shape)}: {_first_line(error)}"
+                ) from None
+            if values.dim() == 0 or len(values) != len(x):
+                raise UserError(
+                    f"task '{self.name}': the {kind} gives shape {tuple(values.shape)} for {len(x)} examples; "
+                    "expected one value per example (reduction='none')."
+                )
+            if not finite(per_example(values.float())):
+                raise UserError(f"task '{self.name}': the {kind} is not finite at the initial weights.")
+
+    def _check_labels(self, outputs: Tensor) -> None:
+        if outputs.dim() != 2:
+            raise UserError(
+                f"task '{self.name}': the model gives shape {tuple(outputs.shape)}; expected [examples, classes]."
+            )
+        classes = outputs.shape[1]
+        for part, labels in (("", self.data.y), ("test ", self.data.y_test)):
+            if labels.is_floating_point() or labels.dim() != 1:
+                raise UserError(
+                    f"task '{self.name}': {part}targets are not class numbers; choose a loss such as squared_error."
+                )
+            wrong = ((labels < 0) | (labels >= classes)).nonzero()
+            if len(wrong):
+                row = int(wrong[0])
+                raise UserError(
+                    f"task '{self.name}': {part}label {int(labels[row])} at row {row}, but the model has {classes} "
+                    f"outputs (labels 0 to {classes - 1})."
+                )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__
