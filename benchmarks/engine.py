@@ -65,12 +65,15 @@ def plain_loop(federation: mmfl.Federation, clients: int, device: torch.device, 
                 optimiser.step()
 
 
-def seconds(work: Callable[[], object], device: torch.device) -> float:
-    begun = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
+def seconds(work: Callable[[], object], device: torch.device, least: float = 0.1) -> float:
+    """Seconds of one call, over as many calls as take `least` seconds: short work is not measured cold."""
+    calls, begun = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begun) < least:
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        calls += 1
+    return spent / calls
 
 
 def compare(case: tuple, device: torch.device, repeats: int) -> str:

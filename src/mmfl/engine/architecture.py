@@ -69,12 +69,45 @@ class Layout:
         return dict(zip(self.names, self.views(flat), strict=True))
 
 
+class Bare:
+    """A module without parameters of its own: they are handed in, as tensors of any kind, with each call.
+
+    The same as `torch.func.functional_call`, prepared once because a cohort calls it at every step.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module = copy.deepcopy(module)
+        places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {p: [] for p in self.module.parameters()}
+        for part in self.module.modules():
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    places[parameter].append((part, name))
+        self.places = list(places.values())
+        for part, name in (place for places in self.places for place in places):
+            del part._parameters[name]
+
+    def __call__(self, parameters: Sequence[Tensor | None], *inputs: Tensor) -> Tensor:
+        self.fill(parameters)
+        return self.module(*inputs)  # type: ignore[no-any-return]
+
+    def fill(self, parameters: Sequence[Tensor | None]) -> None:
+        """Puts tensors, or nothing, where the parameters were."""
+        for places, parameter in zip(self.places, parameters, strict=True):
+            for part, name in places:
+                setattr(part, name, parameter)
+
+    def clear(self) -> None:
+        """Lets go of the tensors of the last call."""
+        self.fill([None] * len(self.places))
+
+
 class Architecture:
     """A module structure shared by one or more tasks, with what must be known to run many clients of it at once."""
 
     def __init__(self, task: Task, device: torch.device):
         module = task.build()
         self.module = module.to(device).train()
+        self.bare = Bare(self.module)
         self.loss: Objective = task.loss
         self.layout = Layout(module)
         self.labels = [task.name]

@@ -104,7 +104,7 @@ class Batches:
         self.device = device
         self.size, self.batch, self.steps = jobs.size, jobs.batch, jobs.steps
         self.per_epoch = -(-jobs.size // jobs.batch)
-        self.keys = bits(jobs.key.to(device), int(Purpose.DROPOUT))
+        self.keys = jobs.key.to(device)
         rows = self._rows(jobs, on_device)
         self.first, self.order = self._shuffled(jobs, rows)
 
@@ -150,25 +150,26 @@ class Batches:
         first = np.cumsum(used) - used
         if (passes == 1).all() and (jobs.batch == jobs.size).all():
             return first, rows
-        begin = torch.from_numpy(np.cumsum(jobs.size) - jobs.size).to(self.device)
-        segment_job = torch.from_numpy(np.repeat(np.arange(len(jobs)), passes)).to(self.device)
-        segment_epoch = torch.from_numpy(np.concatenate([np.arange(p) for p in passes])).to(self.device)
-        lengths = torch.from_numpy(np.repeat(jobs.size, passes)).to(self.device)
-        segment = torch.repeat_interleave(torch.arange(len(lengths), device=self.device), lengths)
-        place = torch.arange(len(segment), device=self.device) - (torch.cumsum(lengths, 0) - lengths)[segment]
-        job = segment_job[segment]
-        chance = bits(jobs.key.to(self.device)[job], int(Purpose.BATCHES), segment_epoch[segment], place)
-        whole = torch.from_numpy(jobs.batch == jobs.size).to(self.device)[job]
-        chance = torch.where(whole, place, (chance >> 24) & ((1 << 40) - 1))
+        job = np.repeat(np.arange(len(jobs)), passes)
+        epoch = np.arange(len(job)) - np.repeat(np.cumsum(passes) - passes, passes)
+        length = jobs.size[job]
+        begin, end = torch.from_numpy(np.cumsum(jobs.size)[job] - length), torch.from_numpy(np.cumsum(length))
+        key = bits(jobs.key[torch.from_numpy(job)], int(Purpose.BATCHES), torch.from_numpy(epoch))
+        whole = torch.from_numpy(jobs.batch[job] == length)
+        columns = torch.stack([begin, end - torch.from_numpy(length), key, whole.long()]).to(self.device)
+        segment = torch.arange(len(job), device=self.device).repeat_interleave(torch.from_numpy(length).to(self.device))
+        begin, before, key, whole = columns[:, segment]
+        place = torch.arange(len(segment), device=self.device) - before
+        chance = torch.where(whole > 0, place, (bits(key, place) >> 24) & ((1 << 40) - 1))
         order = torch.argsort((segment << 40) | chance)
-        return first, rows[(begin[job] + place)[order]]
+        return first, rows[(begin + place)[order]]
 
     def position(self, step: int, jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where in `order` the batches of this step begin, and how long they are."""
         size, batch = self.size[jobs], self.batch[jobs]
         epoch, within = np.divmod(step, self.per_epoch[jobs])
-        epoch = np.where(batch < size, epoch, 0)
-        return self.first[jobs] + epoch * size + within * batch, np.minimum(batch, size - within * batch)
+        within *= batch
+        return self.first[jobs] + np.where(batch < size, epoch * size, 0) + within, np.minimum(batch, size - within)
 
     def cohort(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Inputs and targets [active, width, ...] of a step of the first `active` jobs, example weights, batch sizes.
@@ -177,14 +178,16 @@ class Batches:
         """
         begin, length = self.position(step, slice(0, active))
         width = int(length.max())
-        within = np.arange(width)
-        cells = begin[:, None] + np.minimum(within, length[:, None] - 1)
-        weights = np.where(within < length[:, None], 1.0 / length[:, None], 0.0).astype(np.float32)
+        within, last = np.arange(width), length[:, None] - 1
+        cells = begin[:, None] + np.minimum(within, last)
+        share = (within <= last) / (last + 1)
         rows = self.order[torch.from_numpy(cells.reshape(-1)).to(self.device, non_blocking=True)]
-        x = self.x.index_select(0, rows).view(active, width, *self.x.shape[1:])
-        y = self.y.index_select(0, rows).view(active, width, *self.y.shape[1:])
-        share = torch.from_numpy(weights).to(self.device, non_blocking=True)
-        return x, y, share, torch.from_numpy(length).to(self.device, non_blocking=True)
+        return (
+            self.x.index_select(0, rows).unflatten(0, (active, width)),
+            self.y.index_select(0, rows).unflatten(0, (active, width)),
+            torch.from_numpy(share).to(self.device, torch.float32, non_blocking=True),
+            torch.from_numpy(length).to(self.device, non_blocking=True),
+        )
 
     def single(self, step: int, job: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step of one job."""
@@ -194,4 +197,4 @@ class Batches:
 
     def key(self, step: int, jobs: slice | int) -> Tensor:
         """Address of the random numbers of a step, for each job."""
-        return bits(self.keys[jobs], step)
+        return bits(self.keys[jobs], int(Purpose.DROPOUT), step)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches, Jobs
+from mmfl.engine.memory import matrix
 from mmfl.local import LocalRule
 
 
@@ -40,7 +41,7 @@ class Chunk:
         rows = torch.from_numpy(which).to(starts.device)
         batches = Batches(jobs, place, starts.device)
         if weights is None:
-            weights = starts.new_empty(len(jobs), starts.shape[1])
+            weights = matrix(len(jobs), starts.shape[1], starts.device)
         torch.index_select(starts, 0, rows, out=weights)
         return cls(architecture, rule, jobs, batches, starts, rows, weights)
 

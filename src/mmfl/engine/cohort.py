@@ -6,10 +6,11 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.chunk import Chunk
+from mmfl.engine.memory import matrix
 from mmfl.engine.operators import Operators
 from mmfl.local import LocalStep
 from mmfl.objectives import per_example
@@ -25,7 +26,7 @@ def train_cohort(chunk: Chunk) -> Tensor:
     steps = jobs.steps
     rate = torch.from_numpy(jobs.learning_rates()).to(device)[:, None]
     seen = torch.zeros(len(jobs), device=device)
-    gradients = torch.empty_like(chunk.weights)
+    gradients = matrix(len(jobs), chunk.architecture.length, device)
     cohort = _Cohort(chunk.architecture, device)
     for step in range(int(steps[0])):
         active = int(np.searchsorted(-steps, -step))
@@ -36,6 +37,7 @@ def train_cohort(chunk: Chunk) -> Tensor:
         direction = chunk.rule.direction(LocalStep(gradient, weights, chunk.starts, chunk.which[:active]))
         weights.addcmul_(direction, rate[:active], value=-1)
         seen[:active] += loss * length
+    chunk.architecture.bare.clear()
     return seen
 
 
@@ -51,8 +53,7 @@ class _Cohort:
     def _outputs(self, parameters: tuple[Tensor, ...], x: Tensor, *key: Tensor) -> Tensor:
         if self.operators:
             self.operators.begin(*key)
-        named = dict(zip(self.architecture.layout.names, parameters, strict=True))
-        return functional_call(self.architecture.module, named, (x,))  # type: ignore[no-any-return]
+        return self.architecture.bare(parameters, x)
 
     def differentiate(
         self, weights: Tensor, inputs: Sequence[Tensor], y: Tensor, share: Tensor, out: Tensor

@@ -18,7 +18,7 @@ from mmfl.engine.batches import Jobs
 from mmfl.engine.choices import Choices
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.cohort import train_cohort
-from mmfl.engine.memory import Chunks, forward_chunk, is_out_of_memory
+from mmfl.engine.memory import Chunks, forward_chunk, is_out_of_memory, matrix
 from mmfl.engine.sequential import train_sequential
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
@@ -92,7 +92,7 @@ class Simulation:
     def _train_jobs(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> list[Trained]:
         """Bucket after bucket, each into its rows of one matrix of updates."""
         buckets = jobs.buckets(exact=architecture.coupled)
-        flat = jobs.trainings[0].weights.new_empty(len(jobs), architecture.length)
+        flat = matrix(len(jobs), architecture.length, self.device)
         loss = np.empty(len(jobs))
         begin = 0
         for bucket in buckets:
