@@ -174,6 +174,7 @@ def record(
         "seed": replica.seed,
         **_overall(federation, tested),
         "tasks": tasks,
+        "clients": federation.clients,
         "clients_seen": state.tally.clients_seen,
         "cost": asdict(cost),
         "drawn": {

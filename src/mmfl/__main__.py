@@ -1,0 +1,5 @@
+"""`python -m mmfl`: the command line."""
+
+from mmfl.cli import main
+
+main()

@@ -1,0 +1,78 @@
+"""The two verbs of the Python interface: train one method, compare several."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mmfl.engine import Simulation
+from mmfl.engine.simulation import Mode
+from mmfl.experiment import Experiment, Listener, conduct, open_directory, seeds_of
+from mmfl.federation import Federation
+from mmfl.methods import Method, make_method
+from mmfl.run import Comparison, Run
+
+
+def train(
+    federation: Federation,
+    method: str | Method | Mapping[str, Any] = "mmfl-lvr",
+    rounds: int = 100,
+    rate: float = 0.1,
+    seed: int = 0,
+    **options: Any,
+) -> Run:
+    """Trains all tasks of a federation with one method.
+
+    `rate` is the share of all processors that the server can pay for in a round. Further options are those of
+    `compare`: `evaluate_every`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`, `diagnose`, `listener`.
+
+    >>> import mmfl
+    >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
+    >>> run = mmfl.train(mmfl.Federation(tasks, clients=20), "random", rounds=3, rate=0.5)
+    >>> list(run.accuracy.columns), len(run.accuracy)
+    (['even', 'odd'], 3)
+    """
+    return compare(federation, [method], rounds, rate, [seed], **options).runs[0]
+
+
+def compare(
+    federation: Federation | Callable[[int], Federation],
+    methods: Sequence[str | Method | Mapping[str, Any]],
+    rounds: int = 100,
+    rate: float = 0.1,
+    seeds: int | Sequence[int] = 1,
+    *,
+    evaluate_every: int = 1,
+    directory: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_every: int = 10,
+    device: str | None = None,
+    engine: Mode = "auto",
+    diagnose: bool = False,
+    listener: Listener | None = None,
+) -> Comparison:
+    """Trains several methods with several seeds, all in lockstep: their clients share cohorts, so it costs less.
+
+    `federation` may be a function of the seed, to partition the data anew for each. With `directory` metrics and
+    checkpoints are written there as the run goes on, and `resume=True` goes on after a crash. `diagnose` measures all
+    clients' losses every round even where the method does not need them, at no charge to its costs.
+
+    >>> import mmfl
+    >>> task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
+    >>> result = mmfl.compare(mmfl.Federation([task], clients=20), ["random", "full"], rounds=3, rate=0.5)
+    >>> result.table().index.tolist()
+    ['random', 'full']
+    """
+    made = [make_method(method) for method in methods]
+    federation_of = federation if callable(federation) else lambda seed: federation
+    experiment = Experiment(
+        federation_of, made, seeds_of(seeds), rounds, rate, evaluate_every, checkpoint_every, diagnose
+    )
+    config = {
+        "source": "python",
+        "methods": [method.name for method in made],
+        "seeds": list(experiment.seeds),
+        "rounds": rounds,
+        "rate": rate,
+    }
+    place = open_directory(directory, config, resume)
+    return conduct(experiment, Simulation(device, engine), place, resume, listener)

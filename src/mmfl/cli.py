@@ -1,0 +1,206 @@
+"""The command line: run, compare, resume, report, and what there is to choose from."""
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+
+import mmfl
+from mmfl import config as configuration
+from mmfl.config import Config
+from mmfl.data import SOURCES
+from mmfl.display import Display, listing, show_summary, show_table
+from mmfl.engine import Simulation
+from mmfl.errors import UserError
+from mmfl.experiment import conduct, seeds_of
+from mmfl.methods import METHODS
+from mmfl.run import Comparison, RunDirectory, load
+
+app = typer.Typer(
+    help="Multi-model federated learning: many models trained at once over one shared pool of clients.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console(width=None if sys.stdout.isatty() else 120)
+DEFAULT_METHODS = "random,mmfl-lvr,full"
+
+ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; the embedded default without one.", show_default=False)]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a value: rounds=50, federation.clients=40, tasks.digits.lr=0.1.")
+]
+Seeds = Annotated[int | None, typer.Option(help="Number of seeds, run in lockstep.")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
+Out = Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU where there is one.")]
+
+
+@app.command()
+def run(
+    file: ConfigFile = None,
+    set_: Settings = None,
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    out: Out = None,
+    device: Device = None,
+) -> None:
+    """Train with one method. Example: mmfl run experiment.toml --set method=mmfl-lvr --seeds 5."""
+    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device)
+    start(config, out)
+
+
+@app.command()
+def compare(
+    file: ConfigFile = None,
+    methods: Annotated[str, typer.Option(help="Methods to compare, separated by commas.")] = DEFAULT_METHODS,
+    set_: Settings = None,
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    out: Out = None,
+    device: Device = None,
+) -> None:
+    """Train with several methods in lockstep. Example: mmfl compare --methods random,mmfl-lvr,full."""
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, methods=names)
+    start(config, out)
+
+
+@app.command()
+def resume(directory: Annotated[Path, typer.Argument(help="The run directory.")], device: Device = None) -> None:
+    """Go on with a run after a crash or Ctrl-C: same result as if it had never stopped."""
+    place = RunDirectory.open(directory)
+    values = place.config()
+    if values.get("source") == "python":
+        raise UserError(
+            f"run '{directory}' was started from Python: resume it there, with the same arguments and resume=True."
+        )
+    config = configuration.parse(values, str(directory / "config.toml"))
+    carry_on(config, place, device or config.device, resuming=True)
+
+
+@app.command()
+def report(
+    directories: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; by default report/ in the first run.")] = None,
+) -> None:
+    """Show a run's table and draw its figures as PNG. Several runs are compared."""
+    from mmfl.report import plots
+
+    comparison = plots.merge(load(directory) for directory in directories)
+    show_table(console, comparison)
+    for path in plots.write(comparison, out or directories[0] / "report"):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods, with what they ask of clients and where they are from."""
+    table = listing("method", "what it does", "must train", "must evaluate", "from")
+    for name, entry in METHODS.items():
+        table.add_row(name, entry.summary, entry.trains, entry.evaluates, entry.paper)
+    console.print(table)
+
+
+@app.command()
+def datasets() -> None:
+    """List the data sets."""
+    table = listing("data", "what it is")
+    for name, source in SOURCES.items():
+        table.add_row(name, escape((source.__doc__ or "").strip().split("\n")[0]))
+    console.print(table)
+
+
+def start(config: Config, out: Path | None) -> None:
+    """A new run."""
+    place = RunDirectory.create(out or _new_directory(config), config.plain())
+    try:
+        carry_on(config, place, config.device, resuming=False)
+    except UserError:
+        _remove_if_unused(place)
+        raise
+
+
+def carry_on(config: Config, place: RunDirectory, device: str | None, resuming: bool) -> None:
+    """Conducts the experiment in its directory, and shows it."""
+    engine = Simulation(device, config.engine)
+    experiment = config.experiment()
+    federation = experiment.federation_of(experiment.seeds[0])
+    seeds = seeds_of(config.seeds)
+    show_summary(
+        console,
+        {
+            "methods": ", ".join(method.name for method in experiment.methods),
+            **federation.describe(),
+            "budget": f"{config.rate:g} of the processors: {config.rate * federation.capacity.sum():.1f} trainings a round",
+            "rounds": f"{config.rounds:,} x {len(seeds)} seed{'s' if len(seeds) > 1 else ''} on {engine.device}",
+            "run": str(place.path),
+        },
+    )
+    begun = time.monotonic()
+    try:
+        comparison = conduct(experiment, engine, place, resuming, Display(console))
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; go on with: mmfl resume {place.path}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    finish(comparison, place, time.monotonic() - begun)
+
+
+def finish(comparison: Comparison, place: RunDirectory, seconds: float) -> None:
+    """The table and the pictures of a finished run."""
+    from mmfl.report import plots
+
+    show_table(console, comparison)
+    paths = plots.write(comparison, place.path / "report")
+    console.print(f"{seconds:.1f} s; pictures: {', '.join(str(path) for path in paths)}", highlight=False, soft_wrap=True)
+
+
+def _new_directory(config: Config) -> Path:
+    first = config.methods[0]
+    name = (first if isinstance(first, str) else str(first.get("name"))) if len(config.methods) == 1 else "comparison"
+    stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
+    candidates = [stem, *(Path(f"{stem}-{n}") for n in range(2, 100))]
+    return next(path for path in candidates if not path.exists())
+
+
+def _remove_if_unused(place: RunDirectory) -> None:
+    """Takes away the directory of a run that failed before its first round: nothing in it is worth keeping."""
+    if not place.metrics.exists():
+        (place.path / "config.toml").unlink(missing_ok=True)
+        place.path.rmdir()
+
+
+def main() -> None:
+    """Entry point: mistakes of the user end with one line and exit code 2."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=console, show_time=False, show_path=False)]
+    )
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def version(show: bool) -> None:
+    """Prints the version."""
+    if show:
+        print(f"mmfl {mmfl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+) -> None:
+    """Multi-model federated learning."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+"""Configurations: a TOML file, checked, that says everything about an experiment."""
+
+import json
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from mmfl.availability import AVAILABILITIES
+from mmfl.data import SOURCES, Dataset
+from mmfl.errors import UserError, nearest
+from mmfl.experiment import Experiment, seeds_of
+from mmfl.federation import Federation
+from mmfl.methods import make_method
+from mmfl.models import MODELS
+from mmfl.objectives import LOSSES, METRICS
+from mmfl.partition import PARTITIONS, SIZES, Partition
+from mmfl.registry import build, call, find, read_spec
+from mmfl.task import Task
+
+Spec = str | dict[str, Any]
+EMBEDDED = Path(__file__).with_name("demo.toml")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TaskConfig(_Section):
+    """One task: `data` and `model` are names or dotted paths, or tables with `name` and options."""
+
+    name: str
+    data: Spec
+    model: Spec
+    lr: float = 0.1
+    epochs: int = 1
+    batch_size: int | None = None
+    loss: str = "cross_entropy"
+    metric: str = "accuracy"
+    partition: Spec | None = None
+
+    def build(self, data: Dataset) -> Task:
+        """The task, on data already loaded."""
+        name, options = read_spec("model", self.model)
+        factory = find("model", name, MODELS)
+        call("model", name, factory, options)  # so that a wrong option is named before training
+        return Task(
+            self.name,
+            partial(factory, **options),
+            data,
+            lr=self.lr,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            loss=find("loss", self.loss, LOSSES),
+            metric=find("metric", self.metric, METRICS),
+        )
+
+
+class FederationConfig(_Section):
+    """The clients; without `seed` the data is partitioned anew for every seed of the run."""
+
+    clients: int | None = None
+    partition: Spec | None = None
+    capacity: int | list[int] | str = 1
+    lacks: float = 0.0
+    arrivals: list[int] | None = None
+    task_arrivals: dict[str, int] = Field(default_factory=dict)
+    availability: Spec = "always"
+    seed: int | None = None
+
+
+class Config(_Section):
+    """A whole experiment."""
+
+    methods: list[Spec] = ["mmfl-lvr"]
+    tasks: list[TaskConfig] = Field(default_factory=list)
+    federation: FederationConfig = FederationConfig()
+    rounds: int = 100
+    rate: float = 0.1
+    seeds: int | list[int] = 1
+    evaluate_every: int = 1
+    checkpoint_every: int = 10
+    diagnose: bool = False
+    engine: Literal["auto", "vectorised", "sequential"] = "auto"
+    device: str | None = None
+    python_path: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_method(cls, values: Any) -> Any:
+        """`method = "x"` is short for `methods = ["x"]`."""
+        if isinstance(values, dict) and "method" in values:
+            values = dict(values)
+            method = values.pop("method")
+            values["methods"] = method if isinstance(method, list) else [method]
+        return values
+
+    def experiment(self) -> Experiment:
+        """The experiment that this configuration describes."""
+        if self.python_path and self.python_path not in sys.path:
+            sys.path.insert(0, self.python_path)
+        if not self.tasks:
+            raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
+        loaded: dict[str, Dataset] = {}
+        for task in self.tasks:
+            key = json.dumps(task.data, sort_keys=True)
+            if key not in loaded:
+                loaded[key] = build("data", task.data, SOURCES)
+                if not isinstance(loaded[key], Dataset):
+                    raise UserError(f"data {task.data!r} gives a {type(loaded[key]).__name__}; expected an mmfl data set.")
+        tasks = [task.build(loaded[json.dumps(task.data, sort_keys=True)]) for task in self.tasks]
+        methods = [make_method(method) for method in self.methods]
+        return Experiment(
+            lambda seed: self._federation(tasks, seed),
+            methods,
+            seeds_of(self.seeds),
+            self.rounds,
+            self.rate,
+            self.evaluate_every,
+            self.checkpoint_every,
+            self.diagnose,
+        )
+
+    def _federation(self, tasks: Sequence[Task], seed: int) -> Federation:
+        given = self.federation
+        specs = {task.name: task.partition or given.partition for task in self.tasks}
+        return Federation(
+            tasks,
+            given.clients,
+            partition={name: _partition(spec) for name, spec in specs.items() if spec is not None},
+            capacity=given.capacity,  # type: ignore[arg-type]  # Federation checks the word
+            lacks=given.lacks,
+            arrivals=given.arrivals,
+            task_arrivals=given.task_arrivals,
+            availability=build("availability", given.availability, AVAILABILITIES),
+            seed=seed if given.seed is None else given.seed,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The configuration as TOML can hold it."""
+        return self.model_dump(exclude_none=True)
+
+
+def _partition(spec: Spec) -> Partition:
+    """A partition; its `sizes` may be a table of its own."""
+    name, options = read_spec("partition", spec)
+    if isinstance(options.get("sizes"), Mapping | str):
+        options["sizes"] = build("sizes", options["sizes"], SIZES)
+    made: Partition = call("partition", name, find("partition", name, PARTITIONS), options)
+    return made
+
+
+def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any) -> Config:
+    """The configuration in a file (the embedded default without one), changed by `key=value` settings and overrides."""
+    path = EMBEDDED if path is None else Path(path)
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"configuration '{path}' does not exist.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"configuration '{path}' cannot be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"configuration '{path}' is not valid TOML: {error}.") from None
+    if path != EMBEDDED:
+        values.setdefault("python_path", str(path.resolve().parent))
+    for setting in settings:
+        apply(values, setting)
+    for key, value in overrides.items():
+        if value is not None:
+            _assign(values, key, value)
+    return parse(values, str(path) if path != EMBEDDED else "the embedded default")
+
+
+def apply(values: dict[str, Any], setting: str) -> None:
+    """Changes one value: `rounds=50`, `federation.clients=40`, `tasks.digits.lr=0.1` (a task by name or number)."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {setting}: expected key=value, such as rounds=50.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *path, last = key.strip().split(".")
+    place: Any = values
+    for step in path:
+        place = _into(place, step, setting)
+    if isinstance(place, list):
+        raise UserError(f"--set {setting}: '{'.'.join(path)}' is a list; name one of its entries.")
+    _assign(place, last, value)
+
+
+def _assign(place: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a value; `method` and `methods` are two names of one, so either replaces both."""
+    if key in ("method", "methods"):
+        place.pop("method", None)
+        place.pop("methods", None)
+    place[key] = value
+
+
+def _into(place: Any, step: str, setting: str) -> Any:
+    if isinstance(place, list):
+        names = [str(entry.get("name", n)) if isinstance(entry, dict) else str(n) for n, entry in enumerate(place)]
+        if step in names:
+            return place[names.index(step)]
+        if step.isdigit() and int(step) < len(place):
+            return place[int(step)]
+        raise UserError(f"--set {setting}: no entry '{step}': {nearest(step, names)}")
+    inner = place.setdefault(step, {})
+    if isinstance(inner, str):  # data = "digits" may be given options: tasks.digits.data.seed=1
+        inner = place[step] = {"name": inner}
+    if not isinstance(inner, dict | list):
+        raise UserError(f"--set {setting}: '{step}' is a single value.")
+    return inner
+
+
+def parse(values: dict[str, Any], source: str) -> Config:
+    """Checks values against the model; the first mistake is named with its place and what was expected."""
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("dict[", "str", "int", "list[")))
+        if first["type"] == "extra_forbidden":
+            known = _keys_beside(first["loc"])
+            raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None
+        if first["type"] == "missing":
+            raise UserError(f"{source}: '{where}' is missing.") from None
+        given = repr(first["input"])
+        given = given if len(given) < 60 else given[:57] + "..."
+        raise UserError(f"{source}: '{where}' is {given}: {_lower(first['msg'])}.") from None
+
+
+def _keys_beside(location: tuple[Any, ...]) -> list[str]:
+    sections: dict[Any, type[_Section]] = {"tasks": TaskConfig, "federation": FederationConfig}
+    section = sections.get(location[0], Config) if len(location) > 1 else Config
+    return [*section.model_fields, *(["method"] if section is Config else [])]
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

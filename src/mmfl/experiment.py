@@ -1,0 +1,198 @@
+"""Experiment: methods x seeds on a federation, conducted in lockstep, with or without a run directory."""
+
+import hashlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mmfl import checkpoint
+from mmfl.engine import Simulation
+from mmfl.errors import UserError
+from mmfl.federation import Federation
+from mmfl.methods import Method
+from mmfl.run import Comparison, Run, RunDirectory
+from mmfl.training import Record, Replica, rounds
+
+
+@dataclass(frozen=True, eq=False)
+class Experiment:
+    """What to run: every method with every seed, each pair a replica of its own.
+
+    `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each.
+    """
+
+    federation_of: Callable[[int], Federation]
+    methods: Sequence[Method]
+    seeds: Sequence[int]
+    rounds: int
+    rate: float = 0.1
+    evaluate_every: int = 1
+    checkpoint_every: int = 10
+    diagnose: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "evaluate_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; expected at least 1.")
+        for name in ("methods", "seeds"):
+            if not getattr(self, name):
+                raise UserError(f"no {name} given; expected at least one.")
+        names = [method.name for method in self.methods]
+        for kind, values in (("methods", names), ("seeds", list(self.seeds))):
+            if len(set(values)) < len(values):
+                raise UserError(f"{kind} {values} repeat one; each may be given once.")
+
+
+class Listener:
+    """Hears what an experiment does; the command line's display is one."""
+
+    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
+        """Called before the first round that is run."""
+
+    def round(self, records: Sequence[Record]) -> None:
+        """Called after every round, with a record per replica."""
+
+    def end(self) -> None:
+        """Called when the experiment stops, for whatever reason."""
+
+
+@dataclass
+class Snapshot:
+    """What a checkpoint holds: the states of all replicas, and the engine's choices, for the same bits again."""
+
+    replicas: list[Any]
+    choices: dict[str, str] = field(default_factory=dict)
+
+
+def conduct(
+    experiment: Experiment,
+    engine: Simulation,
+    directory: RunDirectory | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> Comparison:
+    """Runs all replicas to the last round, writing metrics and checkpoints on the way.
+
+    With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
+    after the round that is under way, with a checkpoint; a second one stops at once.
+    """
+    listener = listener or Listener()
+    replicas = start(experiment, engine)
+    records: list[Record] = []
+    mark = fingerprint(replicas)
+    if directory and resume:
+        records = restore(directory, mark, replicas, engine)
+    first, last = replicas[0].state.round + 1, experiment.rounds
+    listener.begin(replicas, first, last)
+    try:
+        with interruptible() as interrupted:
+            happened = rounds(replicas, engine, last, experiment.evaluate_every, experiment.diagnose)
+            for t, fresh in enumerate(happened, first):
+                records += fresh
+                if directory:
+                    directory.append(fresh)
+                    if t % experiment.checkpoint_every == 0 or t == last or interrupted.is_set():
+                        save(directory, mark, replicas, engine)
+                listener.round(fresh)
+                if interrupted.is_set() and t < last:
+                    raise KeyboardInterrupt
+    finally:
+        listener.end()
+    return comparison(replicas, records)
+
+
+def start(experiment: Experiment, engine: Simulation) -> list[Replica]:
+    """All replicas before their first round: for each method, each seed."""
+    federations = {seed: experiment.federation_of(seed) for seed in experiment.seeds}
+    return [
+        Replica.start(federations[seed], method, seed, experiment.rate, engine)
+        for method in experiment.methods
+        for seed in experiment.seeds
+    ]
+
+
+def comparison(replicas: Sequence[Replica], records: Sequence[Record]) -> Comparison:
+    """The runs of the replicas, with their records and weights."""
+    return Comparison(
+        [
+            Run(
+                [r for r in records if (r["method"], r["seed"]) == (replica.method.name, replica.seed)],
+                replica.method.name,
+                replica.seed,
+                replica.federation.task_names,
+                replica.federation.clients,
+                replica.federation,
+                replica.state.weights,
+            )
+            for replica in replicas
+        ]
+    )
+
+
+def fingerprint(replicas: Sequence[Replica]) -> str:
+    """Tells one experiment from another: equal only for the same methods, seeds, rate, tasks and partitions."""
+    digest = hashlib.sha256()
+    for replica in replicas:
+        federation = replica.federation
+        lengths = [len(weights) for weights in replica.state.weights]
+        digest.update(repr((replica.method.name, replica.seed, replica.rate, federation.task_names, lengths)).encode())
+        digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
+        for shards in federation.shards:
+            digest.update(shards.index.tobytes())
+    return digest.hexdigest()
+
+
+def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Simulation) -> None:
+    """Writes a checkpoint of the round just finished."""
+    snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
+    checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot)
+
+
+def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Simulation) -> list[Record]:
+    """Puts replicas and engine back to the last checkpoint; returns the records up to it and forgets later ones."""
+    found = checkpoint.read(directory.checkpoints, mark, Snapshot([replica.state for replica in replicas]))
+    if found is None:
+        return directory.rewind(0)
+    round, snapshot = found
+    for replica, state in zip(replicas, snapshot.replicas, strict=True):
+        replica.state = state
+    engine.choices.made.update(snapshot.choices)
+    return directory.rewind(round)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """While active, the first Ctrl-C sets the event instead of breaking off; the second breaks off."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def seeds_of(seeds: int | Sequence[int]) -> list[int]:
+    """A number of seeds, from 0, or the seeds themselves."""
+    return list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+
+
+def open_directory(directory: str | Path | None, config: dict[str, Any], resume: bool) -> RunDirectory | None:
+    """The run directory to write to: a new one, or with `resume` one that is there."""
+    if directory is None:
+        if resume:
+            raise UserError("resume needs the run's directory.")
+        return None
+    return RunDirectory.open(directory) if resume else RunDirectory.create(directory, config)

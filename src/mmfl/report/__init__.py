@@ -1,0 +1,1 @@
+"""Pictures of runs. Everything here works from records alone; nothing trains."""

@@ -1,0 +1,271 @@
+"""Runs: what happened, as data frames and pictures; and the directory in which a run lives."""
+
+import json
+import os
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import tomli_w
+from torch import Tensor, nn
+
+from mmfl.checkpoint import write_atomically
+from mmfl.engine.architecture import Layout
+from mmfl.errors import UserError, nearest
+from mmfl.federation import Federation
+from mmfl.training import Record
+
+
+class Run:
+    """One method with one seed: its record of every round and, after training, its weights."""
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        method: str,
+        seed: int,
+        tasks: Sequence[str],
+        clients: int,
+        federation: Federation | None = None,
+        weights: Sequence[Tensor] | None = None,
+    ):
+        self.records = list(records)
+        self.method, self.seed = method, seed
+        self.tasks, self.clients = list(tasks), clients
+        self.federation, self.weights = federation, weights
+
+    def frame(self, quantity: str) -> pd.DataFrame:
+        """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
+        rows = {r["round"]: {name: task[quantity] for name, task in r["tasks"].items()} for r in self.records}
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float)
+        frame.index.name = "round"
+        return frame
+
+    @property
+    def accuracy(self) -> pd.DataFrame:
+        """The tasks' metric on the test examples, rounds x tasks, of the rounds that were evaluated."""
+        return self.frame("metric").dropna(how="all")
+
+    @property
+    def loss(self) -> pd.DataFrame:
+        """Test loss, rounds x tasks, of the rounds that were evaluated."""
+        return self.frame("loss").dropna(how="all")
+
+    @property
+    def step_size(self) -> pd.DataFrame:
+        """||H||_1, the sum of the aggregation's inverse-probability weights, rounds x tasks."""
+        return self.frame("step_size")
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Mean and worst task of every evaluated round."""
+        rows = {r["round"]: {"mean": r["mean"], "worst": r["worst"]} for r in self.records if r["mean"] is not None}
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "worst"], dtype=float)
+        frame.index.name = "round"
+        return frame
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """Trainings, forward passes, bytes and stored memory of every round."""
+        frame = pd.DataFrame([r["cost"] for r in self.records], index=[r["round"] for r in self.records])
+        frame.index.name = "round"
+        return frame
+
+    @property
+    def participation(self) -> pd.DataFrame:
+        """How often each client trained each task, clients x tasks."""
+        counts = np.zeros((self.clients, len(self.tasks)), dtype=np.int64)
+        for record in self.records:
+            for name, (clients, times) in record["drawn"].items():
+                counts[clients, self.tasks.index(name)] += times
+        return pd.DataFrame(counts, columns=self.tasks)
+
+    def final(self, window: int | None = None) -> pd.Series:
+        """Metric of each task, and their mean and worst, averaged over the last `window` evaluated rounds.
+
+        By default the last fifth of them, at most 20: single rounds are noisy.
+        """
+        table = self.accuracy.join(self.summary)
+        window = window or max(1, min(20, len(table) // 5))
+        return table.tail(window).mean()
+
+    def module(self, task: str) -> nn.Module:
+        """The trained model of a task, ready to use."""
+        if self.federation is None or self.weights is None:
+            raise UserError("this run was loaded from its records alone, without weights.")
+        if task not in self.tasks:
+            raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
+        s = self.tasks.index(task)
+        module = self.federation.tasks[s].build(self.seed, s)
+        weights = Layout(module).named(self.weights[s].cpu())
+        module.load_state_dict(weights, strict=False)
+        return module.eval()
+
+    def plot(self, path: str | Path) -> None:
+        """Draws accuracy, participation and step size on one page."""
+        Comparison([self]).plot(path)
+
+    def __repr__(self) -> str:
+        last = self.records[-1]["round"] if self.records else 0
+        return f"Run({self.method}, seed {self.seed}, {last} rounds)"
+
+
+class Comparison:
+    """Runs of several methods and seeds on the same tasks."""
+
+    def __init__(self, runs: Sequence[Run]):
+        self.runs = list(runs)
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods, in order."""
+        return list(dict.fromkeys(run.method for run in self.runs))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks, in order."""
+        return self.runs[0].tasks
+
+    def of(self, method: str) -> list[Run]:
+        """The runs of one method, a seed each."""
+        if method not in self.methods:
+            raise UserError(f"no runs of method '{method}': {nearest(method, self.methods)}")
+        return [run for run in self.runs if run.method == method]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def table(self, window: int | None = None) -> pd.DataFrame:
+        """One row per method: final metric of each task, mean and worst task, their spread over seeds, and costs.
+
+        `relative` is the mean over tasks divided by that of full participation, seed by seed, where that was run.
+        """
+        rows = {}
+        for method in self.methods:
+            finals = pd.DataFrame([run.final(window) for run in self.of(method)])
+            costs = pd.concat([run.costs for run in self.of(method)]).mean()
+            rows[method] = {
+                **finals.mean().to_dict(),
+                "spread": float(finals["mean"].std(ddof=1)) if len(finals) > 1 else np.nan,
+                "relative": self._relative(method, window),
+                "trainings": float(costs["trainings"]),
+                "forward_passes": float(costs["forward_passes"]),
+                "megabytes": float(costs["bytes_up"] + costs["bytes_down"]) / 1e6,
+            }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+
+    def _relative(self, method: str, window: int | None) -> float:
+        if "full" not in self.methods:
+            return np.nan
+        best = {run.seed: float(run.final(window)["mean"]) for run in self.of("full")}
+        ratios = [float(run.final(window)["mean"]) / best[run.seed] for run in self.of(method) if run.seed in best]
+        return float(np.mean(ratios)) if ratios else np.nan
+
+    def plot(self, path: str | Path) -> None:
+        """Draws accuracy, participation and step size on one page."""
+        from matplotlib import pyplot
+
+        from mmfl.report import plots
+
+        figure = plots.overview(self)
+        figure.savefig(path)
+        pyplot.close(figure)
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.methods)}; {len(self.runs)} runs)"
+
+
+class RunDirectory:
+    """A run on disk: `config.toml`, `metrics.jsonl` (a line per replica and round), `checkpoint/`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
+        """A new directory; one that is there already, and not empty, is never written over."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "config.toml", tomli_w.dumps(config).encode())
+        except OSError as error:
+            raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """A directory that holds a run."""
+        path = Path(path)
+        if not (path / "config.toml").is_file():
+            raise UserError(f"'{path}' is not a run directory: it has no config.toml.")
+        return cls(path)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / "checkpoint"
+
+    @property
+    def metrics(self) -> Path:
+        """The record of every round."""
+        return self.path / "metrics.jsonl"
+
+    def config(self) -> dict[str, Any]:
+        """The configuration the run was started with."""
+        try:
+            return tomllib.loads((self.path / "config.toml").read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / 'config.toml'} cannot be read: {error}.") from None
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Adds the records of a round, on disk when this returns."""
+        with self.metrics.open("a") as file:
+            file.write("".join(json.dumps(record) + "\n" for record in records))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def records(self) -> list[Record]:
+        """All records; a last line cut short by a crash is left out."""
+        found = []
+        if self.metrics.exists():
+            for line in self.metrics.read_text().splitlines():
+                try:
+                    found.append(json.loads(line))
+                except ValueError:
+                    break
+        return found
+
+    def rewind(self, round: int) -> list[Record]:
+        """Forgets what was recorded after a round, and returns the rest."""
+        kept = [record for record in self.records() if record["round"] <= round]
+        write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
+        return kept
+
+
+def load(path: str | Path) -> Comparison:
+    """The runs in a directory, from their records.
+
+    >>> load("runs/nothing-here")
+    Traceback (most recent call last):
+    ...
+    mmfl.errors.UserError: 'runs/nothing-here' is not a run directory: it has no config.toml.
+    """
+    directory = RunDirectory.open(path)
+    records = directory.records()
+    if not records:
+        raise UserError(f"run '{path}' has no finished round yet.")
+    pairs = list(dict.fromkeys((record["method"], record["seed"]) for record in records))
+    tasks = list(dict.fromkeys(name for record in records for name in record["tasks"]))
+    runs = []
+    for method, seed in pairs:
+        mine = [r for r in records if (r["method"], r["seed"]) == (method, seed)]
+        runs.append(Run(mine, method, seed, tasks, mine[0]["clients"]))
+    return Comparison(runs)
