@@ -41,7 +41,9 @@ CASES = {
 }
 
 
-def federation_of(model: Callable[[], nn.Module], shape: tuple[int, ...], clients: int, each: int, batch: int, epochs: int) -> mmfl.Federation:
+def federation_of(
+    model: Callable[[], nn.Module], shape: tuple[int, ...], clients: int, each: int, batch: int, epochs: int
+) -> mmfl.Federation:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(clients * each, *shape)).astype(np.float32)
     y = rng.integers(0, 10, clients * each)
@@ -50,7 +52,13 @@ def federation_of(model: Callable[[], nn.Module], shape: tuple[int, ...], client
     return mmfl.Federation([mmfl.Task("task", model, data, lr=0.05, epochs=epochs, batch_size=batch)])
 
 
-def plain_loop(federation: mmfl.Federation, clients: int, device: torch.device, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+def plain_loop(
+    federation: mmfl.Federation,
+    clients: int,
+    device: torch.device,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+) -> None:
     task = federation.tasks[0]
     initial = {name: p.to(device) for name, p in task.build().state_dict().items()}
     for client in range(clients):

@@ -6,10 +6,11 @@ from typing import Any
 
 from mmfl.engine import Simulation
 from mmfl.engine.simulation import Mode
-from mmfl.experiment import Experiment, Listener, conduct, open_directory, seeds_of
+from mmfl.errors import UserError
+from mmfl.experiment import Experiment, Listener, conduct, seeds_of
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
-from mmfl.run import Comparison, Run
+from mmfl.run import Comparison, Run, RunDirectory
 
 
 def train(
@@ -74,5 +75,11 @@ def compare(
         "rounds": rounds,
         "rate": rate,
     }
-    place = open_directory(directory, config, resume)
+    if directory is None and resume:
+        raise UserError("resume needs the run's directory.")
+
+    def open_directory() -> RunDirectory:
+        return RunDirectory.open(directory or "") if resume else RunDirectory.create(directory or "", config)
+
+    place = None if directory is None else open_directory
     return conduct(experiment, Simulation(device, engine), place, resume, listener)

@@ -38,7 +38,9 @@ def pack(state: Any, arrays: dict[str, Tensor], name: str = "state") -> Any:
         return state.item()
     if state is None or isinstance(state, bool | int | float | str):
         return state
-    raise TypeError(f"a state may hold arrays, numbers, texts, lists and dataclasses, not {type(state).__name__} ({name})")
+    raise TypeError(
+        f"a state may hold arrays, numbers, texts, lists and dataclasses, not {type(state).__name__} ({name})"
+    )
 
 
 def unpack(packed: Any, like: Any, arrays: dict[str, Tensor]) -> Any:
@@ -51,7 +53,10 @@ def unpack(packed: Any, like: Any, arrays: dict[str, Tensor]) -> Any:
     if is_dataclass(like) and not isinstance(like, type):
         return type(like)(**{f.name: unpack(packed[f.name], getattr(like, f.name), arrays) for f in fields(like)})
     if isinstance(packed, dict):
-        return {key: unpack(value, like.get(key) if isinstance(like, dict) else None, arrays) for key, value in packed.items()}
+        return {
+            key: unpack(value, like.get(key) if isinstance(like, dict) else None, arrays)
+            for key, value in packed.items()
+        }
     if isinstance(packed, list):
         known = list(like) if isinstance(like, list | tuple) else []
         items = [unpack(value, known[n] if n < len(known) else None, arrays) for n, value in enumerate(packed)]

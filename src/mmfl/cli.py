@@ -3,6 +3,7 @@
 import logging
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ from mmfl.data import SOURCES
 from mmfl.display import Display, listing, show_summary, show_table
 from mmfl.engine import Simulation
 from mmfl.errors import UserError
-from mmfl.experiment import conduct, seeds_of
+from mmfl.experiment import conduct
 from mmfl.methods import METHODS
 from mmfl.run import Comparison, RunDirectory, load
 
@@ -32,9 +33,12 @@ app = typer.Typer(
 console = Console(width=None if sys.stdout.isatty() else 120)
 DEFAULT_METHODS = "random,mmfl-lvr,full"
 
-ConfigFile = Annotated[Path | None, typer.Argument(help="A TOML file; the embedded default without one.", show_default=False)]
+ConfigFile = Annotated[
+    Path | None, typer.Argument(help="A TOML file; the embedded default without one.", show_default=False)
+]
 Settings = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a value: rounds=50, federation.clients=40, tasks.digits.lr=0.1.")
+    list[str] | None,
+    typer.Option("--set", help="Change a value: rounds=50, federation.clients=40, tasks.digits.lr=0.1."),
 ]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds, run in lockstep.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
@@ -82,13 +86,15 @@ def resume(directory: Annotated[Path, typer.Argument(help="The run directory.")]
             f"run '{directory}' was started from Python: resume it there, with the same arguments and resume=True."
         )
     config = configuration.parse(values, str(directory / "config.toml"))
-    carry_on(config, place, device or config.device, resuming=True)
+    carry_on(config, directory, device or config.device, lambda: place, resume=True)
 
 
 @app.command()
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Run directories.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the pictures; by default report/ in the first run.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the pictures; by default report/ in the first run.")
+    ] = None,
 ) -> None:
     """Show a run's table and draw its figures as PNG. Several runs are compared."""
     from mmfl.report import plots
@@ -119,67 +125,64 @@ def datasets() -> None:
 
 def start(config: Config, out: Path | None) -> None:
     """A new run."""
-    place = RunDirectory.create(out or _new_directory(config), config.plain())
-    try:
-        carry_on(config, place, config.device, resuming=False)
-    except UserError:
-        _remove_if_unused(place)
-        raise
+    path = out or _new_directory(config)
+    carry_on(config, path, config.device, lambda: RunDirectory.create(path, config.plain()))
 
 
-def carry_on(config: Config, place: RunDirectory, device: str | None, resuming: bool) -> None:
+def carry_on(
+    config: Config, path: Path, device: str | None, open_directory: Callable[[], RunDirectory], resume: bool = False
+) -> None:
     """Conducts the experiment in its directory, and shows it."""
     engine = Simulation(device, config.engine)
     experiment = config.experiment()
     federation = experiment.federation_of(experiment.seeds[0])
-    seeds = seeds_of(config.seeds)
+    seeds = len(experiment.seeds)
     show_summary(
         console,
         {
             "methods": ", ".join(method.name for method in experiment.methods),
             **federation.describe(),
-            "budget": f"{config.rate:g} of the processors: {config.rate * federation.capacity.sum():.1f} trainings a round",
-            "rounds": f"{config.rounds:,} x {len(seeds)} seed{'s' if len(seeds) > 1 else ''} on {engine.device}",
-            "run": str(place.path),
+            "budget": f"{config.rate * federation.capacity.sum():.1f} trainings a round (rate {config.rate:g})",
+            "rounds": f"{config.rounds:,} x {seeds} seed{'s' if seeds > 1 else ''} on {engine.device}",
+            "run": str(path),
         },
     )
     begun = time.monotonic()
     try:
-        comparison = conduct(experiment, engine, place, resuming, Display(console))
+        comparison = conduct(experiment, engine, open_directory, resume, Display(console))
     except KeyboardInterrupt:
-        console.print(f"\nstopped; go on with: mmfl resume {place.path}", highlight=False, soft_wrap=True)
+        console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    finish(comparison, place, time.monotonic() - begun)
+    finish(comparison, path, time.monotonic() - begun)
 
 
-def finish(comparison: Comparison, place: RunDirectory, seconds: float) -> None:
+def finish(comparison: Comparison, path: Path, seconds: float) -> None:
     """The table and the pictures of a finished run."""
     from mmfl.report import plots
 
     show_table(console, comparison)
-    paths = plots.write(comparison, place.path / "report")
-    console.print(f"{seconds:.1f} s; pictures: {', '.join(str(path) for path in paths)}", highlight=False, soft_wrap=True)
+    paths = plots.write(comparison, path / "report")
+    console.print(
+        f"{seconds:.1f} s; pictures: {', '.join(str(path) for path in paths)}",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _new_directory(config: Config) -> Path:
-    first = config.methods[0]
-    name = (first if isinstance(first, str) else str(first.get("name"))) if len(config.methods) == 1 else "comparison"
+    named = [method if isinstance(method, str) else str(method.get("name")) for method in config.methods]
+    name = named[0] if len(named) == 1 else "comparison"
     stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
     candidates = [stem, *(Path(f"{stem}-{n}") for n in range(2, 100))]
     return next(path for path in candidates if not path.exists())
 
 
-def _remove_if_unused(place: RunDirectory) -> None:
-    """Takes away the directory of a run that failed before its first round: nothing in it is worth keeping."""
-    if not place.metrics.exists():
-        (place.path / "config.toml").unlink(missing_ok=True)
-        place.path.rmdir()
-
-
 def main() -> None:
     """Entry point: mistakes of the user end with one line and exit code 2."""
     logging.basicConfig(
-        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=console, show_time=False, show_path=False)]
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=console, show_time=False, show_path=False)],
     )
     try:
         app()

@@ -111,7 +111,9 @@ class Config(_Section):
             if key not in loaded:
                 loaded[key] = build("data", task.data, SOURCES)
                 if not isinstance(loaded[key], Dataset):
-                    raise UserError(f"data {task.data!r} gives a {type(loaded[key]).__name__}; expected an mmfl data set.")
+                    raise UserError(
+                        f"data {task.data!r} gives a {type(loaded[key]).__name__}; expected an mmfl data set."
+                    )
         tasks = [task.build(loaded[json.dumps(task.data, sort_keys=True)]) for task in self.tasks]
         methods = [make_method(method) for method in self.methods]
         return Experiment(
@@ -223,7 +225,9 @@ def parse(values: dict[str, Any], source: str) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("dict[", "str", "int", "list[")))
+        where = ".".join(
+            str(part) for part in first["loc"] if not str(part).startswith(("dict[", "str", "int", "list["))
+        )
         if first["type"] == "extra_forbidden":
             known = _keys_beside(first["loc"])
             raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None

@@ -26,7 +26,12 @@ class Tally:
     @classmethod
     def start(cls, clients: int, tasks: int) -> "Tally":
         """Nothing yet."""
-        return cls(np.zeros((clients, tasks), dtype=np.int64), np.zeros(tasks, dtype=np.int64), np.zeros(tasks), np.zeros(tasks))
+        return cls(
+            np.zeros((clients, tasks), dtype=np.int64),
+            np.zeros(tasks, dtype=np.int64),
+            np.zeros(tasks),
+            np.zeros(tasks),
+        )
 
     def add(self, allocation: Allocation, step_sizes: NDArray[np.float64]) -> None:
         """Counts a round; tasks that have not arrived have step size nan."""

@@ -33,7 +33,11 @@ class Display(Listener):
         self.begun = self.spoken = time.monotonic()
         self.tasks = replicas[0].federation.task_names
         self.bar = Progress(
-            TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn(), console=self.console
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
         )
         self.progress = self.bar.add_task("rounds", total=last, completed=first - 1)
         if self.console.is_terminal:
@@ -116,7 +120,12 @@ def listing(*columns: str) -> Table:
 
 
 _COSTS = ("trainings", "forward_passes", "megabytes")
-_HEADINGS = {"spread": "± seeds", "relative": "of full", "forward_passes": "forward passes", "megabytes": "MB sent"}
+_HEADINGS = {
+    "spread": "± seeds",
+    "relative": "of full",
+    "forward_passes": "forward passes",
+    "megabytes": "MB sent",
+}
 
 
 def _cell(column: str, value: Any) -> str:

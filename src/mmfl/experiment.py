@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from mmfl import checkpoint
@@ -35,6 +34,8 @@ class Experiment:
     diagnose: bool = False
 
     def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise UserError(f"rate is {self.rate}; expected a share of the processors in (0, 1].")
         for name in ("rounds", "evaluate_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; expected at least 1.")
@@ -71,11 +72,13 @@ class Snapshot:
 def conduct(
     experiment: Experiment,
     engine: Simulation,
-    directory: RunDirectory | None = None,
+    open_directory: Callable[[], RunDirectory] | None = None,
     resume: bool = False,
     listener: Listener | None = None,
 ) -> Comparison:
-    """Runs all replicas to the last round, writing metrics and checkpoints on the way.
+    """Runs all replicas to the last round, writing metrics and checkpoints to a directory on the way.
+
+    The directory is opened once everything else is known to be in order, so that a mistake leaves none behind.
 
     With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
     after the round that is under way, with a checkpoint; a second one stops at once.
@@ -84,6 +87,7 @@ def conduct(
     replicas = start(experiment, engine)
     records: list[Record] = []
     mark = fingerprint(replicas)
+    directory = open_directory() if open_directory else None
     if directory and resume:
         records = restore(directory, mark, replicas, engine)
     first, last = replicas[0].state.round + 1, experiment.rounds
@@ -187,12 +191,3 @@ def interruptible() -> Iterator[threading.Event]:
 def seeds_of(seeds: int | Sequence[int]) -> list[int]:
     """A number of seeds, from 0, or the seeds themselves."""
     return list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-
-
-def open_directory(directory: str | Path | None, config: dict[str, Any], resume: bool) -> RunDirectory | None:
-    """The run directory to write to: a new one, or with `resume` one that is there."""
-    if directory is None:
-        if resume:
-            raise UserError("resume needs the run's directory.")
-        return None
-    return RunDirectory.open(directory) if resume else RunDirectory.create(directory, config)

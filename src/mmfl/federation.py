@@ -40,12 +40,14 @@ class RoundView:
     @property
     def present(self) -> NDArray[np.bool_]:
         """Clients that can train something this round, [clients]."""
-        return self.able.any(1)
+        present: NDArray[np.bool_] = np.asarray(self.able.any(1))
+        return present
 
     @property
     def tasks_of(self) -> NDArray[np.int64]:
         """|S_i|: how many tasks each client can train, [clients]."""
-        return self.able.sum(1)
+        count: NDArray[np.int64] = self.able.sum(1)
+        return count
 
     @property
     def processors(self) -> int:
@@ -106,9 +108,7 @@ class Federation:
             for s, task in enumerate(self.tasks)
         ]
         lacking = self._lacking(lacks)
-        self.shards: tuple[Shards, ...] = tuple(
-            split.train.without(lacking[:, s]) for s, split in enumerate(splits)
-        )
+        self.shards: tuple[Shards, ...] = tuple(split.train.without(lacking[:, s]) for s, split in enumerate(splits))
         self.test_shards: tuple[Shards | None, ...] = tuple(split.test for split in splits)
         self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
         self._check_sizes()
@@ -137,7 +137,9 @@ class Federation:
         """A one-glance summary, as label -> text."""
         sizes = self.sizes[self.sizes > 0]
         return {
-            "tasks": ", ".join(f"{task.name} ({n:,} examples)" for task, n in zip(self.tasks, self.sizes.sum(0), strict=True)),
+            "tasks": ", ".join(
+                f"{task.name} ({n:,} examples)" for task, n in zip(self.tasks, self.sizes.sum(0), strict=True)
+            ),
             "clients": f"{self.clients:,} with {sizes.min():,} to {sizes.max():,} examples a task",
             "processors": f"{int(self.capacity.sum()):,} (capacity {self.capacity.min()} to {self.capacity.max()})",
         }
@@ -161,7 +163,9 @@ class Federation:
             if not counts:
                 raise UserError("federation: the data has no owners, so say how many clients there are (clients=...).")
             if len(set(counts.values())) > 1:
-                raise UserError(f"federation: the tasks' data has different numbers of owners ({counts}); give clients=...")
+                raise UserError(
+                    f"federation: the tasks' data has different numbers of owners ({counts}); give clients=..."
+                )
             return next(iter(counts.values()))
         if clients < 1:
             raise UserError(f"federation: clients is {clients}; expected at least 1.")
@@ -171,7 +175,9 @@ class Federation:
         if isinstance(partition, Mapping):
             unknown = next((name for name in partition if name not in self.task_names), None)
             if unknown is not None:
-                raise UserError(f"federation: partition for unknown task '{unknown}': {nearest(unknown, self.task_names)}")
+                raise UserError(
+                    f"federation: partition for unknown task '{unknown}': {nearest(unknown, self.task_names)}"
+                )
             partition = partition.get(task.name)
         if partition is not None:
             return partition
@@ -206,7 +212,7 @@ class Federation:
             )
 
     def _capacity(self, capacity: Capacity) -> NDArray[np.int64]:
-        tasks_of = (self.sizes > 0).sum(1)
+        tasks_of: NDArray[np.int64] = np.count_nonzero(self.sizes, axis=1)
         if isinstance(capacity, str):
             if capacity == "all":
                 return tasks_of

@@ -1,7 +1,7 @@
 """The table of named methods: each an allocation x a local rule x an aggregation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mmfl.aggregation import AGGREGATIONS, AggregationRule, Average, Unbiased
@@ -31,7 +31,7 @@ class Method:
     name: str
     allocation: AllocationRule
     aggregation: AggregationRule
-    local: LocalRule = SGD()
+    local: LocalRule = field(default_factory=SGD)
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,19 @@ _LVR = "Zhang et al. 2025"
 
 METHODS: dict[str, Entry] = {
     "multi-fedavg": Entry(
-        lambda: Method("multi-fedavg", RandomClients(), Average()), "random clients, one random task each", _UCB
+        lambda: Method("multi-fedavg", RandomClients(), Average()),
+        "random clients, one random task each",
+        _UCB,
     ),
     "mfa-rand": Entry(
-        lambda: Method("mfa-rand", RandomSplit(), Average()), "a new random split over the tasks every round", _MFA
+        lambda: Method("mfa-rand", RandomSplit(), Average()),
+        "a new random split over the tasks every round",
+        _MFA,
     ),
     "mfa-rr": Entry(
-        lambda: Method("mfa-rr", RotatingSplit(), Average()), "a split rotates over the tasks, redrawn each frame", _MFA
+        lambda: Method("mfa-rr", RotatingSplit(), Average()),
+        "a split rotates over the tasks, redrawn each frame",
+        _MFA,
     ),
     "fedcluster": Entry(
         lambda: Method("fedcluster", RotatingSplit(redraw=False), Average()),
@@ -65,7 +71,9 @@ METHODS: dict[str, Entry] = {
         "Chen et al. 2020",
     ),
     "random": Entry(
-        lambda: Method("random", RandomProcessors(), Unbiased()), "every processor equally likely, unbiased step", _LVR
+        lambda: Method("random", RandomProcessors(), Unbiased()),
+        "every processor equally likely, unbiased step",
+        _LVR,
     ),
     "mmfl-lvr": Entry(
         lambda: Method("mmfl-lvr", LossVariance(), Unbiased()),
@@ -74,7 +82,10 @@ METHODS: dict[str, Entry] = {
         evaluates="all",
     ),
     "full": Entry(
-        lambda: Method("full", Full(), Unbiased()), "every client trains every task: the yardstick", _LVR, trains="all"
+        lambda: Method("full", Full(), Unbiased()),
+        "every client trains every task: the yardstick",
+        _LVR,
+        trains="all",
     ),
 }
 

@@ -68,9 +68,7 @@ class Partition(Protocol):
         ...
 
 
-def high_low(
-    share: float = 0.1, high: tuple[int, int] = (90, 150), low: tuple[int, int] = (9, 15)
-) -> Sizes:
+def high_low(share: float = 0.1, high: tuple[int, int] = (90, 150), low: tuple[int, int] = (9, 15)) -> Sizes:
     """Data volumes of the papers: a random `share` of the clients has many examples, the others a tenth."""
 
     def sizes(clients: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from mmfl.allocation import Allocation
 from mmfl.diagnostics import Tally, loss_variance, round_cost, step_size, update_variance
 from mmfl.engine import Engine, Evaluation, Training, Workload
-from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.objectives import lower_is_better
@@ -45,8 +44,6 @@ class Replica:
     @classmethod
     def start(cls, federation: Federation, method: Method, seed: int, rate: float, engine: Engine) -> "Replica":
         """A replica before its first round."""
-        if not 0 < rate <= 1:
-            raise UserError(f"rate is {rate}; expected a share of the processors in (0, 1].")
         clients, tasks = federation.clients, len(federation.tasks)
         weights = [engine.initial(federation, s, seed) for s in range(tasks)]
         state = State(
@@ -89,15 +86,16 @@ def rounds(
         for replica, view, updates in zip(replicas, views, received, strict=True):
             replica.aggregate(updates, view)
         tested = evaluate(engine, replicas, t) if t % evaluate_every == 0 or t == last else [{} for _ in replicas]
+        seconds = (time.perf_counter() - begun) / len(replicas)
         yield [
-            record(*one, seconds=(time.perf_counter() - begun) / len(replicas))
-            for one in zip(replicas, views, allocations, returned, received, tested, strict=True)
+            record(replica, view, allocation, back, good, tests, seconds)
+            for replica, view, allocation, back, good, tests in zip(
+                replicas, views, allocations, returned, received, tested, strict=True
+            )
         ]
 
 
-def measure(
-    engine: Engine, replicas: Sequence[Replica], views: Sequence[RoundView], diagnose: bool
-) -> list[RoundView]:
+def measure(engine: Engine, replicas: Sequence[Replica], views: Sequence[RoundView], diagnose: bool) -> list[RoundView]:
     """Adds to each view the signals that its allocation needs (or all, for diagnosis); one pass per task."""
     asked = [n for n, r in enumerate(replicas) if diagnose or "losses" in r.method.allocation.needs]
     pairs = [(n, s) for n in asked for s in range(len(replicas[n].federation.tasks)) if views[n].able[:, s].any()]

@@ -14,7 +14,8 @@ from mmfl.updates import Updates
 def inverse_probability(updates: Updates, view: RoundView) -> NDArray[np.float64]:
     """H: the weight d / (B p) of each row, times the processors that drew it; sums to 1 on average."""
     share, capacity = view.share[updates.client, updates.task], view.capacity[updates.client]
-    return updates.count * share / (capacity * updates.probability)
+    weights: NDArray[np.float64] = updates.count * share / (capacity * updates.probability)
+    return weights
 
 
 class Unbiased(AggregationRule):

@@ -69,7 +69,7 @@ class RotatingSplit(AllocationRule):
 
     def allocate(self, view: RoundView, state: Frame) -> tuple[Allocation, Frame]:
         """Draw at the first round of a frame, rotate in the others."""
-        here = view.able.any(0)
+        here = np.any(view.able, axis=0)
         length = int(state.tasks.sum())
         over = length == 0 or (view.round - state.drawn) % length == 0
         if over and (self.redraw or state.drawn == 0 or (here & ~state.tasks).any()):

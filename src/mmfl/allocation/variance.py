@@ -10,9 +10,7 @@ from mmfl.federation import RoundView
 from mmfl.sampling import Draw, independent
 
 
-def least_variance(
-    importance: NDArray[np.float64], capacity: NDArray[np.int64], budget: float
-) -> NDArray[np.float64]:
+def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64], budget: float) -> NDArray[np.float64]:
     """The p[i, s] that minimise sum_i B_i sum_s U[i,s]^2 / p[i,s] with B p summing to `budget` (Theorem 2, eq. 13).
 
     `importance` U is [clients, tasks] for one processor of each client, `capacity` B counts a client's processors.

@@ -96,7 +96,10 @@ def from_arrays(
         if len(numbers) != len(inputs):
             raise UserError(f"data '{name}': {len(inputs)} examples but {len(numbers)} owners.")
     if test is not None:
-        x_test, y_test = as_tensor(test[0], f"data '{name}': test x"), as_tensor(test[1], f"data '{name}': test y")
+        x_test, y_test = (
+            as_tensor(test[0], f"data '{name}': test x"),
+            as_tensor(test[1], f"data '{name}': test y"),
+        )
         y_test = y_test if y_test.is_floating_point() else y_test.long()
         owner_test = None
         if len(test) > 2 and names is not None:

@@ -7,7 +7,12 @@ from mmfl.randomness import Purpose, generator
 
 
 def blobs(
-    examples: int = 1000, inputs: int = 10, classes: int = 4, spread: float = 1.0, test_share: float = 0.2, seed: int = 0
+    examples: int = 1000,
+    inputs: int = 10,
+    classes: int = 4,
+    spread: float = 1.0,
+    test_share: float = 0.2,
+    seed: int = 0,
 ) -> Dataset:
     """Classes as Gaussian clouds around random centres; `spread` is their standard deviation."""
     rng = generator(seed, Purpose.DATA)

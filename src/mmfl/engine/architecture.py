@@ -60,7 +60,10 @@ class Layout:
         wanted = [p for p, train in zip(parameters, self.trainable, strict=True) if train]
         grads = iter(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
         return self.flatten(
-            [next(grads) if train else torch.zeros_like(p) for p, train in zip(parameters, self.trainable, strict=True)],
+            [
+                next(grads) if train else torch.zeros_like(p)
+                for p, train in zip(parameters, self.trainable, strict=True)
+            ],
             out,
         )
 
@@ -87,6 +90,7 @@ class Bare:
             del part._parameters[name]
 
     def __call__(self, parameters: Sequence[Tensor | None], *inputs: Tensor) -> Tensor:
+        """The module's outputs at these parameters."""
         self.fill(parameters)
         return self.module(*inputs)  # type: ignore[no-any-return]
 
@@ -149,7 +153,7 @@ class Architecture:
         return inner or bool(DROPOUTS & self.operators)
 
     def _probe(self, task: Task, device: torch.device) -> tuple[frozenset[str], int]:
-        """Runs two examples: which substitutable operators the module uses, and bytes kept for one example's gradient."""
+        """Runs two examples: which substitutable operators it uses, and bytes kept for one example's gradient."""
         kept: dict[int, int] = {}
         own = {p.data_ptr() for p in self.module.parameters()}
 
@@ -158,7 +162,10 @@ class Architecture:
                 kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
             return tensor
 
-        with Operators(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with (
+            Operators(frozenset()) as mode,
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        ):
             self.module(task.data.x[:2].to(device))
         return frozenset(mode.seen), max(1, sum(kept.values()) // 2)
 

@@ -20,7 +20,9 @@ class Choices:
 
     def __contains__(self, key: str) -> bool:
         if key not in self.made:
-            self.made.update({key: way for known, way in self._remembered().items() if known == key})
+            remembered = self._remembered()
+            if key in remembered:
+                self.made[key] = remembered[key]
         return key in self.made
 
     def __getitem__(self, key: str) -> str:

@@ -74,7 +74,7 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         if groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str) or input.dim() != 4:
             return NotImplemented
-        return Convolution.apply(input, weight, bias, _pair(stride), _pair(padding))
+        return Convolution.apply(input, weight, bias, _pair(stride), _pair(padding))  # type: ignore[no-untyped-call]
 
     def _lstm(self, *args: Any) -> Any:
         """LSTM as a loop of steps, each of which a cohort can batch (fused kernels cannot)."""
@@ -166,9 +166,8 @@ class Convolution(torch.autograd.Function):
         def lead(value: Tensor, dim: int | None) -> Tensor:
             return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
 
-        b = None if bias is None else lead(bias, in_dims[2])
-        product = CohortConvolution.apply(lead(input, in_dims[0]), lead(weight, in_dims[1]), b, stride, padding)
-        return product, 0
+        inputs = lead(input, in_dims[0]), lead(weight, in_dims[1]), None if bias is None else lead(bias, in_dims[2])
+        return CohortConvolution.apply(*inputs, stride, padding), 0  # type: ignore[no-untyped-call]
 
 
 class CohortConvolution(torch.autograd.Function):
@@ -180,17 +179,19 @@ class CohortConvolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
     ) -> Tensor:
         """Patches times weights."""
         ctx.save_for_backward(input, weight)
         ctx.stride, ctx.padding, ctx.biased = stride, padding, bias is not None
         patches, (height, width) = _patches(input, weight.shape[-2:], stride, padding)
         kernel = _rows(weight).transpose(1, 2)
-        if bias is None:
-            product = torch.bmm(patches, kernel)
-        else:
-            product = torch.baddbmm(bias[:, None], patches, kernel)
+        product = torch.bmm(patches, kernel) if bias is None else torch.baddbmm(bias[:, None], patches, kernel)
         return product.view(*input.shape[:2], height, width, weight.shape[1]).movedim(-1, 2)
 
     @staticmethod

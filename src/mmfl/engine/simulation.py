@@ -146,7 +146,10 @@ class Simulation:
         key = f"{architecture.code} batch<={width}"
         if key not in self.choices:
             sample = Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 16))), self._place)
-            self.choices.decide(key, {"vectorised": _time(train_cohort, sample), "sequential": _time(self._side_by_side, sample)})
+            self.choices.decide(
+                key,
+                {"vectorised": _time(train_cohort, sample), "sequential": _time(self._side_by_side, sample)},
+            )
         return train_cohort if self.choices[key] == "vectorised" else self._side_by_side
 
     def _side_by_side(self, chunk: Chunk) -> Tensor:
@@ -172,7 +175,10 @@ class Simulation:
         return torch.segment_reduce(values, "mean", lengths=lengths).cpu().numpy()
 
     def _evaluate(self, workload: Workload) -> Evaluation:
-        task, shards = workload.federation.tasks[workload.task], workload.federation.test_shards[workload.task]
+        task, shards = (
+            workload.federation.tasks[workload.task],
+            workload.federation.test_shards[workload.task],
+        )
         if shards is None:
             rows = len(task.data.x_test)
             shards = Shards(np.arange(rows), np.array([0, rows]))
@@ -189,7 +195,11 @@ class Simulation:
         module = architecture.module.eval()
         x, y = self._place(x), self._place(y)
         index = torch.from_numpy(shards.index).to(self.device)
-        sizes = shards.sizes[shards.sizes > 0].tolist() if architecture.coupled else forward_chunk(architecture, self.device)
+        sizes = (
+            shards.sizes[shards.sizes > 0].tolist()
+            if architecture.coupled
+            else forward_chunk(architecture, self.device)
+        )
         values: list[list[Tensor]] = [[] for _ in objectives]
         try:
             for rows in index.split(sizes):

@@ -14,12 +14,16 @@ from mmfl.run import Comparison, Run
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
 _DASHES = ["-", "--", "-.", ":"]
 _MAX_CLIENTS = 400
+_TABLES: dict[str, Callable[[Run], pd.DataFrame]] = {
+    "score": lambda run: run.accuracy.join(run.summary),
+    "step": lambda run: run.step_size.assign(mean=run.step_size.mean(axis=1)),
+}
 
 
-def _curves(axes: Axes, comparison: Comparison, values: Callable[[Run], pd.Series]) -> None:
-    """A line per method: mean over seeds, with a band of one standard deviation."""
+def _curves(axes: Axes, comparison: Comparison, table: str, column: str) -> None:
+    """A line per method for a column of its runs' tables: mean over seeds, with a band of one standard deviation."""
     for n, method in enumerate(comparison.methods):
-        runs = pd.concat([values(run) for run in comparison.of(method)], axis=1)
+        runs = pd.concat([_TABLES[table](run)[column] for run in comparison.of(method)], axis=1)
         mean, spread = runs.mean(axis=1), runs.std(axis=1)
         colour = _COLOURS[n % len(_COLOURS)]
         axes.plot(mean.index, mean, _DASHES[n % len(_DASHES)], color=colour, label=method, linewidth=1.5)
@@ -29,16 +33,10 @@ def _curves(axes: Axes, comparison: Comparison, values: Callable[[Run], pd.Serie
     axes.set_xlabel("round")
 
 
-def _accuracy_panels(comparison: Comparison) -> list[tuple[str, Callable[[Run], pd.Series]]]:
-    panels: list[tuple[str, Callable[[Run], pd.Series]]] = [
-        (task, lambda run, task=task: run.accuracy[task]) for task in comparison.tasks  # type: ignore[misc]
-    ]
-    return [*panels, ("mean of the tasks", lambda run: run.summary["mean"]), ("worst task", lambda run: run.summary["worst"])]
-
-
 def _draw_accuracy(axes: Iterable[Axes], comparison: Comparison) -> None:
-    for panel, (title, values) in zip(axes, _accuracy_panels(comparison), strict=False):
-        _curves(panel, comparison, values)
+    titles = {**{task: task for task in comparison.tasks}, "mean": "mean of the tasks", "worst": "worst task"}
+    for panel, (column, title) in zip(axes, titles.items(), strict=True):
+        _curves(panel, comparison, "score", column)
         panel.set_title(title)
         panel.set_ylabel("test metric")
 
@@ -59,7 +57,7 @@ def _draw_participation(axes: Axes, comparison: Comparison, method: str) -> None
 
 
 def _draw_step_size(axes: Axes, comparison: Comparison) -> None:
-    _curves(axes, comparison, lambda run: run.step_size.mean(axis=1))
+    _curves(axes, comparison, "step", "mean")
     axes.axhline(1.0, color="grey", linewidth=0.8)
     axes.set_title("step size ||H||, mean of the tasks")
 
@@ -67,7 +65,9 @@ def _draw_step_size(axes: Axes, comparison: Comparison) -> None:
 def _grid(panels: int, columns: int = 3, height: float = 3.0) -> tuple[Figure, list[Axes]]:
     columns = min(columns, panels)
     rows = -(-panels // columns)
-    figure, axes = pyplot.subplots(rows, columns, figsize=(4.2 * columns, height * rows), squeeze=False, layout="constrained")
+    figure, axes = pyplot.subplots(
+        rows, columns, figsize=(4.2 * columns, height * rows), squeeze=False, layout="constrained"
+    )
     flat = list(axes.flat)
     for spare in flat[panels:]:
         spare.set_visible(False)
@@ -99,7 +99,7 @@ def step_size(comparison: Comparison) -> Figure:
     """||H||_1 of each task by round; 1 on average for an unbiased method."""
     figure, axes = _grid(len(comparison.tasks))
     for panel, task in zip(axes, comparison.tasks, strict=True):
-        _curves(panel, comparison, lambda run, task=task: run.step_size[task])  # type: ignore[misc]
+        _curves(panel, comparison, "step", task)
         panel.axhline(1.0, color="grey", linewidth=0.8)
         panel.set_title(task)
         panel.set_ylabel("step size ||H||")
@@ -142,4 +142,3 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
 def merge(comparisons: Iterable[Comparison]) -> Comparison:
     """Runs of several directories side by side."""
     return Comparison([run for comparison in comparisons for run in comparison])
-

@@ -1,0 +1,32 @@
+# `make demo` and `make test` need only Python 3.11 or newer, git and make; they set up .venv themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check lint types benchmark clean
+
+demo: $(READY)
+	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: lint types test
+
+benchmark: $(READY)
+	$(BIN)/python benchmarks/engine.py
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis

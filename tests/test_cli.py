@@ -1,0 +1,188 @@
+"""Through the front door: the command in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SMALL = ["--set", "tasks.digits.epochs=1", "--rounds", "6", "--seeds", "1"]
+
+
+def mmfl(*arguments: str, cwd: Path, program: str = "from mmfl.cli import main; main()", **options):
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
+
+
+def final_weights(run: Path) -> bytes:
+    return sorted((run / "checkpoint").glob("*.safetensors"))[-1].read_bytes()
+
+
+def lines(run: Path) -> list[tuple]:
+    """Everything recorded but the time it took."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{**record, "seconds": None} for record in records]
+
+
+def test_compare_trains_in_plain_lines_and_ends_with_tables_and_pictures(tmp_path):
+    done = mmfl("compare", *SMALL, "--methods", "random,full", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "round 6/6" in done.stdout
+    assert "of full" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert {path.name for path in (tmp_path / "run" / "report").iterdir()} == {
+        "overview.png",
+        "accuracy.png",
+        "participation.png",
+        "step_size.png",
+    }
+    report = mmfl("report", "run", "--out", "pictures", cwd=tmp_path)
+    assert report.returncode == 0, report.stderr
+    assert (tmp_path / "pictures" / "accuracy.png").exists()
+
+
+def test_a_users_own_module_runs_by_dotted_path_from_anywhere(tmp_path):
+    example = str(ROOT / "examples" / "own_module.toml")
+    done = mmfl("run", example, "--rounds", "4", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "largest-first" in done.stdout
+    assert mmfl("resume", "run", cwd=tmp_path).returncode == 0
+
+
+def test_listings_name_every_method_and_data_set(tmp_path):
+    for command, words in (("methods", ["mmfl-lvr", "fedcluster"]), ("datasets", ["digits", "quadratic", "[1, 8, 8]"])):
+        listing = mmfl(command, cwd=tmp_path)
+        assert listing.returncode == 0
+        assert all(word in listing.stdout for word in words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "--set", "method=mmfl-lrv"], ["error: unknown method 'mmfl-lrv': did you mean 'mmfl-lvr'?"]),
+        (["run", "missing.toml"], ["error: configuration 'missing.toml' does not exist."]),
+        (["run", "--set", "rate=1.5", "--out", "unused"], ["error: rate is 1.5"]),
+        (["run", "--out", "."], ["error: run directory '.' exists"]),
+        (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
+        (["resume", "nowhere"], ["error: 'nowhere' is not a run directory"]),
+        (["report", "nowhere"], ["error: 'nowhere' is not a run directory"]),
+        (["compare", "--methods", ","], ["error: no methods given"]),
+        (["rnu"], ["No such command 'rnu'"]),
+        (["run", "--rounds", "ten"], ["--rounds", "integer"]),
+    ],
+)
+def test_mistakes_end_with_code_2_one_or_two_lines_and_no_traceback(tmp_path, arguments, words):
+    (tmp_path / "file").touch()
+    failed = mmfl(*arguments, cwd=tmp_path)
+    assert failed.returncode == 2
+    assert all(word in failed.stderr for word in words), failed.stderr
+    assert "Traceback" not in failed.stderr
+    if words[0].startswith("error"):
+        assert len(failed.stderr.strip().splitlines()) <= 2
+    assert not (tmp_path / "unused").exists()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> Path:
+    """A run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("reference")
+    done = mmfl(*KILLED, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "run"
+
+
+KILLED = [
+    *("compare", "--methods", "mfa-rr,mmfl-lvr", "--rounds", "9", "--seeds", "2"),
+    *("--set", "checkpoint_every=2", "--set", "tasks.digits.epochs=1", "--out", "run"),
+]
+
+# Kills its own process, as nothing can catch, when a function is called for the n-th time.
+KILLER = """
+import os, signal, sys
+module, _, name = sys.argv.pop(1).rpartition(":")
+count = int(sys.argv.pop(1))
+import importlib
+from mmfl.cli import main
+owner = importlib.import_module(module)
+*path, last = name.split(".")
+for step in path:
+    owner = getattr(owner, step)
+original = getattr(owner, last)
+calls = 0
+def deadly(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(owner, last, deadly)
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "count"),
+    [
+        pytest.param("mmfl.training:train", 1, id="before the first round ends"),
+        pytest.param("mmfl.training:evaluate", 6, id="in the middle of a round"),
+        pytest.param("mmfl.checkpoint:write_atomically", 4, id="between the two files of a checkpoint"),
+        pytest.param("mmfl.checkpoint:write_atomically", 7, id="before a checkpoint is written"),
+        pytest.param("mmfl.run:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
+        pytest.param("pathlib:Path.replace", 6, id="before a checkpoint gets its name"),
+    ],
+)
+def test_resume_after_kill_gives_the_same_bits(tmp_path, reference, where, count):
+    killed = mmfl(where, str(count), *KILLED, cwd=tmp_path, program=KILLER)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    resumed = mmfl("resume", "run", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert final_weights(tmp_path / "run") == final_weights(reference)
+    assert lines(tmp_path / "run") == lines(reference)
+
+
+def test_ctrl_c_stops_after_the_round_and_the_run_can_be_resumed(tmp_path, reference):
+    slow = "import time, mmfl.training as t; e = t.evaluate; t.evaluate = lambda *a: (time.sleep(0.4), e(*a))[1]\n"
+    command = [sys.executable, "-c", slow + "from mmfl.cli import main; main()", *KILLED]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    waited = time.monotonic()
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 8):
+        assert time.monotonic() - waited < 60
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "mmfl resume run" in out
+    assert "Traceback" not in err
+    assert mmfl("resume", "run", cwd=tmp_path).returncode == 0
+    assert final_weights(tmp_path / "run") == final_weights(reference)
+    assert lines(tmp_path / "run") == lines(reference)
+
+
+def test_resume_refuses_what_python_started_and_what_is_damaged(tmp_path, reference):
+    for name, content, words in (
+        ("python", 'source = "python"\n', "was started from Python"),
+        ("damaged", "rounds = = 3", "cannot be read"),
+        ("foreign", (reference / "config.toml").read_text() + "\n[extra]\nx = 1\n", "unknown key 'extra'"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.toml").write_text(content)
+        refused = mmfl("resume", name, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert words in refused.stderr
+
+
+def test_a_terminal_shows_live_progress_and_is_left_clean(tmp_path):
+    """Under a pseudo-terminal: a bar, the tasks' metrics, and the cursor shown again at the end."""
+    script = f"{sys.executable} -m mmfl compare --methods random,full {' '.join(SMALL)} --out run"
+    shown = subprocess.run(
+        ["script", "-qec", script, "/dev/null"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert "digits-linear" in shown.stdout
+    assert "6/6" in shown.stdout
+    assert shown.stdout.rindex("\x1b[?25h") > shown.stdout.rindex("\x1b[?25l")
