@@ -47,7 +47,12 @@ class Trace:
     """A recorded table [rounds, clients] of who was there; it starts over at its end."""
 
     def __init__(self, table: ArrayLike):
-        self.table: NDArray[np.bool_] = np.asarray(table, dtype=bool)
+        try:
+            self.table: NDArray[np.bool_] = np.asarray(table, dtype=bool)
+        except ValueError:
+            raise UserError(
+                "availability: the trace has rows of different lengths; expected [rounds, clients]."
+            ) from None
         if self.table.ndim != 2 or 0 in self.table.shape:
             raise UserError(f"availability: the trace has shape {self.table.shape}; expected [rounds, clients].")
 

@@ -94,6 +94,8 @@ def memory_of(state: Any) -> int:
         return state.numel() * state.element_size()
     if isinstance(state, np.ndarray):
         return state.nbytes
+    if isinstance(state, dict):
+        return sum(memory_of(item) for item in state.values())
     if isinstance(state, list | tuple):
         return sum(memory_of(item) for item in state)
     if hasattr(state, "__dataclass_fields__"):
@@ -124,6 +126,8 @@ def update_variance(view: RoundView, allocation: Allocation, updates: Updates) -
 
 
 def _variance(view: RoundView, allocation: Allocation, task: int, size: NDArray[np.float64]) -> float | None:
+    if allocation.certain:
+        return 0.0
     p = allocation.probabilities[:, task]
     pairs = view.able[:, task]
     if not pairs.any() or (p[pairs] <= 0).any():

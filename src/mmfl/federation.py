@@ -220,7 +220,9 @@ class Federation:
                 place = generator(self.seed, Purpose.CAPACITY).permutation(self.clients) / self.clients
                 return np.where(place < 0.25, tasks_of, np.where(place < 0.75, -(-tasks_of // 2), 1))
             raise UserError(f"federation: capacity '{capacity}': {nearest(capacity, ['all', 'mixed'])}")
-        given = np.atleast_1d(np.asarray(capacity, dtype=np.int64))
+        given = np.atleast_1d(np.asarray(capacity))
+        if given.dtype.kind not in "iu" and given.size:
+            raise UserError(f"federation: capacity is {capacity}; expected whole numbers, 'all' or 'mixed'.")
         if len(given) > self.clients:
             raise UserError(f"federation: {len(given)} capacities for {self.clients} clients.")
         per_client = np.resize(given, self.clients)

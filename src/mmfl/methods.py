@@ -106,6 +106,8 @@ def make_method(method: str | Method | Mapping[str, Any]) -> Method:
         if not isinstance(made, Method):
             raise UserError(f"method '{method}' gives a {type(made).__name__}; expected an mmfl.Method.")
         return made
+    if not isinstance(method, Mapping):
+        raise UserError(f"method is {method!r}; expected a name, a table of parts or an mmfl.Method.")
     parts = {"name", "allocation", "aggregation", "local"}
     unknown = next((key for key in method if key not in parts), None)
     if unknown is not None:

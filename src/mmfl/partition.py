@@ -71,6 +71,12 @@ class Partition(Protocol):
 def high_low(share: float = 0.1, high: tuple[int, int] = (90, 150), low: tuple[int, int] = (9, 15)) -> Sizes:
     """Data volumes of the papers: a random `share` of the clients has many examples, the others a tenth."""
 
+    if not 0 <= share <= 1:
+        raise UserError(f"partition sizes 'high-low': share is {share}; expected a number in [0, 1].")
+    for name, (least, most) in (("high", high), ("low", low)):
+        if not 1 <= least <= most:
+            raise UserError(f"partition sizes 'high-low': {name} is {(least, most)}; expected (least, most).")
+
     def sizes(clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         few, many = rng.integers(low[0], low[1] + 1, clients), rng.integers(high[0], high[1] + 1, clients)
         rich = np.zeros(clients, dtype=bool)
@@ -92,7 +98,10 @@ def _wanted(
     elif callable(sizes):
         wanted = sizes(clients, rng)
     else:
-        wanted = np.broadcast_to(np.asarray(sizes, dtype=np.int64), clients)
+        given = np.asarray(sizes, dtype=np.int64)
+        if given.ndim > 1 or given.size not in (1, clients):
+            raise UserError(f"partition: {given.size} sizes for {clients} clients.")
+        wanted = np.broadcast_to(given, clients)
     if (wanted < 1).any():
         raise UserError(
             f"partition: client {int(np.argmax(wanted < 1))} would get no example ({available} for {clients} clients)."
@@ -134,14 +143,19 @@ def labels(fraction: float = 0.3, sizes: Sizes | int | Sequence[int] | None = No
         place = np.cumsum(holds, axis=1) - 1
         demand = holds * (wanted[:, None] // each + (place < wanted[:, None] % each))
         pool = np.bincount(label, minlength=len(classes))
-        scale = np.minimum(1.0, pool / np.maximum(demand.sum(0), 1))
-        demand = np.where(demand > 0, np.maximum(1, np.floor(demand * scale)), 0).astype(np.int64)
-        if (demand.sum(0) > pool).any():
-            short = int(np.argmax(demand.sum(0) > pool))
+        takers = (demand > 0).sum(0)
+        if (takers > pool).any():
+            short = int(np.argmax(takers > pool))
             raise UserError(
-                f"partition 'labels': {demand[:, short].sum()} clients share label {classes[short]}, of which "
+                f"partition 'labels': {takers[short]} clients share label {classes[short]}, of which "
                 f"data '{dataset.name}' has only {pool[short]} examples."
             )
+        # One example for each taker; the rest in proportion, where not all can have what they ask for.
+        further, spare = np.maximum(demand - 1, 0), pool - takers
+        scarce = further.sum(0) > spare
+        demand = (demand > 0).astype(np.int64) + np.where(
+            scarce, further * spare // np.maximum(further.sum(0), 1), further
+        )
         owner = np.full(len(label), -1, dtype=np.int64)
         for c in range(len(classes)):
             rows = rng.permutation(np.flatnonzero(label == c))

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     BATCHES = 9
     DROPOUT = 10
     MODULE = 11
+    PARTS = 12
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -63,7 +64,7 @@ def bits(*address: int | Tensor) -> Tensor:
     """
     state: int | Tensor = 0
     for part in address:
-        state = _mix((state ^ (part.long() if isinstance(part, Tensor) else part)) + _GOLDEN)
+        state = _mix((state ^ (part.long() if isinstance(part, Tensor) else int(part))) + _GOLDEN)
     return state if isinstance(state, Tensor) else torch.tensor(state)
 
 

@@ -21,7 +21,7 @@ def find(kind: str, name: str, known: Mapping[str, Any]) -> Any:
         raise UserError(f"unknown {kind} '{name}': {nearest(name, known)}{listing}")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, TypeError) as error:
         raise UserError(f"{kind} '{name}': cannot import '{module_name}' ({error}).") from None
     if not hasattr(module, attribute):
         public = [key for key in vars(module) if not key.startswith("_")]
@@ -39,6 +39,8 @@ def read_spec(kind: str, spec: Spec) -> tuple[str, dict[str, Any]]:
     """Name and options of a spec."""
     if isinstance(spec, str):
         return spec, {}
+    if not isinstance(spec, Mapping):
+        raise UserError(f"{kind} is {spec!r}; expected a name or a table with a 'name'.")
     options = dict(spec)
     name = options.pop("name", None)
     if not isinstance(name, str):

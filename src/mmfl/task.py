@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -42,9 +43,9 @@ class Task:
             raise UserError("task: the name is empty.")
         if not callable(self.lr) and not self.lr > 0:
             raise UserError(f"task '{self.name}': lr is {self.lr}; expected a positive number.")
-        if self.epochs < 1:
+        if not isinstance(self.epochs, int | np.integer) or self.epochs < 1:
             raise UserError(f"task '{self.name}': epochs is {self.epochs}; expected at least 1.")
-        if self.batch_size is not None and self.batch_size < 1:
+        if self.batch_size is not None and (not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1):
             raise UserError(f"task '{self.name}': batch_size is {self.batch_size}; expected at least 1.")
 
     def learning_rate(self, round: int) -> float:
@@ -55,7 +56,12 @@ class Task:
         """A new module whose initial weights are a function of (seed, task) alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(bits(seed, Purpose.MODEL, task)) % 2**63)
-            module = self.model()
+            try:
+                module = self.model()
+            except TypeError as error:
+                raise UserError(
+                    f"task '{self.name}': the model cannot be made without arguments: {_first_line(error)}"
+                ) from None
         if not isinstance(module, nn.Module):
             raise UserError(f"task '{self.name}': model made a {type(module).__name__}; expected a torch.nn.Module.")
         return module
@@ -79,16 +85,22 @@ class Task:
             raise UserError(
                 f"task '{self.name}': the model fails on inputs of shape {tuple(x.shape)}: {_first_line(error)}"
             ) from None
+        if not isinstance(outputs, Tensor):
+            raise UserError(f"task '{self.name}': the model gives a {type(outputs).__name__}; expected a tensor.")
         if self.loss is cross_entropy:
             self._check_labels(outputs)
         for kind, objective in (("loss", self.loss), ("metric", self.metric)):
             try:
                 values = objective(outputs, y)
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            except Exception as error:
                 raise UserError(
                     f"task '{self.name}': the {kind} fails on outputs {tuple(outputs.shape)} and targets "
                     f"{tuple(y.shape)}: {_first_line(error)}"
                 ) from None
+            if not isinstance(values, Tensor):
+                raise UserError(
+                    f"task '{self.name}': the {kind} gives a {type(values).__name__}; expected one value per example."
+                )
             if values.dim() == 0 or len(values) != len(x):
                 raise UserError(
                     f"task '{self.name}': the {kind} gives shape {tuple(values.shape)} for {len(x)} examples; "

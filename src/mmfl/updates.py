@@ -44,7 +44,10 @@ class Updates:
 
     def valid(self) -> "Updates":
         """Without the rows that hold anything but finite numbers: such a client counts as absent."""
-        good = torch.isfinite(self.flat.sum(1)).cpu().numpy() & np.isfinite(self.loss)
+        finite = torch.isfinite(self.flat.sum(1))
+        if not bool(finite.all()):  # a sum may overflow where no entry does
+            finite[~finite] = torch.isfinite(self.flat[~finite]).all(1)
+        good = finite.cpu().numpy() & np.isfinite(self.loss)
         if good.all():
             return self
         return replace(

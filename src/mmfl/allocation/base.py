@@ -22,12 +22,13 @@ class Allocation:
     count: NDArray[np.int64]
     probability: NDArray[np.float64]
     probabilities: NDArray[np.float64]
+    certain: bool = False
 
     @classmethod
-    def of(cls, count: NDArray[np.int64], probabilities: NDArray[np.float64]) -> "Allocation":
-        """From tables [clients, tasks]: rows in the order of tasks, then clients."""
+    def of(cls, count: NDArray[np.int64], probabilities: NDArray[np.float64], certain: bool = False) -> "Allocation":
+        """From tables [clients, tasks]: rows in the order of tasks, then clients; `certain` where nothing was drawn."""
         task, client = np.nonzero(count.T)
-        return cls(client, task, count[client, task], probabilities[client, task], probabilities)
+        return cls(client, task, count[client, task], probabilities[client, task], probabilities, certain)
 
     def __len__(self) -> int:
         return len(self.client)

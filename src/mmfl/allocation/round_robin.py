@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.federation import RoundView
-from mmfl.randomness import Purpose
+from mmfl.randomness import Purpose, uniform
 
 
 def random_parts(view: RoundView, parts: int) -> NDArray[np.int64]:
@@ -17,21 +17,22 @@ def random_parts(view: RoundView, parts: int) -> NDArray[np.int64]:
     drawn = min(len(clients), max(1, round(view.budget)))
     order = clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][:drawn]
     part = np.full(len(view.sizes), -1, dtype=np.int64)
-    part[order] = np.arange(drawn) % parts
+    first = int(uniform(view.seed, Purpose.PARTS, view.round) * parts)  # so that no task is favoured by the remainder
+    part[order] = (first + np.arange(drawn)) % parts
     return part
 
 
-def on_tasks(view: RoundView, task: NDArray[np.int64]) -> Allocation:
-    """Each client on the task named for it (-1: none), where it can train it.
+def on_tasks(view: RoundView, task: NDArray[np.int64], tasks: NDArray[np.int64]) -> Allocation:
+    """Each client on the task named for it (-1: none), where it can train it; `tasks` are those that were split over.
 
     By symmetry of the random split a client takes each of the tasks with the same probability.
     """
     count = np.zeros(view.sizes.shape, dtype=np.int64)
     drawn = np.flatnonzero(task >= 0)
     count[drawn, task[drawn]] = 1
-    tasks = view.able.any(0)
-    chance = len(drawn) / max(int(view.present.sum()), 1) / max(int(tasks.sum()), 1)
-    return Allocation.of(count * view.able, view.able * chance / np.maximum(view.capacity, 1)[:, None])
+    able = view.able & np.isin(np.arange(view.sizes.shape[1]), tasks)
+    chance = len(drawn) / max(int(view.present.sum()), 1) / max(len(tasks), 1)
+    return Allocation.of(count * able, able * chance / np.maximum(view.capacity, 1)[:, None])
 
 
 class RandomSplit(AllocationRule):
@@ -41,7 +42,7 @@ class RandomSplit(AllocationRule):
         """Split and train."""
         tasks = np.flatnonzero(view.able.any(0))
         part = random_parts(view, max(len(tasks), 1))
-        return on_tasks(view, np.where(part >= 0, tasks[part], -1) if len(tasks) else part), state
+        return on_tasks(view, np.where(part >= 0, tasks[part], -1) if len(tasks) else part, tasks), state
 
 
 @dataclass
@@ -76,6 +77,6 @@ class RotatingSplit(AllocationRule):
             state = Frame(view.round, random_parts(view, max(int(here.sum()), 1)), here)
         tasks = np.flatnonzero(state.tasks)
         if not len(tasks):
-            return on_tasks(view, state.part), state
+            return on_tasks(view, state.part, tasks), state
         turn = (state.part + view.round - state.drawn) % len(tasks)
-        return on_tasks(view, np.where(state.part >= 0, tasks[turn], -1)), state
+        return on_tasks(view, np.where(state.part >= 0, tasks[turn], -1), tasks), state

@@ -40,6 +40,13 @@ def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64],
     return probabilities
 
 
+def sound(losses: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The size of each loss; one that is no finite number (a model that diverged there) counts like the largest."""
+    known = np.isfinite(losses)
+    largest = np.abs(losses[known & able]).max(initial=0.0)
+    return np.where(known, np.abs(losses), largest)
+
+
 class LossVariance(AllocationRule):
     """MMFL-LVR: sample where data share times local loss is large (Zhang et al. 2025, Theorem 2).
 
@@ -55,7 +62,7 @@ class LossVariance(AllocationRule):
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """U = d f / B, then the least-variance probabilities."""
-        importance = view.share * view.losses / np.maximum(view.capacity, 1)[:, None]
+        importance = view.share * sound(view.losses, view.able) / np.maximum(view.capacity, 1)[:, None]
         probabilities = least_variance(self.floored(importance, view.able), view.capacity, view.budget)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 

@@ -38,12 +38,21 @@ class Dataset:
                 raise UserError(f"{where}: no examples.")
             if len(x) != len(y):
                 raise UserError(f"{where}: {len(x)} inputs but {len(y)} targets.")
+            if owner is not None and (owner < 0).any():
+                row = int(np.argmax(owner < 0))
+                raise UserError(f"{where}: owner {owner[row]} at row {row}; owners are numbered from 0.")
             if owner is not None and len(owner) != len(x):
                 raise UserError(f"{where}: {len(x)} examples but {len(owner)} owners.")
             for kind, values in (("input", x), ("target", y)):
                 if values.is_floating_point() and not bool((good := _finite_rows(values)).all()):
                     row = int((~good).nonzero()[0])
                     raise UserError(f"{where}: {kind} at row {row} is not a finite number.")
+
+        if self.x.shape[1:] != self.x_test.shape[1:]:
+            raise UserError(
+                f"data '{self.name}': training inputs have shape {tuple(self.x.shape[1:])}, test inputs "
+                f"{tuple(self.x_test.shape[1:])}."
+            )
 
     @property
     def owners(self) -> int:
@@ -92,10 +101,19 @@ def from_arrays(
     names: NDArray[Any] | None = None
     numbers: NDArray[np.int64] | None = None
     if owner is not None:
-        names, numbers = np.unique(np.asarray(owner), return_inverse=True)
+        try:
+            names, numbers = np.unique(np.asarray(owner), return_inverse=True)
+        except TypeError as error:
+            raise UserError(f"data '{name}': owner must be numbers or names, not both ({error}).") from None
+        if numbers.ndim != 1:
+            raise UserError(f"data '{name}': owner has shape {numbers.shape}; expected one entry per example.")
         if len(numbers) != len(inputs):
             raise UserError(f"data '{name}': {len(inputs)} examples but {len(numbers)} owners.")
     if test is not None:
+        if not 2 <= len(test) <= 3:
+            raise UserError(f"data '{name}': test has {len(test)} parts; expected (x, y) or (x, y, owner).")
+        if len(test) == 3 and names is None:
+            raise UserError(f"data '{name}': test rows have owners, but the training rows have none (owner=...).")
         x_test, y_test = (
             as_tensor(test[0], f"data '{name}': test x"),
             as_tensor(test[1], f"data '{name}': test y"),
@@ -107,7 +125,7 @@ def from_arrays(
             known = names[np.minimum(owner_test, len(names) - 1)] == np.asarray(test[2])
             if not known.all():
                 stranger = np.asarray(test[2])[~known][0]
-                raise UserError(f"data '{name}': test owner {stranger!r} has no training examples.")
+                raise UserError(f"data '{name}': test owner {str(stranger)!r} has no training examples.")
         return Dataset(name, inputs, targets, x_test, y_test, numbers, owner_test)
     if not 0 < test_share < 1:
         raise UserError(f"data '{name}': test_share is {test_share}; expected a number between 0 and 1.")
@@ -131,5 +149,5 @@ def _hold_out(groups: NDArray[np.int64], share: float, rng: np.random.Generator)
     counts = np.bincount(groups)
     rank = np.arange(len(groups)) - np.repeat(np.cumsum(counts) - counts, counts)
     marked = np.zeros(len(groups), dtype=bool)
-    marked[order] = rank < np.minimum(np.round(share * counts), counts - 1)[groups[order]]
+    marked[order] = rank < np.minimum(np.maximum(1, np.round(share * counts)), counts - 1)[groups[order]]
     return marked

@@ -3,6 +3,7 @@
 import numpy as np
 
 from mmfl.data.dataset import Dataset, from_arrays
+from mmfl.errors import UserError
 from mmfl.randomness import Purpose, generator
 
 
@@ -15,6 +16,8 @@ def blobs(
     seed: int = 0,
 ) -> Dataset:
     """Classes as Gaussian clouds around random centres; `spread` is their standard deviation."""
+    if inputs < 1 or classes < 1:
+        raise UserError(f"data 'blobs': inputs={inputs}, classes={classes}; expected both to be at least 1.")
     rng = generator(seed, Purpose.DATA)
     centres = rng.normal(size=(classes, inputs)) * 2
     y = np.arange(examples) % classes

@@ -25,6 +25,11 @@ def synthetic(
 
     `cap` bounds the lognormal number of examples per client. 90% train, 10% test, both with owners.
     """
+    for name, spread in (("alpha", alpha), ("beta", beta)):
+        if not spread >= 0:
+            raise UserError(f"data 'synthetic': {name} is {spread}; expected a standard deviation >= 0.")
+    if inputs < 1 or classes < 1:
+        raise UserError(f"data 'synthetic': inputs={inputs}, classes={classes}; expected both to be at least 1.")
     rng = generator(seed, Purpose.DATA)
     sizes = _sizes(clients, cap, rng)
     owner = np.repeat(np.arange(clients), sizes)

@@ -2,6 +2,8 @@
 
 import copy
 import hashlib
+import itertools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mmfl.engine.operators import CONVOLUTIONS, DROPOUTS, RECURRENT, Operators
+from mmfl.engine.operators import ADDRESSED, BATCHED, CONVOLUTIONS, Operators
 from mmfl.objectives import Objective
 from mmfl.task import Task
 
@@ -115,9 +117,10 @@ class Architecture:
         self.loss: Objective = task.loss
         self.layout = Layout(module)
         self.labels = [task.name]
-        # Batch norm ties the examples of a batch together: a client's batch must never be padded or mixed.
-        self.coupled = any(isinstance(part, _BatchNorm) for part in module.modules())
-        self.operators, self.activation_bytes = self._probe(task, device)
+        with torch.random.fork_rng():
+            self.operators, self.activation_bytes = self._probe(task, device)
+            self.coupled = self._is_coupled(task, device)
+            self.draws = self._draws(task, device)
         self.vectorisable: bool | None = None
         structure = f"{module} {self.layout.shapes} {_shape(task.data.x)}"
         self.code = f"{type(module).__name__}-{hashlib.sha256(structure.encode()).hexdigest()[:12]}"
@@ -138,19 +141,14 @@ class Architecture:
 
     def cohort_operators(self, device: torch.device) -> frozenset[str]:
         """What must be substituted when many clients run as one; grouped kernels are only poor on GPUs."""
-        substitutes = DROPOUTS | RECURRENT | (CONVOLUTIONS if device.type == "cuda" else frozenset())
+        substitutes = ADDRESSED | BATCHED | (CONVOLUTIONS if device.type == "cuda" else frozenset())
         return substitutes & self.operators
 
     @property
     def sequential_operators(self) -> frozenset[str]:
         """What must be substituted when one client runs alone: whatever draws random numbers."""
-        if not self._draws():
-            return frozenset()
-        return (DROPOUTS | RECURRENT) & self.operators
-
-    def _draws(self) -> bool:
         inner = any(isinstance(part, nn.LSTM) and part.dropout > 0 for part in self.module.modules())
-        return inner or bool(DROPOUTS & self.operators)
+        return (ADDRESSED if inner else ADDRESSED - {"lstm"}) & self.operators
 
     def _probe(self, task: Task, device: torch.device) -> tuple[frozenset[str], int]:
         """Runs two examples: which substitutable operators it uses, and bytes kept for one example's gradient."""
@@ -162,12 +160,37 @@ class Architecture:
                 kept[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
             return tensor
 
-        with (
-            Operators(frozenset()) as mode,
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-        ):
+        with Operators(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             self.module(task.data.x[:2].to(device))
         return frozenset(mode.seen), max(1, sum(kept.values()) // 2)
+
+    def _addressed(self, x: Tensor) -> Tensor:
+        """Outputs in training, with all randomness that can be addressed at one address."""
+        with Operators(ADDRESSED & self.operators), torch.no_grad():
+            return self.module(x)  # type: ignore[no-any-return]
+
+    def _is_coupled(self, task: Task, device: torch.device) -> bool:
+        """Whether an example's output depends on the others in its batch, as with batch norm: then a client's batches
+        must not be padded, nor mixed with another's."""
+        if any(isinstance(part, _BatchNorm) for part in self.module.modules()):
+            return True
+        rows = torch.linspace(0, len(task.data.x) - 1, 6).long()
+        x = task.data.x[rows].to(device)
+        torch.manual_seed(0)
+        alone = self._addressed(x[:3])
+        torch.manual_seed(0)
+        together = self._addressed(x)[:3]
+        return alone.shape != together.shape or not torch.allclose(alone, together, rtol=1e-3, atol=1e-4)
+
+    def _draws(self, task: Task, device: torch.device) -> bool:
+        """Whether the module draws random numbers of its own, beyond those that can be addressed."""
+        before = _generator_state(device)
+        self._addressed(task.data.x[:2].to(device))
+        return not torch.equal(before, _generator_state(device))
+
+
+def _generator_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def signature(task: Task) -> str:
@@ -175,7 +198,8 @@ def signature(task: Task) -> str:
     module = task.build()
     parts: list[str] = [_identity(task.loss), _shape(task.data.x), _shape(task.data.y)]
     for name, part in module.named_modules():
-        parts.append(f"{name}:{_identity(type(part))}:{part.training}")
+        hooked = any(getattr(part, key) for key in vars(part) if key.endswith("_hooks"))
+        parts.append(f"{name}:{_identity(type(part))}:{part.training}:{_unique() if hooked else ''}")
         parts += [f"{key}={_constant(value)}" for key, value in sorted(vars(part).items()) if key not in _INTERNAL]
     parts += [f"{name}{tuple(p.shape)}{p.dtype}{p.requires_grad}" for name, p in module.named_parameters()]
     parts += [f"{name}{_constant(buffer)}" for name, buffer in module.named_buffers()]
@@ -186,11 +210,21 @@ def _shape(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape[1:])}{tensor.dtype}"
 
 
+_serial = itertools.count()
+
+
+def _unique() -> str:
+    """A text that equals no other."""
+    return f"object {next(_serial)}"
+
+
 def _identity(thing: Any) -> str:
-    name = getattr(thing, "__qualname__", "")
-    module = getattr(thing, "__module__", "")
-    # Functions and classes made on the fly share a name: tell those apart by what they are, not what they are called.
-    return f"{module}.{name}" if name and "<" not in name else f"object {id(thing)}"
+    """The name under which a class or function can be imported; what cannot be counts as unequal to everything else."""
+    path, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    found: Any = sys.modules.get(path or "")
+    for step in (name or "").split("."):
+        found = getattr(found, step, None)
+    return f"{path}.{name}" if found is thing else _unique()
 
 
 def _constant(value: Any) -> str:
@@ -201,6 +235,4 @@ def _constant(value: Any) -> str:
         return "[" + ",".join(_constant(item) for item in value) + "]"
     if isinstance(value, Tensor):
         return f"{tuple(value.shape)}{hashlib.sha256(value.detach().cpu().numpy().tobytes()).hexdigest()}"
-    if callable(value):
-        return _identity(value)
-    return f"object {id(value)}"
+    return _identity(value) if callable(value) else _unique()

@@ -125,8 +125,9 @@ class Batches:
         source = np.repeat(jobs.request, jobs.size)
         for r in used:
             rows[source == r] = shards[r].index[position[source == r]]
-        if all(data[r].x is data[used[0]].x for r in used):
-            self.x, self.y = on_device(data[used[0]].x), on_device(data[used[0]].y)
+        first = data[used[0]]
+        if all(data[r].x is first.x and data[r].y is first.y for r in used):
+            self.x, self.y = on_device(first.x), on_device(first.y)
             return torch.from_numpy(rows).to(self.device)
         order, xs, ys = [], [], []
         for r in used:

@@ -1,4 +1,4 @@
-"""Operators that a cohort needs in place of torch's own: addressed dropout, batched convolution, stepwise LSTM.
+"""Operators that a cohort needs in place of torch's own: addressed dropout, and what torch cannot batch over clients.
 
 They are swapped in while a module's `forward` runs, so that users' modules stay as they are.
 """
@@ -76,6 +76,36 @@ class Operators(TorchFunctionMode):
             return NotImplemented
         return Convolution.apply(input, weight, bias, _pair(stride), _pair(padding))  # type: ignore[no-untyped-call]
 
+    def _group_norm(
+        self, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    ) -> Tensor:
+        groups = input.reshape(len(input), num_groups, -1)
+        return _affine(_standardised(groups, (2,), eps).view(input.shape), weight, bias)
+
+    def _batch_norm(
+        self,
+        input: Tensor,
+        running_mean: Any,
+        running_var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
+        if running_mean is not None or running_var is not None:
+            return NotImplemented
+        return _affine(_standardised(input, (0, *range(2, input.dim())), eps), weight, bias)
+
+    def _embedding(
+        self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Torch's own, batched, forgets that the padding row is not to be trained."""
+        if padding_idx is None or args[:1] != (None,) * len(args[:1]) or kwargs.get("max_norm") is not None:
+            return NotImplemented
+        padding = (torch.arange(len(weight), device=weight.device) == padding_idx % len(weight))[:, None]
+        return F.embedding(input, torch.where(padding, weight.detach(), weight))
+
     def _lstm(self, *args: Any) -> Any:
         """LSTM as a loop of steps, each of which a cohort can batch (fused kernels cannot)."""
         if len(args) != 9 or not isinstance(args[1], tuple | list):  # packed sequences
@@ -108,9 +138,12 @@ _SUBSTITUTED: dict[Callable[..., Any], str] = {
     F.dropout3d: "channel_dropout",
     torch.conv2d: "conv2d",
     torch.lstm: "lstm",
+    F.group_norm: "group_norm",
+    F.batch_norm: "batch_norm",
+    F.embedding: "embedding",
 }
-DROPOUTS = frozenset({"dropout", "channel_dropout"})
-RECURRENT = frozenset({"lstm"})
+ADDRESSED = frozenset({"dropout", "channel_dropout", "lstm"})  # those that may draw random numbers
+BATCHED = frozenset({"lstm", "group_norm", "batch_norm", "embedding"})  # those that torch cannot batch, or not rightly
 CONVOLUTIONS = frozenset({"conv2d"})
 
 
@@ -123,6 +156,18 @@ def _count(shape: Sequence[int]) -> int:
 
 def _pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
+
+
+def _standardised(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+    variance, mean = torch.var_mean(x, dims, unbiased=False, keepdim=True)
+    return (x - mean) * torch.rsqrt(variance + eps)
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Scaled and shifted by channel, the second dimension."""
+    shape = (-1, *(1 for _ in x.shape[2:]))
+    x = x if weight is None else x * weight.view(shape)
+    return x if bias is None else x + bias.view(shape)
 
 
 def _lstm_pass(

@@ -58,7 +58,7 @@ def _train(chunk: Chunk, jobs: Sequence[int], seen: Tensor) -> None:
             x, y = batches.single(step, job)
             if operators:
                 operators.begin(batches.key(step, job))
-            elif not architecture.vectorisable:
+            if not architecture.vectorisable:
                 torch.manual_seed(int(batches.key(step, job)) % 2**63)
             with operators or nullcontext():
                 loss = per_example(architecture.loss(module(x), y)).mean()

@@ -28,6 +28,7 @@ from mmfl.partition import Shards
 from mmfl.task import Task
 
 Mode = Literal["auto", "vectorised", "sequential"]
+_COUPLED_TEST_BATCH = 256
 _log = logging.getLogger("mmfl")
 
 
@@ -156,10 +157,15 @@ class Simulation:
         return train_sequential(chunk, torch.get_num_threads() if self.device.type == "cpu" else 1)
 
     def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
-        """Whether torch can batch this module over clients, found by doing it once."""
+        """Whether torch can batch this module over clients, found by doing it once.
+
+        A module that draws random numbers of its own must be alone with torch's generator, seeded at every step.
+        """
         try:
+            if architecture.draws:
+                raise RuntimeError("it draws random numbers of its own")
             train_cohort(Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self._place))
-        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        except (RuntimeError, NotImplementedError, ValueError, TypeError, MemoryError) as error:
             if is_out_of_memory(error):
                 return True
             reason = str(error).strip().split("\n")[0]
@@ -172,7 +178,9 @@ class Simulation:
         shards = _only(workload.federation.shards[workload.task], workload.client)
         values = self._forward(workload, task.data.x, task.data.y, shards, (task.loss,))[0]
         lengths = torch.from_numpy(shards.sizes).to(self.device)
-        return torch.segment_reduce(values, "mean", lengths=lengths).cpu().numpy()
+        losses = np.empty(len(workload.client))
+        losses[np.argsort(workload.client)] = torch.segment_reduce(values, "mean", lengths=lengths).cpu().numpy()
+        return losses
 
     def _evaluate(self, workload: Workload) -> Evaluation:
         task, shards = (
@@ -181,7 +189,8 @@ class Simulation:
         )
         if shards is None:
             rows = len(task.data.x_test)
-            shards = Shards(np.arange(rows), np.array([0, rows]))
+            # Matters only where the examples of a batch influence one another: then batches must be fixed.
+            shards = Shards(np.arange(rows), np.append(np.arange(0, rows, _COUPLED_TEST_BATCH), rows))
         values = self._forward(workload, task.data.x_test, task.data.y_test, shards, (task.loss, task.metric))
         return Evaluation(*(float(v.mean()) for v in values))
 
@@ -223,19 +232,23 @@ def _time(way: Callable[[Chunk], Tensor], chunk: Chunk) -> float:
     seconds = []
     for _ in range(3):
         begun = time.perf_counter()
-        way(chunk)
+        try:
+            way(chunk)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return float("inf")
         seconds.append(time.perf_counter() - begun)
     return min(seconds[1:])
 
 
 def _only(shards: Shards, clients: NDArray[np.int64]) -> Shards:
-    """The shards of the given clients alone, in their order."""
+    """The shards of the given clients alone, in ascending order."""
     if len(clients) == len(shards.sizes):
         return shards
     others = np.ones(len(shards.sizes), dtype=bool)
     others[clients] = False
-    kept = shards.without(others)
-    return Shards(kept.index, np.concatenate([[0], np.cumsum(shards.sizes[clients])]))
+    return Shards(shards.without(others).index, np.concatenate([[0], np.cumsum(shards.sizes[~others])]))
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
@@ -245,6 +258,8 @@ def choose_device(device: str | torch.device | None) -> torch.device:
         chosen = torch.device(name)
     except RuntimeError:
         raise UserError(f"unknown device '{name}': expected cpu, cuda or cuda:N.") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise UserError(f"unknown device '{name}': expected cpu, cuda or cuda:N.")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"device '{name}': this machine has no CUDA device; use cpu.")
     return chosen

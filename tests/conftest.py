@@ -1,0 +1,59 @@
+"""What the tests share: views and tasks in miniature, every draw of a federation, refusals."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from mmfl import Task, data, models
+from mmfl.errors import UserError
+from mmfl.federation import RoundView
+
+settings.register_profile("mmfl", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.load_profile("mmfl")
+
+
+def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None) -> RoundView:
+    """The view of a round in which the clients hold `sizes` [clients, tasks] examples."""
+    sizes = np.asarray(sizes, dtype=np.int64)
+    share = sizes / np.maximum(sizes.sum(0), 1)
+    capacity = np.broadcast_to(np.asarray(capacity, dtype=np.int64), len(sizes))
+    signals = {} if losses is None else {"losses": np.asarray(losses, dtype=float)}
+    return RoundView(round, seed, sizes, share, capacity, float(budget), signals)
+
+
+def toy_task(name="toy", classes=4, **options) -> Task:
+    """A task of 60 examples with three inputs."""
+    model = partial(models.LogisticRegression, inputs=3, classes=classes)
+    return Task(name, **{"model": model, "data": data.blobs(75, inputs=3, classes=classes), **options})
+
+
+def every_draw(probabilities, capacity) -> Iterator[tuple[float, np.ndarray]]:
+    """Every way in which independent processors may choose: its chance and the counts [clients, tasks]."""
+    chances = np.hstack([probabilities, np.maximum(0, 1 - probabilities.sum(1, keepdims=True))])
+    client = np.repeat(np.arange(len(chances)), capacity)
+    for choice in itertools.product(range(chances.shape[1]), repeat=len(client)):
+        if (chance := float(np.prod(chances[client, choice]))) > 0:
+            count = np.zeros(chances.shape, dtype=np.int64)
+            np.add.at(count, (client, choice), 1)
+            yield chance, count[:, :-1]
+
+
+@contextmanager
+def refused(*words: str) -> Iterator[None]:
+    """The block must raise a UserError whose message holds all these words."""
+    with pytest.raises(UserError) as caught:
+        yield
+    missing = [word for word in words if word not in str(caught.value)]
+    assert not missing, f"{missing} not in: {caught.value}"
+
+
+def refusals(*rows):
+    """Parametrises a test by (make, *words): what must be refused, and the words the refusal must hold."""
+    return pytest.mark.parametrize(
+        ("make", "words"), [pytest.param(make, words, id=" ".join(words)) for make, *words in rows]
+    )

@@ -1,0 +1,116 @@
+"""Modules that torch cannot batch over clients train one by one, with the same care."""
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from small import (
+    TOKENS,
+    Model,
+    ask,
+    assert_agree,
+    assert_trained_by_hand,
+    both_modes,
+    federation,
+    only,
+    task,
+    train,
+    train_alone,
+)
+from torch import Tensor, nn
+
+from mmfl.engine import Simulation
+from mmfl.task import Task
+
+
+def branching(self: Any, x: Tensor) -> Tensor:
+    return self.output(x) if x.sum() > 0 else self.output(-x)
+
+
+def reading(self: Any, x: Tensor) -> Tensor:
+    return self.output(x) * (1 + x.abs().mean().item())
+
+
+def noisy(self: Any, x: Tensor) -> Tensor:
+    return self.output(x + torch.rand(x.shape) if self.training else x)
+
+
+def recurring(self: Any, x: Tensor) -> Tensor:
+    return self.output(self.gru(self.embedding(x))[0][:, -1])
+
+
+def encoding(self: Any, x: Tensor) -> Tensor:
+    return self.output(self.encoder(self.embedding(x)).mean(1))
+
+
+def gru(**options: Any) -> nn.Module:
+    parts = {"embedding": nn.Embedding(5, 4), "gru": nn.GRU(4, 6, 2, batch_first=True, **options)}
+    return Model(recurring, **parts, output=nn.Linear(6, 3))
+
+
+def transformer() -> nn.Module:
+    parts = {
+        "embedding": nn.Embedding(5, 4),
+        "encoder": nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+    }
+    return Model(encoding, **parts, output=nn.Linear(4, 3))
+
+
+EXACT: dict[str, Task] = {
+    "branches on data": task(lambda: Model(branching, output=nn.Linear(6, 3)), batch_size=None),
+    "reads a number": task(lambda: Model(reading, output=nn.Linear(6, 3)), batch_size=None),
+    "no batching rule": task(gru, TOKENS, batch_size=None),
+}
+RANDOM: dict[str, Task] = {
+    "draws noise": task(lambda: Model(noisy, output=nn.Linear(6, 3))),
+    "no batching rule, inner dropout": task(lambda: gru(dropout=0.5), TOKENS),
+    "attention with dropout": task(transformer, TOKENS),
+}
+DROPOUT = {"vectorised dropout": task(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout()))}
+
+
+@pytest.mark.parametrize("kind", EXACT | RANDOM)
+def test_a_module_that_cannot_be_vectorised_says_so_once_and_trains(kind, caplog):
+    pool, engine = federation((EXACT | RANDOM)[kind]), Simulation("cpu", "vectorised")
+    with caplog.at_level(logging.WARNING, "mmfl"):
+        (first,) = train(engine, ask(engine, pool))
+        train(engine, ask(engine, pool, round=2))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "t cannot be vectorised" in caplog.text
+    assert (first.flat.abs().amax(1) > 1e-3).all()
+
+
+@pytest.mark.parametrize("kind", EXACT)
+def test_a_module_that_cannot_be_vectorised_gives_what_a_loop_by_hand_gives(kind):
+    pool, engine = federation(EXACT[kind]), Simulation("cpu", "vectorised")
+    assert_trained_by_hand(engine, ask(engine, pool))
+
+
+@both_modes
+@pytest.mark.parametrize("kind", EXACT | RANDOM | DROPOUT)
+def test_training_gives_the_same_bits_whatever_torchs_generator_did_before(kind, mode):
+    pool, answers = federation((EXACT | RANDOM | DROPOUT)[kind]), []
+    for seed in (1, 2):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            answers.append(train_alone(pool, mode=mode))
+    assert torch.equal(answers[0].flat, answers[1].flat)
+    assert (answers[0].loss == answers[1].loss).all()
+
+
+@pytest.mark.parametrize("kind", RANDOM)
+def test_noise_that_a_module_draws_itself_is_the_clients_own(kind):
+    # Clients of one full batch: between seeds and rounds nothing but the noise can differ.
+    pool = federation(RANDOM[kind], sizes=(4, 4, 4))
+    together = train_alone(pool)
+    assert_agree(train_alone(pool, client=[2, 0]), only(together, [2, 0]))
+    for change in ({"seed": 1}, {"round": 2}):
+        assert not torch.allclose(together.flat, train_alone(pool, **change).flat)
+
+
+@pytest.mark.parametrize("kind", EXACT | RANDOM | DROPOUT)
+def test_training_leaves_torchs_generator_as_it_was(kind):
+    pool, state = federation((EXACT | RANDOM | DROPOUT)[kind]), torch.get_rng_state()
+    train_alone(pool)
+    assert torch.equal(torch.get_rng_state(), state)

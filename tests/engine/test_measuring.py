@@ -1,0 +1,116 @@
+"""Losses of clients and test results equal what one computes by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small import CLASSES, SIZES, TOKENS, VECTORS, ask, federation, normal, numbers, task, train
+from torch import Tensor, nn
+
+from mmfl import models
+from mmfl.data import Dataset
+from mmfl.engine import Simulation, Workload, simulation
+from mmfl.federation import Federation
+from mmfl.objectives import absolute_error, accuracy, next_token, squared_error
+from mmfl.task import Task
+
+NORM = task(lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)))
+TASKS: dict[str, Task] = {
+    "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
+    "dropout, which rests": task(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout())),
+    "regression": task(
+        lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=absolute_error
+    ),
+    "tokens": task(
+        lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token
+    ),
+    "batch norm": NORM,
+}
+every_task = pytest.mark.parametrize("kind", TASKS)
+
+
+def measured(
+    pool: Federation, client: np.ndarray, engine: Simulation | None = None
+) -> tuple[Simulation, Workload]:
+    engine = engine or Simulation("cpu")
+    return engine, Workload(pool, 0, engine.initial(pool, 0, seed=1), np.asarray(client))
+
+
+def mean_by_hand(one: Task, objective, x: Tensor, y: Tensor) -> float:
+    with torch.no_grad():
+        return float(objective(one.build(seed=1, task=0).eval()(x), y).double().mean())
+
+
+def losses_by_hand(pool: Federation, client) -> list[float]:
+    (one,) = pool.tasks
+    rows = [pool.shards[0].of(i) for i in client]
+    return [mean_by_hand(one, one.loss, one.data.x[r], one.data.y[r]) for r in rows]
+
+
+@pytest.mark.parametrize("client", [range(6), [1], [0, 2, 5], [5, 1, 2], [5, 4, 3, 2, 1, 0]], ids=str)
+@every_task
+def test_losses_are_the_mean_over_each_clients_own_data(kind, client):
+    pool = federation(TASKS[kind], sizes=(9, 5, 4, 2, 12, 7))
+    engine, workload = measured(pool, client)
+    np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, client), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+@every_task
+def test_losses_do_not_depend_on_how_many_examples_pass_at_once(kind, rows, monkeypatch):
+    monkeypatch.setattr(simulation, "forward_chunk", lambda architecture, device: rows)
+    pool = federation(TASKS[kind], sizes=(9, 5, 4, 2, 12))
+    engine, workload = measured(pool, range(5))
+    np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(5)), rtol=1e-5)
+
+
+def test_losses_of_several_requests_come_in_their_order():
+    pool = federation(TASKS["perceptron"])
+    engine, some = measured(pool, [1, 3])
+    other = replace(some, weights=engine.initial(pool, 0, seed=2))
+    both = engine.losses([some, other])
+    np.testing.assert_allclose(both[0], losses_by_hand(pool, [1, 3]), rtol=1e-5)
+    np.testing.assert_array_equal(both[1], engine.losses([other])[0])
+    assert not np.allclose(both[0], both[1])
+
+
+@every_task
+def test_evaluation_is_the_mean_loss_and_metric_over_a_shared_test_set(kind, monkeypatch):
+    monkeypatch.setattr(simulation, "forward_chunk", lambda architecture, device: 7)
+    pool = federation(TASKS[kind])
+    (one,) = pool.tasks
+    engine, workload = measured(pool, [])
+    (result,) = engine.evaluate([workload])
+    assert result.loss == pytest.approx(
+        mean_by_hand(one, one.loss, one.data.x_test, one.data.y_test), rel=1e-5
+    )
+    assert result.metric == pytest.approx(
+        mean_by_hand(one, one.metric, one.data.x_test, one.data.y_test), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "batch norm"])
+def test_only_the_test_rows_of_the_federations_clients_count(kind):
+    owner, owner_test = np.arange(80) % 7, np.arange(20) % 7
+    data = Dataset("owned", VECTORS[:80], CLASSES[:80], VECTORS[80:], CLASSES[80:], owner, owner_test)
+    one = replace(TASKS[kind], data=data)
+    pool = Federation([one], clients=3)
+    chosen = {int(owner[pool.shards[0].of(client)[0]]) for client in range(3)}
+    engine, workload = measured(pool, [])
+    (result,) = engine.evaluate([workload])
+    rows = [np.flatnonzero(owner_test == o) for o in sorted(chosen)]
+    batches = rows if kind == "batch norm" else [np.concatenate(rows)]
+    for objective, got in ((one.loss, result.loss), (accuracy, result.metric)):
+        means = [mean_by_hand(one, objective, data.x_test[r], data.y_test[r]) for r in batches]
+        assert got == pytest.approx(np.average(means, weights=[len(r) for r in batches]), rel=1e-5)
+
+
+def test_measuring_in_between_does_not_change_training():
+    pool, engine = federation(TASKS["dropout, which rests"], sizes=SIZES), Simulation("cpu", "sequential")
+    (before,) = train(engine, ask(engine, pool))
+    _, workload = measured(pool, range(6), engine)
+    engine.losses([workload])
+    engine.evaluate([workload])
+    (after,) = train(engine, ask(engine, pool))
+    assert torch.equal(before.flat, after.flat)

@@ -1,0 +1,160 @@
+"""One model to train: how it is built, and the mistakes that show before training."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from conftest import refusals, refused, toy_task
+from mmfl import data, models, objectives
+from mmfl.data import from_arrays
+from mmfl.errors import UserError
+
+
+def flat(module: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(module.parameters())
+
+
+def network(*layers: nn.Module):
+    """A model function for inputs of three numbers and four classes, with `layers` in between."""
+    return lambda: nn.Sequential(nn.Linear(3, 5), *layers, nn.Linear(5, 4))
+
+
+def relabelled(row: int, label: int, part: str = "train"):
+    """The toy data with one wrong label."""
+    x, y = np.zeros((20, 3)), np.arange(20) % 4
+    wrong = y.copy()
+    wrong[row] = label
+    return from_arrays(x, wrong if part == "train" else y, test=(x, wrong if part == "test" else y))
+
+
+def test_initial_weights_are_a_function_of_seed_and_task_alone():
+    task = toy_task()
+    torch.manual_seed(1)
+    one = flat(task.build(seed=3, task=1))
+    state = torch.get_rng_state()
+    again = flat(task.build(seed=3, task=1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, flat(task.build(seed=4, task=1)))
+    assert not torch.equal(one, flat(task.build(seed=3, task=2)))
+
+
+def test_learning_rate_is_a_number_or_a_function_of_the_round():
+    assert [toy_task(lr=0.5).learning_rate(t) for t in (1, 9)] == [0.5, 0.5]
+    assert [toy_task(lr=lambda t: 30 / (100 + t)).learning_rate(t) for t in (0, 50)] == [0.3, 0.2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"model": network(nn.ReLU(), nn.BatchNorm1d(5, track_running_stats=False))},
+        {
+            "loss": objectives.squared_error,
+            "model": partial(nn.Linear, 3, 1),
+            "metric": objectives.absolute_error,
+        },
+        {"loss": nn.CrossEntropyLoss(reduction="none")},
+        {
+            "data": data.quadratic(3, 2),
+            "model": partial(models.Quadratic, 7),
+            "loss": objectives.value,
+            "metric": objectives.value,
+        },
+        {
+            "data": from_arrays(np.zeros((10, 6), int), np.zeros((10, 6), int)),
+            "model": partial(models.CharacterLSTM, vocabulary=5, embedding=3, hidden=4),
+            "loss": objectives.next_token,
+        },
+        {"data": data.images(20, side=28), "model": partial(models.SmallCNN, widths=(2, 3), hidden=4)},
+        {
+            "data": data.digits(),
+            "model": partial(models.SmallCNN, side=8, padding=1, widths=(2, 3), hidden=4),
+        },
+        {"model": partial(models.Perceptron, 3, 5, 4)},
+    ],
+    ids=[
+        "plain",
+        "batch norm",
+        "regression",
+        "torch loss",
+        "quadratic",
+        "text",
+        "28x28",
+        "8x8",
+        "perceptron",
+    ],
+)
+def test_a_sound_task_passes(options):
+    toy_task(**options).check()
+
+
+@refusals(
+    (lambda: toy_task(""), "name is empty"),
+    (lambda: toy_task(lr=0), "'toy'", "lr is 0", "positive"),
+    (lambda: toy_task(lr=-0.1), "'toy'", "lr is -0.1", "positive"),
+    (lambda: toy_task(lr=float("nan")), "'toy'", "lr is nan", "positive"),
+    (lambda: toy_task(epochs=0), "'toy'", "epochs is 0", "at least 1"),
+    (lambda: toy_task(epochs=1.5), "'toy'", "epochs is 1.5"),
+    (lambda: toy_task(batch_size=0), "'toy'", "batch_size is 0", "at least 1"),
+    (lambda: toy_task(batch_size=2.5), "'toy'", "batch_size is 2.5"),
+)
+def test_a_training_recipe_that_makes_no_sense_is_refused_at_once(make, words):
+    with refused(*words):
+        make()
+
+
+def broken(outputs, targets):
+    raise ValueError("out of order\nsecond line")
+
+
+@refusals(
+    (lambda: toy_task(data=relabelled(13, 4)), "'toy'", "label 4 at row 13", "4 outputs", "0 to 3"),
+    (lambda: toy_task(data=relabelled(2, -1)), "'toy'", "label -1 at row 2"),
+    (lambda: toy_task(data=relabelled(6, 9, "test")), "'toy'", "test label 9 at row 6"),
+    (lambda: toy_task(model=partial(nn.Linear, 3, 2)), "'toy'", "label 2 at row", "2 outputs", "0 to 1"),
+    (lambda: toy_task(model=partial(nn.Linear, 5, 4)), "'toy'", "the model fails", "(2, 3)"),
+    (lambda: toy_task(model=nn.Identity), "'toy'", "no parameters"),
+    (lambda: toy_task(model=lambda: nn.Linear(3, 4).requires_grad_(False)), "'toy'", "no parameters"),
+    (lambda: toy_task(model=network(nn.BatchNorm1d(5))), "'toy'", "'1'", "track_running_stats=False"),
+    (lambda: toy_task(model=lambda: 3), "'toy'", "made a int", "torch.nn.Module"),
+    (lambda: toy_task(model=network(nn.Unflatten(1, (1, 5)))), "'toy'", "(2, 1, 4)", "[examples, classes]"),
+    (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model", "tuple"),
+    (lambda: toy_task(model=nn.Linear(3, 4)), "'toy'", "the model"),
+    (lambda: toy_task(model=nn.Linear), "'toy'", "the model", "in_features"),
+    (
+        lambda: toy_task(data=from_arrays(np.zeros((9, 3)), np.zeros(9))),
+        "'toy'",
+        "not class",
+        "squared_error",
+    ),
+    (
+        lambda: toy_task(loss=lambda o, t: o.mean()),
+        "'toy'",
+        "the loss gives shape ()",
+        "one value per example",
+    ),
+    (lambda: toy_task(loss=lambda o, t: 0.5), "'toy'", "the loss", "one value per example"),
+    (lambda: toy_task(metric=lambda o, t: o.mean()), "'toy'", "the metric gives shape ()"),
+    (
+        lambda: toy_task(loss=lambda o, t: o.T.flatten()[:3]),
+        "'toy'",
+        "the loss gives shape (3,)",
+        "2 examples",
+    ),
+    (lambda: toy_task(loss=broken), "'toy'", "the loss fails", "(2, 4)", "(2,)", "out of order"),
+    (lambda: toy_task(loss=lambda o, t: o.nothing), "'toy'", "the loss fails", "nothing"),
+    (lambda: toy_task(metric=broken), "'toy'", "the metric fails", "out of order"),
+    (lambda: toy_task(loss=lambda o, t: o[:, 0] / 0), "'toy'", "the loss is not finite"),
+)
+def test_a_task_that_cannot_train_is_refused_by_name(make, words):
+    with refused(*words):
+        make().check()
+
+
+def test_a_refusal_quotes_only_the_first_line_of_the_error_behind_it():
+    with pytest.raises(UserError, match=r"out of order$"):
+        toy_task(loss=broken).check()
