@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
+# Idle threads of torch wait actively by default, which stalls everything else on a busy machine: tests let them sleep.
 .PHONY: demo test check lint types benchmark clean
 
 demo: $(READY)
 	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
 
 lint: $(READY)
 	$(BIN)/ruff check .

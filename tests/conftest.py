@@ -1,6 +1,8 @@
 """What the tests share: views and tasks in miniature, every draw of a federation, refusals."""
 
 import itertools
+import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +14,9 @@ from hypothesis import settings
 from mmfl import Task, data, models
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
+
+# What the engine finds to be faster is found anew, not read from the user's cache or left in it.
+os.environ["MMFL_CACHE"] = tempfile.mkdtemp(prefix="mmfl-cache-")
 
 settings.register_profile("mmfl", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("mmfl")

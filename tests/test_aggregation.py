@@ -59,9 +59,7 @@ class TestOverAllDraws:
         everyone = Allocation.of(VIEW.able.astype(np.int64), probabilities)
         assert update_variance(VIEW, everyone, received(task, everyone)) == pytest.approx(variance, rel=1e-9)
 
-    def test_step_size_is_one_and_varies_like_the_loss_of_clients_whose_loss_is_one(
-        self, probabilities, task
-    ):
+    def test_step_size_is_one_and_varies_like_the_loss_of_clients_whose_loss_is_one(self, probabilities, task):
         mean, variance = moments(probabilities, task, lambda updates: step_size(updates, VIEW))
         assert mean[0] == pytest.approx(1, rel=1e-12)
         ones = VIEW.with_signals(losses=np.ones((3, 2)))
@@ -71,9 +69,7 @@ class TestOverAllDraws:
     def test_sampled_loss_is_the_global_loss_and_varies_by_z_l(self, probabilities, task):
         def sampled(updates):
             share, B = VIEW.share[updates.client, task], VIEW.capacity[updates.client]
-            return (
-                updates.count * share * VIEW.losses[updates.client, task] / (B * updates.probability)
-            ).sum()
+            return (updates.count * share * VIEW.losses[updates.client, task] / (B * updates.probability)).sum()
 
         mean, variance = moments(probabilities, task, sampled)
         assert mean[0] == pytest.approx(VIEW.share[:, task] @ VIEW.losses[:, task], rel=1e-12)
@@ -107,9 +103,7 @@ def test_weights_stay_where_nobody_trained(rule):
 
 
 @given(
-    st.lists(
-        st.sampled_from(["good", "nan", "inf", "opposite infinities", "nan loss"]), min_size=0, max_size=6
-    ),
+    st.lists(st.sampled_from(["good", "nan", "inf", "opposite infinities", "nan loss"]), min_size=0, max_size=6),
     st.integers(0, 99),
 )
 def test_valid_updates_are_those_without_a_non_finite_number(rows, seed):
@@ -140,8 +134,6 @@ def test_valid_updates_keep_a_row_of_finite_numbers_whose_sum_is_too_large_for_f
 
 def test_updates_find_their_counts_and_probabilities_in_whatever_order_the_engine_answers():
     count, p = np.array([[1], [0], [3]]), np.array([[0.1], [0.2], [0.3]])
-    updates = Updates.of(
-        0, Trained(np.array([2, 0]), torch.zeros(2, 1), np.zeros(2)), Allocation.of(count, p)
-    )
+    updates = Updates.of(0, Trained(np.array([2, 0]), torch.zeros(2, 1), np.zeros(2)), Allocation.of(count, p))
     assert updates.count.tolist() == [3, 1]
     assert updates.probability.tolist() == [0.3, 0.1]

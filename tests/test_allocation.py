@@ -56,9 +56,7 @@ def lower_bound(importance, capacity, budget):
         return float((capacity * np.where(M > 0, inner, 0)).sum() - r**2 * m)
 
     top = (capacity * M).sum() / m
-    best = minimize_scalar(
-        lambda r: -dual(r), bounds=(0, top), method="bounded", options={"xatol": 1e-9 * top}
-    )
+    best = minimize_scalar(lambda r: -dual(r), bounds=(0, top), method="bounded", options={"xatol": 1e-9 * top})
     return max(dual(0.0), dual(top), -best.fun)
 
 
@@ -263,9 +261,7 @@ def test_probability_is_the_expected_count_per_processor_of_every_rule(name, bud
     capacity, losses = np.array([1, 2, 1, 3, 1]), np.ones((5, 3)) + np.eye(5, 3)
     total = np.zeros((5, 3))
     for seed in range(trials):
-        allocation, _ = rule.allocate(
-            view_of(sizes, capacity, budget, seed=seed, losses=losses), rule.start(5, 3)
-        )
+        allocation, _ = rule.allocate(view_of(sizes, capacity, budget, seed=seed, losses=losses), rule.start(5, 3))
         total[allocation.client, allocation.task] += allocation.count
     expected = capacity[:, None] * allocation.probabilities
     error = 5 * np.sqrt(np.maximum(expected, 1 / trials) / trials)
@@ -287,9 +283,7 @@ def frames(rule: AllocationRule, rounds: int, sizes_at, **view) -> list[np.ndarr
 
 
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 12), st.integers(0, 99))
-def test_splits_have_parts_that_differ_by_at_most_one_and_as_many_clients_as_the_budget(
-    clients, tasks, budget, seed
-):
+def test_splits_have_parts_that_differ_by_at_most_one_and_as_many_clients_as_the_budget(clients, tasks, budget, seed):
     everything = np.ones((clients, tasks))
     for rule in (RandomSplit(), RotatingSplit(), RotatingSplit(redraw=False)):
         for table in frames(rule, 4, lambda t: everything, budget=budget, seed=seed):
@@ -300,8 +294,7 @@ def test_splits_have_parts_that_differ_by_at_most_one_and_as_many_clients_as_the
 
 def test_mfa_rand_draws_every_even_split_equally_often():
     chances = {
-        tuple((i, int(i not in first)) for i in range(4)): 1 / 6
-        for first in itertools.combinations(range(4), 2)
+        tuple((i, int(i not in first)) for i in range(4)): 1 / 6 for first in itertools.combinations(range(4), 2)
     }
     assert fits(outcomes(RandomSplit(), 1200, sizes=np.ones((4, 2)), budget=4), chances)
 

@@ -33,9 +33,7 @@ def test_held_out_rows_are_the_share_of_every_owner_and_never_all_of_its_rows(ow
 
 
 def test_owners_may_be_names_and_test_rows_find_theirs():
-    made = from_arrays(
-        X[:4], Y[:4], ["bob", "ann", "bob", "eve"], test=(X[4:7], Y[4:7], ["eve", "ann", "ann"])
-    )
+    made = from_arrays(X[:4], Y[:4], ["bob", "ann", "bob", "eve"], test=(X[4:7], Y[4:7], ["eve", "ann", "ann"]))
     assert made.owner.tolist() == [1, 0, 1, 2]
     assert made.owner_test.tolist() == [2, 0, 0]
 
@@ -182,9 +180,7 @@ def test_a_seed_may_be_a_numpy_number():
 def test_blobs_without_spread_are_their_class_centres():
     made = data.blobs(100, inputs=5, classes=3, spread=0.0, test_share=0.25)
     assert (made.x.shape, len(made.x_test)) == ((75, 5), 25)
-    assert (
-        len(made.x.unique(dim=0)) == len(torch.cat([made.x, made.y[:, None].float()], 1).unique(dim=0)) == 3
-    )
+    assert len(made.x.unique(dim=0)) == len(torch.cat([made.x, made.y[:, None].float()], 1).unique(dim=0)) == 3
 
 
 def test_images_without_noise_are_one_template_of_flat_patches_per_class():

@@ -52,9 +52,7 @@ def test_memory_counts_the_bytes_of_every_array_in_a_state():
     assert memory_of(None) == memory_of(7) == memory_of("text") == 0
     assert memory_of(torch.zeros(3, 2)) == 24
     assert memory_of(np.zeros(5, dtype=np.int64)) == 40
-    state = Memory(
-        3, torch.zeros(2, dtype=torch.float64), [np.zeros(3, dtype=np.int8), (None, torch.zeros(1))]
-    )
+    state = Memory(3, torch.zeros(2, dtype=torch.float64), [np.zeros(3, dtype=np.int8), (None, torch.zeros(1))])
     assert memory_of([state, state]) == 2 * (16 + 3 + 4)
 
 
@@ -68,9 +66,7 @@ COUNT = [[2, 0], [0, 1], [0, 0]]
 def test_cost_of_a_round_that_only_trains():
     # Task 0 has 10 weights (40 bytes), task 1 has 100 (400 bytes); one client each, on three processors.
     cost = round_cost(table(COUNT), None, [10, 100], [torch.zeros(5)])
-    assert cost == Cost(
-        trainings=2, processors=3, forward_passes=0, bytes_up=440, bytes_down=440, stored_bytes=20
-    )
+    assert cost == Cost(trainings=2, processors=3, forward_passes=0, bytes_up=440, bytes_down=440, stored_bytes=20)
 
 
 def test_cost_of_a_round_that_asks_for_losses_first():
@@ -100,9 +96,7 @@ def test_variances_by_hand():
     allocation = everyone([[0.5, 0.0], [0.25, 0.1]])
     # Client 0: (1/4 * 2)^2 (2 - 1) once; client 1: (3/4 * 0.4 / 2)^2 (4 - 1) on each of its two processors.
     assert loss_variance(VIEW, allocation, 0) == pytest.approx(0.25 + 2 * 0.15**2 * 3)
-    assert update_variance(VIEW, allocation, sent(allocation, [0, 1])) == pytest.approx(
-        1.25**2 + 2 * 0.75**2 * 3
-    )
+    assert update_variance(VIEW, allocation, sent(allocation, [0, 1])) == pytest.approx(1.25**2 + 2 * 0.75**2 * 3)
     assert step_size(sent(allocation, [0, 1]), VIEW) == pytest.approx(0.25 / 0.5 + 0.75 / (2 * 0.25))
     assert step_size(sent(allocation, []), VIEW) == 0
 

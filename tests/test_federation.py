@@ -27,9 +27,7 @@ def federation(clients=12, tasks=TASKS, **options) -> Federation:
 
 
 def test_sizes_count_the_rows_that_each_client_holds():
-    made = federation(
-        7, partition={"red": partition.iid([1, 2, 3, 4, 5, 6, 7]), "blue": partition.labels(0.5, 2)}
-    )
+    made = federation(7, partition={"red": partition.iid([1, 2, 3, 4, 5, 6, 7]), "blue": partition.labels(0.5, 2)})
     assert made.sizes.shape == (7, 3)
     assert made.sizes[:, 0].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert made.sizes[:, 1].sum() == 60
@@ -107,9 +105,7 @@ def test_a_table_says_who_lacks_what():
 
 
 @given(st.integers(1, 9), st.floats(0.05, 1), st.floats(0.1, 1), st.integers(0, 99))
-def test_shares_sum_to_one_and_the_budget_is_the_rate_of_the_processors_of_who_is_there(
-    round, rate, probability, seed
-):
+def test_shares_sum_to_one_and_the_budget_is_the_rate_of_the_processors_of_who_is_there(round, rate, probability, seed):
     made = federation(capacity=[1, 2], lacks=0.5, arrivals=[1, 3, 5] * 4, availability=Bernoulli(probability))
     view = made.view(round, rate=rate, seed=seed)
     there = made.availability.available(round, 12, seed) & (np.array([1, 3, 5] * 4) <= round)

@@ -95,9 +95,7 @@ def test_a_clients_numbers_do_not_depend_on_how_many_clients_there_are(few, more
 
 
 def test_generators_start_at_their_address():
-    draws = [
-        generator(*address).random(4).tolist() for address in [(0, 3, 1), (0, 3, 1), (0, 3, 2), (1, 3, 1)]
-    ]
+    draws = [generator(*address).random(4).tolist() for address in [(0, 3, 1), (0, 3, 1), (0, 3, 2), (1, 3, 1)]]
     assert draws[0] == draws[1]
     assert len({tuple(draw) for draw in draws}) == 3
 

@@ -27,9 +27,7 @@ def test_independent_draw_has_the_joint_distribution_of_independent_processors()
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 4))
-def test_no_client_uses_more_processors_than_it_has_nor_takes_a_task_of_probability_zero(
-    seed, clients, tasks
-):
+def test_no_client_uses_more_processors_than_it_has_nor_takes_a_task_of_probability_zero(seed, clients, tasks):
     rng = np.random.default_rng(seed)
     p = rng.dirichlet(np.ones(tasks + 1), clients)[:, :tasks] * (rng.random((clients, tasks)) < 0.7)
     capacity = rng.integers(0, 4, clients)
@@ -52,17 +50,14 @@ def test_a_processor_takes_one_task_even_where_rounding_makes_two_intervals_over
 @given(st.integers(0, 10**6), st.integers(1, 50))
 def test_a_clients_draw_does_not_depend_on_the_other_clients(seed, round):
     alone = independent(P[:1], view_of([[1, 1, 1]], 2, seed=seed, round=round))
-    crowd = independent(
-        np.vstack([P, P]), view_of(np.ones((6, 3)), [2, 3, 1, 1, 2, 3], seed=seed, round=round)
-    )
+    crowd = independent(np.vstack([P, P]), view_of(np.ones((6, 3)), [2, 3, 1, 1, 2, 3], seed=seed, round=round))
     assert (alone[0] == crowd[0]).all()
 
 
 def test_draws_differ_between_rounds_and_between_seeds_and_nowhere_else():
     p, sizes = np.full((20, 2), 0.4), np.ones((20, 2))
     one, again, later, other = (
-        independent(p, view_of(sizes, seed=seed, round=round))
-        for seed, round in ((0, 1), (0, 1), (0, 2), (1, 1))
+        independent(p, view_of(sizes, seed=seed, round=round)) for seed, round in ((0, 1), (0, 1), (0, 2), (1, 1))
     )
     assert (one == again).all()
     assert not (one == later).all()

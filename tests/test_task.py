@@ -107,6 +107,18 @@ def test_a_training_recipe_that_makes_no_sense_is_refused_at_once(make, words):
         make()
 
 
+class Counting(nn.Linear):
+    """A model that remembers how many examples it has seen."""
+
+    def __init__(self):
+        super().__init__(3, 4)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x):
+        self.seen += len(x)
+        return super().forward(x)
+
+
 def broken(outputs, targets):
     raise ValueError("out of order\nsecond line")
 
@@ -120,6 +132,8 @@ def broken(outputs, targets):
     (lambda: toy_task(model=nn.Identity), "'toy'", "no parameters"),
     (lambda: toy_task(model=lambda: nn.Linear(3, 4).requires_grad_(False)), "'toy'", "no parameters"),
     (lambda: toy_task(model=network(nn.BatchNorm1d(5))), "'toy'", "'1'", "track_running_stats=False"),
+    (lambda: toy_task(model=lambda: nn.Linear(3, 4).double()), "'toy'", "parameter 'weight' is float64", "float32"),
+    (lambda: toy_task(model=Counting), "'toy'", "buffer 'seen'", "cannot share"),
     (lambda: toy_task(model=lambda: 3), "'toy'", "made a int", "torch.nn.Module"),
     (lambda: toy_task(model=network(nn.Unflatten(1, (1, 5)))), "'toy'", "(2, 1, 4)", "[examples, classes]"),
     (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model", "tuple"),

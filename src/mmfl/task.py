@@ -68,7 +68,15 @@ class Task:
 
     def check(self) -> None:
         """Tries the model on two examples and looks at the labels, so that mistakes show before training."""
-        module = self.build().eval()
+        module = self.build()
+        self._check_module(module)
+        outputs = self._try(module)
+        if self.loss is cross_entropy:
+            self._check_labels(outputs)
+        for kind, objective in (("loss", self.loss), ("metric", self.metric)):
+            self._check_objective(kind, objective, outputs)
+
+    def _check_module(self, module: nn.Module) -> None:
         if not any(p.requires_grad for p in module.parameters()):
             raise UserError(f"task '{self.name}': the model has no parameters to train.")
         for name, part in module.named_modules():
@@ -77,37 +85,52 @@ class Task:
                     f"task '{self.name}': '{name}' keeps running batch statistics, which clients cannot share; "
                     "build it with track_running_stats=False, or use group norm."
                 )
-        x, y = self.data.x[:2], self.data.y[:2]
+        for name, parameter in module.named_parameters():
+            if parameter.dtype != torch.float32:
+                kind = str(parameter.dtype).removeprefix("torch.")
+                raise UserError(f"task '{self.name}': parameter '{name}' is {kind}; expected float32.")
+
+    def _try(self, module: nn.Module) -> Tensor:
+        """Outputs for the first two examples, from a model that works and keeps nothing to itself."""
+        x = self.data.x[:2]
+        before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         try:
-            with torch.no_grad():
-                outputs = module(x)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                module.train()(x)
+                outputs = module.eval()(x)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise UserError(
                 f"task '{self.name}': the model fails on inputs of shape {tuple(x.shape)}: {_first_line(error)}"
             ) from None
+        changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
+        if changed:
+            raise UserError(
+                f"task '{self.name}': training changes the model's buffer '{changed[0]}', which clients cannot share."
+            )
         if not isinstance(outputs, Tensor):
             raise UserError(f"task '{self.name}': the model gives a {type(outputs).__name__}; expected a tensor.")
-        if self.loss is cross_entropy:
-            self._check_labels(outputs)
-        for kind, objective in (("loss", self.loss), ("metric", self.metric)):
-            try:
-                values = objective(outputs, y)
-            except Exception as error:
-                raise UserError(
-                    f"task '{self.name}': the {kind} fails on outputs {tuple(outputs.shape)} and targets "
-                    f"{tuple(y.shape)}: {_first_line(error)}"
-                ) from None
-            if not isinstance(values, Tensor):
-                raise UserError(
-                    f"task '{self.name}': the {kind} gives a {type(values).__name__}; expected one value per example."
-                )
-            if values.dim() == 0 or len(values) != len(x):
-                raise UserError(
-                    f"task '{self.name}': the {kind} gives shape {tuple(values.shape)} for {len(x)} examples; "
-                    "expected one value per example (reduction='none')."
-                )
-            if not finite(per_example(values.float())):
-                raise UserError(f"task '{self.name}': the {kind} is not finite at the initial weights.")
+        return outputs
+
+    def _check_objective(self, kind: str, objective: Objective, outputs: Tensor) -> None:
+        y = self.data.y[:2]
+        try:
+            values = objective(outputs, y)
+        except Exception as error:
+            raise UserError(
+                f"task '{self.name}': the {kind} fails on outputs {tuple(outputs.shape)} and targets "
+                f"{tuple(y.shape)}: {_first_line(error)}"
+            ) from None
+        if not isinstance(values, Tensor):
+            raise UserError(
+                f"task '{self.name}': the {kind} gives a {type(values).__name__}; expected one value per example."
+            )
+        if values.dim() == 0 or len(values) != len(y):
+            raise UserError(
+                f"task '{self.name}': the {kind} gives shape {tuple(values.shape)} for {len(y)} examples; "
+                "expected one value per example (reduction='none')."
+            )
+        if not finite(per_example(values.float())):
+            raise UserError(f"task '{self.name}': the {kind} is not finite at the initial weights.")
 
     def _check_labels(self, outputs: Tensor) -> None:
         if outputs.dim() != 2:

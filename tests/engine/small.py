@@ -102,9 +102,7 @@ def assert_agree(one: Trained, other: Trained, tolerance: float = 1e-4) -> None:
     assert (other.flat.abs().amax(1) > 1e-3).all()
 
 
-def by_hand(
-    task: Task, start: dict[str, Tensor], rows: np.ndarray, mu: float = 0.0
-) -> tuple[dict[str, Tensor], float]:
+def by_hand(task: Task, start: dict[str, Tensor], rows: np.ndarray, mu: float = 0.0) -> tuple[dict[str, Tensor], float]:
     """Full-batch training as anyone would write it: start minus end by name, and the mean loss on the way."""
     module = task.model()
     module.load_state_dict(start)
@@ -130,7 +128,5 @@ def assert_trained_by_hand(engine: Simulation, training: Training, mu: float = 0
         rows = federation.shards[training.task].of(client)
         expected, seen = by_hand(task, layout.named(training.weights), rows, mu)
         for name, update in layout.named(flat).items():
-            torch.testing.assert_close(
-                update, expected[name], rtol=1e-4, atol=1e-5, msg=f"{name} of {client}"
-            )
+            torch.testing.assert_close(update, expected[name], rtol=1e-4, atol=1e-5, msg=f"{name} of {client}")
         np.testing.assert_allclose(loss, seen, rtol=1e-5)

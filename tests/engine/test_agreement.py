@@ -115,9 +115,7 @@ KINDS: dict[str, Task] = {
     "reflected convolution": task(
         lambda: images(nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), features=192), IMAGES
     ),
-    "transposed convolution": task(
-        lambda: images(nn.ConvTranspose2d(2, 2, 2), nn.MaxPool2d(3), features=18), IMAGES
-    ),
+    "transposed convolution": task(lambda: images(nn.ConvTranspose2d(2, 2, 2), nn.MaxPool2d(3), features=18), IMAGES),
     "convolution in time": task(lambda: images(nn.Conv1d(8, 4, 3), features=24), IMAGES[:, 0]),
     "dropout": task(lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, 3), nn.Dropout(0.1))),
     "channel dropout": task(lambda: images(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), features=144), IMAGES),
@@ -223,9 +221,7 @@ def test_dropout_drops_its_share_anew_for_every_client_round_and_seed(mode):
         epochs=1,
     )
     pool = federation(wide, sizes=(1, 1))
-    masks = torch.cat(
-        [train_alone(pool, mode=mode, round=r, seed=s).flat for r, s in [(1, 0), (2, 0), (1, 1)]]
-    )
+    masks = torch.cat([train_alone(pool, mode=mode, round=r, seed=s).flat for r, s in [(1, 0), (2, 0), (1, 1)]])
     kept = masks > 0
     torch.testing.assert_close(masks[kept], torch.full_like(masks[kept], 1 / 0.75))
     assert ((kept.float().mean(1) - 0.75).abs() < 0.04).all()

@@ -127,9 +127,7 @@ def test_tasks_of_equal_architecture_share_a_cohort_and_train_as_if_alone(other,
 def test_tasks_over_the_same_inputs_learn_their_own_targets():
     first = task(name="first")
     data = first.data
-    second = replace(
-        first, name="second", data=Dataset("flipped", data.x, 2 - data.y, data.x_test, data.y_test)
-    )
+    second = replace(first, name="second", data=Dataset("flipped", data.x, 2 - data.y, data.x_test, data.y_test))
     pool, engine = federation(first, second), Simulation("cpu", "vectorised")
     answers = train(engine, *(ask(engine, pool, s) for s in (0, 1)))
     for s in (0, 1):

@@ -22,17 +22,13 @@ TASKS: dict[str, Task] = {
     "regression": task(
         lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=absolute_error
     ),
-    "tokens": task(
-        lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token
-    ),
+    "tokens": task(lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token),
     "batch norm": NORM,
 }
 every_task = pytest.mark.parametrize("kind", TASKS)
 
 
-def measured(
-    pool: Federation, client: np.ndarray, engine: Simulation | None = None
-) -> tuple[Simulation, Workload]:
+def measured(pool: Federation, client: np.ndarray, engine: Simulation | None = None) -> tuple[Simulation, Workload]:
     engine = engine or Simulation("cpu")
     return engine, Workload(pool, 0, engine.initial(pool, 0, seed=1), np.asarray(client))
 
@@ -82,12 +78,8 @@ def test_evaluation_is_the_mean_loss_and_metric_over_a_shared_test_set(kind, mon
     (one,) = pool.tasks
     engine, workload = measured(pool, [])
     (result,) = engine.evaluate([workload])
-    assert result.loss == pytest.approx(
-        mean_by_hand(one, one.loss, one.data.x_test, one.data.y_test), rel=1e-5
-    )
-    assert result.metric == pytest.approx(
-        mean_by_hand(one, one.metric, one.data.x_test, one.data.y_test), rel=1e-5
-    )
+    assert result.loss == pytest.approx(mean_by_hand(one, one.loss, one.data.x_test, one.data.y_test), rel=1e-5)
+    assert result.metric == pytest.approx(mean_by_hand(one, one.metric, one.data.x_test, one.data.y_test), rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "batch norm"])

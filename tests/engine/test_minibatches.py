@@ -18,9 +18,7 @@ Steps = list[list[int]]
 
 def batches_of(*clients: int, sizes=SIZES, round=1, seed=0, **options) -> tuple[Jobs, Batches]:
     pool = federation(task(lambda: nn.Linear(1, 3), ROWS, CLASSES, **options), sizes=sizes)
-    jobs = Jobs.of(
-        [ask(Simulation("cpu"), pool, client=clients or range(len(sizes)), round=round, seed=seed)]
-    )
+    jobs = Jobs.of([ask(Simulation("cpu"), pool, client=clients or range(len(sizes)), round=round, seed=seed)])
     return jobs, Batches(jobs, lambda tensor: tensor, torch.device("cpu"))
 
 

@@ -75,14 +75,14 @@ def test_a_single_client_that_does_not_fit_raises(error, room_for):
         train_alone(federation(task(), sizes=SIZES))
 
 
-def test_other_errors_of_a_cohort_are_not_swallowed(monkeypatch):
-    pool, engine = federation(task()), Simulation("cpu", "vectorised")
+def test_other_errors_are_not_swallowed(monkeypatch):
+    pool, engine = federation(task()), Simulation("cpu", "sequential")
     train(engine, ask(engine, pool))
 
-    def broken(chunk: Chunk) -> Tensor:
+    def broken(chunk: Chunk, workers: int) -> Tensor:
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(simulation, "train_cohort", broken)
+    monkeypatch.setattr(simulation, "train_sequential", broken)
     with pytest.raises(RuntimeError, match="something else"):
         train(engine, ask(engine, pool))
 

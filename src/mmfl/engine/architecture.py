@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mmfl.engine.operators import ADDRESSED, BATCHED, CONVOLUTIONS, Operators
+from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, CONVOLUTIONS, RECURRENT, Operators
 from mmfl.objectives import Objective
 from mmfl.task import Task
 
@@ -146,9 +146,10 @@ class Architecture:
 
     @property
     def sequential_operators(self) -> frozenset[str]:
-        """What must be substituted when one client runs alone: whatever draws random numbers."""
+        """What must be substituted when one client runs alone: whatever draws random numbers, and batch norm, of which
+        torch's own refuses batches of a single example."""
         inner = any(isinstance(part, nn.LSTM) and part.dropout > 0 for part in self.module.modules())
-        return (ADDRESSED if inner else ADDRESSED - {"lstm"}) & self.operators
+        return (ADDRESSED - (frozenset() if inner else RECURRENT) | BATCH_NORM) & self.operators
 
     def _probe(self, task: Task, device: torch.device) -> tuple[frozenset[str], int]:
         """Runs two examples: which substitutable operators it uses, and bytes kept for one example's gradient."""

@@ -142,9 +142,11 @@ _SUBSTITUTED: dict[Callable[..., Any], str] = {
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
 }
-ADDRESSED = frozenset({"dropout", "channel_dropout", "lstm"})  # those that may draw random numbers
-BATCHED = frozenset({"lstm", "group_norm", "batch_norm", "embedding"})  # those that torch cannot batch, or not rightly
+RECURRENT = frozenset({"lstm"})
+BATCH_NORM = frozenset({"batch_norm"})
 CONVOLUTIONS = frozenset({"conv2d"})
+ADDRESSED = RECURRENT | {"dropout", "channel_dropout"}  # those that may draw random numbers
+BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding"}  # those that torch cannot batch, or not rightly
 
 
 def _count(shape: Sequence[int]) -> int:

@@ -17,12 +17,12 @@ def train_sequential(chunk: Chunk, workers: int = 1) -> Tensor:
     """Trains `chunk.weights` in place and returns losses, as `train_cohort` does.
 
     With several workers each takes every n-th job on a single core: for networks that are small for the machine
-    that beats splitting every operation over all cores.
+    that beats splitting every operation over all cores. A module that draws random numbers of its own is alone with
+    torch's generator, which is seeded at every step and left as it was.
     """
     seen = torch.zeros(len(chunk.jobs), device=chunk.weights.device)
-    if workers == 1 or len(chunk.jobs) == 1:
-        # A module that cannot be vectorised may draw from torch's global generator: leave that as it was.
-        with torch.random.fork_rng(enabled=not chunk.architecture.vectorisable):
+    if workers == 1 or len(chunk.jobs) == 1 or chunk.architecture.draws:
+        with torch.random.fork_rng(enabled=chunk.architecture.draws):
             _train(chunk, range(len(chunk.jobs)), seen)
         return seen
     threads = torch.get_num_threads()
@@ -58,7 +58,7 @@ def _train(chunk: Chunk, jobs: Sequence[int], seen: Tensor) -> None:
             x, y = batches.single(step, job)
             if operators:
                 operators.begin(batches.key(step, job))
-            if not architecture.vectorisable:
+            if architecture.draws:
                 torch.manual_seed(int(batches.key(step, job)) % 2**63)
             with operators or nullcontext():
                 loss = per_example(architecture.loss(module(x), y)).mean()

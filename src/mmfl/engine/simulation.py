@@ -19,6 +19,7 @@ from mmfl.engine.choices import Choices
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.cohort import train_cohort
 from mmfl.engine.memory import Chunks, forward_chunk, is_out_of_memory, matrix
+from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.sequential import train_sequential
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
@@ -113,36 +114,40 @@ class Simulation:
         self, architecture: Architecture, rule: LocalRule, jobs: Jobs, flat: Tensor, loss: NDArray[np.float64]
     ) -> None:
         """Trains chunk by chunk; where memory runs out, with chunks of half the size from there on."""
-        way = self._way(architecture, rule, jobs)
         begin, width = 0, int(jobs.batch.max())
         while begin < len(jobs):
+            way = self._way(architecture, rule, jobs)
             end = min(begin + self.chunks.size(architecture, width), len(jobs))
             part = jobs.take(np.arange(begin, end))
             try:
                 chunk = Chunk.of(architecture, rule, part, self._place, flat[begin:end])
                 seen = way(chunk)
                 chunk.updates()
-                failed = False
+                failed: str | None = None
             except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error) or len(part) == 1:
+                failed = str(error)
+                lacks_memory = is_out_of_memory(error)
+                hopeless = len(part) == 1 if lacks_memory else way is not train_cohort
+                if hopeless:
                     raise
-                failed = True
-            if failed:  # outside of the except block, which would keep the failed chunk's tensors alive
+            if failed is None:
+                loss[begin:end] = seen.double().cpu().numpy() / (part.size * part.epochs)
+                begin = end
+            elif lacks_memory:  # here, not in the except block, which keeps the failed chunk's tensors alive
                 self.chunks.halve(architecture, width, len(part))
-                continue
-            loss[begin:end] = seen.double().cpu().numpy() / (part.size * part.epochs)
-            begin = end
+            else:
+                self._give_up_vectorising(architecture, failed)
 
     def _way(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Chunk], Tensor]:
         """How to train this bucket: vectorised or sequentially."""
-        if architecture.vectorisable is None:
-            architecture.vectorisable = self._try_vectorising(architecture, rule, jobs)
-        if not architecture.vectorisable:
-            return train_sequential  # one worker: the module may draw from torch's global generator
-        if self.mode == "vectorised" or (self.mode == "auto" and self.device.type != "cpu"):
-            return train_cohort
         if self.mode == "sequential":
             return self._side_by_side
+        if architecture.vectorisable is None:
+            self._try_vectorising(architecture, rule, jobs)
+        if not architecture.vectorisable:
+            return self._side_by_side
+        if self.mode == "vectorised" or self.device.type != "cpu":
+            return train_cohort
         width = 1 << int(np.ceil(np.log2(jobs.batch.max())))
         key = f"{architecture.code} batch<={width}"
         if key not in self.choices:
@@ -156,22 +161,22 @@ class Simulation:
     def _side_by_side(self, chunk: Chunk) -> Tensor:
         return train_sequential(chunk, torch.get_num_threads() if self.device.type == "cpu" else 1)
 
-    def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
-        """Whether torch can batch this module over clients, found by doing it once.
-
-        A module that draws random numbers of its own must be alone with torch's generator, seeded at every step.
-        """
+    def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> None:
+        """Finds out, by doing it once, whether torch can batch this module over clients."""
+        architecture.vectorisable = True
+        if architecture.draws:
+            self._give_up_vectorising(architecture, "it draws random numbers of its own")
+            return
         try:
-            if architecture.draws:
-                raise RuntimeError("it draws random numbers of its own")
             train_cohort(Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self._place))
         except (RuntimeError, NotImplementedError, ValueError, TypeError, MemoryError) as error:
-            if is_out_of_memory(error):
-                return True
-            reason = str(error).strip().split("\n")[0]
-            _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, reason)
-            return False
-        return True
+            if not is_out_of_memory(error):
+                self._give_up_vectorising(architecture, str(error))
+
+    def _give_up_vectorising(self, architecture: Architecture, reason: str) -> None:
+        architecture.vectorisable = False
+        first = reason.strip().split("\n")[0]
+        _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, first)
 
     def _losses(self, workload: Workload) -> NDArray[np.float64]:
         task = workload.federation.tasks[workload.task]
@@ -210,14 +215,15 @@ class Simulation:
             else forward_chunk(architecture, self.device)
         )
         values: list[list[Tensor]] = [[] for _ in objectives]
-        try:
+        with Operators(BATCH_NORM & architecture.operators), torch.random.fork_rng(enabled=architecture.draws):
+            if architecture.draws:
+                torch.manual_seed(0)
             for rows in index.split(sizes):
                 outputs = functional_call(module, parameters, (x.index_select(0, rows),))
                 targets = y.index_select(0, rows)
                 for column, objective in zip(values, objectives, strict=True):
                     column.append(per_example(objective(outputs, targets)).double())
-        finally:
-            module.train()
+        module.train()
         return [torch.cat(column) for column in values]
 
     def _place(self, tensor: Tensor) -> Tensor:
