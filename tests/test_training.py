@@ -67,7 +67,7 @@ def test_full_participation_takes_the_mean_step_of_all_clients():
         clients = np.arange(federation.clients)
         training = mmfl.engine.Training(federation, s, before[s], clients, 1, 0, replica.method.local)
         (trained,) = engine.train([training])
-        step = torch.from_numpy(share[trained.client, s]).float() @ trained.flat
+        step = torch.from_numpy(share[trained.client, s]).to(trained.flat) @ trained.flat
         torch.testing.assert_close(weights, before[s] - step, rtol=1e-4, atol=1e-6)
 
 
@@ -119,7 +119,7 @@ def test_rounds_without_any_client_leave_the_weights_alone():
     federation = digits(availability=mmfl.Trace(nobody))
     for method in METHODS:
         run = mmfl.train(federation, method, rounds=2, rate=0.5)
-        initial = torch.cat([Simulation().initial(federation, s, 0) for s in range(2)])
+        initial = torch.cat([Simulation("cpu").initial(federation, s, 0) for s in range(2)])
         assert torch.equal(weights_of(run), initial)
 
 
@@ -218,7 +218,7 @@ def test_full_participation_follows_the_published_curve_on_the_quadratic_federat
         for _ in range(steps):
             local -= lr * ((A @ local[:, :, None])[:, :, 0] - b + mu * local)
         w = local.mean(0)
-    torch.testing.assert_close(run.weights[0].double(), w, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(run.weights[0].cpu().double(), w, rtol=1e-3, atol=1e-5)
 
 
 def test_an_engine_may_answer_in_any_order():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, CONVOLUTIONS, RECURRENT, Operators
+from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, PRODUCTS, RECURRENT, Operators
 from mmfl.objectives import Objective
 from mmfl.task import Task
 
@@ -34,12 +34,12 @@ class Layout:
 
     def flatten(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
         """The vector [..., parameters] of tensors given in the order of `names`, with equal leading dimensions."""
-        pieces = []
-        for tensor, shape in zip(tensors, self.shapes, strict=True):
-            lead = tensor.dim() - len(shape)
-            rows = tensor.movedim(lead + 1, -1) if len(shape) == 4 else tensor
-            pieces.append(rows.reshape(*tensor.shape[:lead], -1))
-        return torch.cat(pieces, -1, out=out)
+        if out is None:
+            lead = tensors[0].shape[: tensors[0].dim() - len(self.shapes[0])]
+            out = tensors[0].new_empty(*lead, self.length)
+        for view, tensor in zip(self.views(out), tensors, strict=True):
+            view.copy_(tensor)
+        return out
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Views of the vector [..., parameters] with the parameters' shapes, in the order of `names`."""
@@ -140,8 +140,8 @@ class Architecture:
         return copy.deepcopy(self.module)
 
     def cohort_operators(self, device: torch.device) -> frozenset[str]:
-        """What must be substituted when many clients run as one; grouped kernels are only poor on GPUs."""
-        substitutes = ADDRESSED | BATCHED | (CONVOLUTIONS if device.type == "cuda" else frozenset())
+        """What must be substituted when many clients run as one, and on a GPU what had better be."""
+        substitutes = ADDRESSED | BATCHED | (PRODUCTS if device.type == "cuda" else frozenset())
         return substitutes & self.operators
 
     @property

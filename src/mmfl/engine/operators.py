@@ -76,6 +76,9 @@ class Operators(TorchFunctionMode):
             return NotImplemented
         return Convolution.apply(input, weight, bias, _pair(stride), _pair(padding))  # type: ignore[no-untyped-call]
 
+    def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        return Linear.apply(input, weight, bias) if input.dim() > 1 else NotImplemented  # type: ignore[no-untyped-call]
+
     def _group_norm(
         self, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
     ) -> Tensor:
@@ -137,14 +140,16 @@ _SUBSTITUTED: dict[Callable[..., Any], str] = {
     F.dropout2d: "channel_dropout",
     F.dropout3d: "channel_dropout",
     torch.conv2d: "conv2d",
+    F.linear: "linear",
     torch.lstm: "lstm",
     F.group_norm: "group_norm",
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
 }
+_KEPT_PATCHES = 2 << 30  # bytes
 RECURRENT = frozenset({"lstm"})
 BATCH_NORM = frozenset({"batch_norm"})
-CONVOLUTIONS = frozenset({"conv2d"})
+PRODUCTS = frozenset({"conv2d", "linear"})  # those that are faster as plain batched matrix products on a GPU
 ADDRESSED = RECURRENT | {"dropout", "channel_dropout"}  # those that may draw random numbers
 BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding"}  # those that torch cannot batch, or not rightly
 
@@ -207,21 +212,68 @@ class Convolution(torch.autograd.Function):
         """Nothing to keep: only the vmapped form is differentiated."""
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, input: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any) -> Any:
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """The cohort's form, with clients as a leading dimension of input, weight and bias."""
+        return CohortConvolution.apply(*_lead(info, in_dims, args[:3]), *args[3:]), 0  # type: ignore[no-untyped-call]
 
-        def lead(value: Tensor, dim: int | None) -> Tensor:
-            return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
 
-        inputs = lead(input, in_dims[0]), lead(weight, in_dims[1]), None if bias is None else lead(bias, in_dims[2])
-        return CohortConvolution.apply(*inputs, stride, padding), 0  # type: ignore[no-untyped-call]
+class Linear(torch.autograd.Function):
+    """A linear layer whose vmap over clients leaves the gradient of the weights in their own layout.
+
+    Torch's own leaves it transposed, and turning a matrix per client takes longer than computing it.
+    """
+
+    @staticmethod
+    def forward(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The plain layer, outside of a cohort."""
+        return F.linear(input, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to keep: only the vmapped form is differentiated."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        """The cohort's form, with clients as a leading dimension of input, weight and bias."""
+        return CohortLinear.apply(*_lead(info, in_dims, args)), 0  # type: ignore[no-untyped-call]
+
+
+def _lead(info: Any, in_dims: Any, tensors: Any) -> list[Tensor | None]:
+    """Tensors with the clients' dimension first; those without one are the same for all clients."""
+    return [
+        None if t is None else t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+        for t, dim in zip(tensors, in_dims, strict=False)
+    ]
+
+
+class CohortLinear(torch.autograd.Function):
+    """Inputs [C, ..., inputs] times a weight per client [C, outputs, inputs], plus a bias [C, outputs]."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """One batched matrix product."""
+        rows = input.reshape(len(input), -1, input.shape[-1])
+        ctx.save_for_backward(rows, weight)
+        ctx.shape, ctx.biased = input.shape, bias is not None
+        kernel = weight.transpose(1, 2)
+        product = torch.bmm(rows, kernel) if bias is None else torch.baddbmm(bias[:, None], rows, kernel)
+        return product.view(*input.shape[:-1], weight.shape[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Gradients of input (where asked for), weight and bias."""
+        rows, weight = ctx.saved_tensors
+        grad = grads[0].reshape(len(rows), -1, weight.shape[1])
+        grad_input = torch.bmm(grad, weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        grad_weight = torch.bmm(grad.transpose(1, 2), rows) if ctx.needs_input_grad[1] else None
+        return grad_input, grad_weight, grad.sum(1) if ctx.biased and ctx.needs_input_grad[2] else None
 
 
 class CohortConvolution(torch.autograd.Function):
     """Convolution of input [C, n, channels, h, w] with a weight per client [C, out, channels, kh, kw].
 
     Images are laid out as patches, channels last, so that forward and both gradients are batched matrix products.
-    Patches are made anew for the backward pass: keeping them would take kh * kw times the memory of the input.
+    Patches take kh * kw times the memory of the input: large ones are not kept but made anew for the backward pass.
     """
 
     @staticmethod
@@ -234,9 +286,10 @@ class CohortConvolution(torch.autograd.Function):
         padding: tuple[int, int],
     ) -> Tensor:
         """Patches times weights."""
+        patches, (height, width) = _patches(input, weight.shape[-2:], stride, padding)
         ctx.save_for_backward(input, weight)
         ctx.stride, ctx.padding, ctx.biased = stride, padding, bias is not None
-        patches, (height, width) = _patches(input, weight.shape[-2:], stride, padding)
+        ctx.patches = patches if patches.nbytes <= _KEPT_PATCHES else None
         kernel = _rows(weight).transpose(1, 2)
         product = torch.bmm(patches, kernel) if bias is None else torch.baddbmm(bias[:, None], patches, kernel)
         return product.view(*input.shape[:2], height, width, weight.shape[1]).movedim(-1, 2)
@@ -250,7 +303,9 @@ class CohortConvolution(torch.autograd.Function):
         grad = grads[0].movedim(2, -1).reshape(clients, -1, out)
         grad_input = grad_weight = grad_bias = None
         if ctx.needs_input_grad[1]:
-            patches, _ = _patches(input, (kh, kw), ctx.stride, ctx.padding)
+            patches = ctx.patches
+            if patches is None:
+                patches, _ = _patches(input, (kh, kw), ctx.stride, ctx.padding)
             grad_weight = torch.bmm(grad.transpose(1, 2), patches).view(clients, out, kh, kw, channels).movedim(-1, 2)
         if ctx.biased and ctx.needs_input_grad[2]:
             grad_bias = grad.sum(1)

@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import numpy as np
@@ -215,7 +216,9 @@ class Simulation:
             else forward_chunk(architecture, self.device)
         )
         values: list[list[Tensor]] = [[] for _ in objectives]
-        with Operators(BATCH_NORM & architecture.operators), torch.random.fork_rng(enabled=architecture.draws):
+        substitutes = BATCH_NORM & architecture.operators
+        operators = Operators(substitutes) if substitutes else nullcontext()
+        with operators, torch.random.fork_rng(enabled=architecture.draws):
             if architecture.draws:
                 torch.manual_seed(0)
             for rows in index.split(sizes):

@@ -1,4 +1,4 @@
-"""The batched convolution of cohorts on GPUs, checked here on a CPU against torch's own."""
+"""Convolution and linear layer as cohorts on GPUs compute them, checked here on a CPU against torch's own."""
 
 import pytest
 import torch
@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from mmfl import models
-from mmfl.engine import Simulation
+from mmfl.engine import Simulation, operators
 from mmfl.engine.architecture import Architecture
-from mmfl.engine.operators import CONVOLUTIONS, Convolution
+from mmfl.engine.operators import PRODUCTS, Convolution, Linear
 
 CLIENTS = 3
 geometries = pytest.mark.parametrize(
@@ -37,9 +37,11 @@ def outcome(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return [output, *torch.autograd.grad((output * normal(*output.shape, seed=9)).sum(), inputs)]
 
 
+@pytest.mark.parametrize("kept", [0, 1 << 30], ids=["patches anew", "patches kept"])
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 @geometries
-def test_batched_convolution_equals_torchs_own(kernel, stride, padding, biased):
+def test_batched_convolution_equals_torchs_own(kernel, stride, padding, biased, kept, monkeypatch):
+    monkeypatch.setattr(operators, "_KEPT_PATCHES", kept)
     inputs = [leaf(CLIENTS, 4, 2, 7, 6, seed=1), leaf(CLIENTS, 5, 2, *kernel, seed=2)]
     inputs += [leaf(CLIENTS, 5, seed=3)] if biased else []
 
@@ -78,6 +80,21 @@ def test_batched_convolution_differentiates_only_what_is_asked_for(wanted):
     torch.testing.assert_close(got, native, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("shape", [(4, 6), (4, 3, 6)], ids=["rows", "sequences"])
+@pytest.mark.parametrize("shared", [None, 0, 1], ids=["all their own", "shared input", "shared weight"])
+def test_batched_linear_layer_equals_torchs_own(shape, biased, shared):
+    inputs = [leaf(CLIENTS, *shape, seed=1), leaf(CLIENTS, 5, 6, seed=2), leaf(CLIENTS, 5, seed=3)][: 2 + biased]
+    if shared is not None:
+        inputs[shared] = inputs[shared].detach()[0].requires_grad_()
+    dims = tuple(None if n == shared else 0 for n in range(len(inputs)))
+    got, native = (
+        outcome(vmap(lambda x, w, b=None, f=f: f(x, w, b), in_dims=dims)(*inputs), inputs)
+        for f in (Linear.apply, F.linear)
+    )
+    torch.testing.assert_close(got, native)
+
+
 @pytest.mark.parametrize(
     "model",
     [
@@ -87,10 +104,10 @@ def test_batched_convolution_differentiates_only_what_is_asked_for(wanted):
     ],
     ids=["small cnn", "strided", "grouped, left to torch"],
 )
-def test_a_cohort_with_batched_convolutions_trains_as_without(model, monkeypatch):
+def test_a_cohort_with_batched_products_trains_as_without(model, monkeypatch):
     pool, engine = federation(task(model, IMAGES)), Simulation("cpu", "vectorised")
     expected = train_alone(pool, mode="sequential")
-    monkeypatch.setattr(Architecture, "cohort_operators", lambda self, device: CONVOLUTIONS & self.operators)
+    monkeypatch.setattr(Architecture, "cohort_operators", lambda self, device: PRODUCTS & self.operators)
     (answer,) = train(engine, ask(engine, pool))
     assert engine.architecture(pool.tasks[0]).vectorisable
     assert_agree(answer, expected)
