@@ -1,6 +1,6 @@
 """Local rules: how a client turns the gradient of a mini-batch into a step.
 
-Rules work on flat rows, [jobs, parameters], so that one line serves a single client and a cohort alike.
+Rules work on flat rows, [jobs, piece], so that one line serves a single client and a cohort alike.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,10 @@ from mmfl.errors import UserError
 
 @dataclass(frozen=True, eq=False)
 class LocalStep:
-    """A local step about to be taken by some jobs: where they are, and the gradient there, [jobs, parameters]."""
+    """A local step about to be taken by some jobs: where they are, and the gradient there, [jobs, piece].
+
+    A step is taken piece by piece of the parameter vector, so that a gradient need not be copied to be used.
+    """
 
     gradient: Tensor
     weights: Tensor
@@ -22,7 +25,7 @@ class LocalStep:
 
     @property
     def start(self) -> Tensor:
-        """The global weights each job began from, [jobs, parameters]."""
+        """The global weights each job began from, [jobs, piece]."""
         return self.starts[self.which]
 
 
@@ -30,7 +33,8 @@ class LocalRule:
     """The direction of a local step; rules that compare equal share a cohort (make them frozen dataclasses)."""
 
     def direction(self, step: LocalStep) -> Tensor:
-        """What the step subtracts, before it is scaled by the learning rate, [jobs, parameters]."""
+        """What the step subtracts, before it is scaled by the learning rate, [jobs, piece]: number by number, since a
+        piece is only part of the parameters."""
         raise TypeError(f"{type(self).__name__} does not say where to step.")
 
 

@@ -31,15 +31,12 @@ class Layout:
         self.sizes = [p.numel() for p in named.values()]
         self.trainable = tuple(p.requires_grad for p in named.values())
         self.length = sum(self.sizes)
+        ends = list(itertools.accumulate(self.sizes))
+        self.slices = [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
 
-    def flatten(self, tensors: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """The vector [..., parameters] of tensors given in the order of `names`, with equal leading dimensions."""
-        if out is None:
-            lead = tensors[0].shape[: tensors[0].dim() - len(self.shapes[0])]
-            out = tensors[0].new_empty(*lead, self.length)
-        for view, tensor in zip(self.views(out), tensors, strict=True):
-            view.copy_(tensor)
-        return out
+        return torch.cat([self._rows(*pair) for pair in zip(tensors, self.shapes, strict=True)], -1)
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Views of the vector [..., parameters] with the parameters' shapes, in the order of `names`."""
@@ -57,17 +54,21 @@ class Layout:
         views = self.views(flat.detach())
         return tuple(view.requires_grad_(train) for view, train in zip(views, self.trainable, strict=True))
 
-    def gradient(self, loss: Tensor, parameters: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
-        """The gradient of a loss as a vector like the weights; zero for frozen and unused parameters."""
-        wanted = [p for p, train in zip(parameters, self.trainable, strict=True) if train]
-        grads = iter(torch.autograd.grad(loss, wanted, allow_unused=True, materialize_grads=True))
-        return self.flatten(
-            [
-                next(grads) if train else torch.zeros_like(p)
-                for p, train in zip(parameters, self.trainable, strict=True)
-            ],
-            out,
-        )
+    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[slice, Tensor]]:
+        """The gradient of a loss, piece by piece: where in the vector, and the values [..., piece] there.
+
+        Frozen parameters have no piece. A piece is the gradient as autograd left it, not a copy of it.
+        """
+        wanted = [n for n, train in enumerate(self.trainable) if train]
+        grads = torch.autograd.grad(loss, [parameters[n] for n in wanted], allow_unused=True, materialize_grads=True)
+        return [(self.slices[n], self._rows(grad, self.shapes[n])) for n, grad in zip(wanted, grads, strict=True)]
+
+    @staticmethod
+    def _rows(tensor: Tensor, shape: torch.Size) -> Tensor:
+        """A parameter's values [..., *shape] in the order of the vector, [..., piece]."""
+        lead = tensor.dim() - len(shape)
+        rows = tensor.movedim(lead + 1, -1) if len(shape) == 4 else tensor
+        return rows.reshape(*tensor.shape[:lead], -1)
 
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views by name, as `torch.func.functional_call` and `load_state_dict` want them."""

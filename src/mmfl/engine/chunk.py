@@ -16,7 +16,8 @@ from mmfl.local import LocalRule
 class Chunk:
     """Jobs of one architecture and rule with their batches and weights.
 
-    `weights` [jobs, parameters] are the jobs' own, to be trained in place; `starts[which]` those they began from.
+    `weights` [jobs, parameters] are the jobs' own, trained in place and in the end replaced by the updates;
+    `starts[which]` are the weights they begin from.
     """
 
     architecture: Architecture
@@ -36,18 +37,21 @@ class Chunk:
         place: Callable[[Tensor], Tensor],
         weights: Tensor | None = None,
     ) -> "Chunk":
-        """Draws the batches and fills `weights` (made here, if not given) with the starting weights."""
+        """Draws the batches; `weights` is where to train, made here if not given."""
         starts, which = jobs.starts()
         rows = torch.from_numpy(which).to(starts.device)
         batches = Batches(jobs, place, starts.device)
         if weights is None:
             weights = matrix(len(jobs), starts.shape[1], starts.device)
-        torch.index_select(starts, 0, rows, out=weights)
         return cls(architecture, rule, jobs, batches, starts, rows, weights)
 
-    def updates(self) -> None:
-        """Turns the trained weights, in place, into updates: start minus end."""
+    def begin(self, rows: slice) -> None:
+        """Puts the starting weights into the rows of some jobs."""
+        torch.index_select(self.starts, 0, self.which[rows], out=self.weights[rows])
+
+    def finish(self, rows: slice) -> None:
+        """Turns the trained weights of some jobs, in place, into updates: start minus end."""
         if len(self.starts) == 1:
-            torch.sub(self.starts, self.weights, out=self.weights)
+            torch.sub(self.starts, self.weights[rows], out=self.weights[rows])
         else:
-            self.weights.neg_().add_(self.starts[self.which])
+            self.weights[rows].neg_().add_(self.starts[self.which[rows]])

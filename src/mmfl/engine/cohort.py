@@ -10,14 +10,13 @@ from torch.func import vmap
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.chunk import Chunk
-from mmfl.engine.memory import matrix
 from mmfl.engine.operators import Operators
 from mmfl.local import LocalStep
 from mmfl.objectives import per_example
 
 
 def train_cohort(chunk: Chunk) -> Tensor:
-    """Trains `chunk.weights` in place; returns the sum of the losses of all examples each job has seen, [jobs].
+    """Fills `chunk.weights` with updates; returns the sum of the losses of all examples each job has seen, [jobs].
 
     Jobs come sorted by their number of steps, most first; those that are done leave the cohort at its end, so no
     step is computed for them.
@@ -26,18 +25,20 @@ def train_cohort(chunk: Chunk) -> Tensor:
     steps = jobs.steps
     rate = torch.from_numpy(jobs.learning_rates()).to(device)[:, None]
     seen = torch.zeros(len(jobs), device=device)
-    gradients = matrix(len(jobs), chunk.architecture.length, device)
+    chunk.begin(slice(None))
     cohort = _Cohort(chunk.architecture, device)
     for step in range(int(steps[0])):
         active = int(np.searchsorted(-steps, -step))
         x, y, share, length = chunk.batches.cohort(step, active)
         key = [chunk.batches.key(step, slice(0, active))] if cohort.operators else []
-        weights = chunk.weights[:active]
-        loss, gradient = cohort.differentiate(weights, (x, *key), y, share, gradients[:active])
-        direction = chunk.rule.direction(LocalStep(gradient, weights, chunk.starts, chunk.which[:active]))
-        weights.addcmul_(direction, rate[:active], value=-1)
+        loss, gradients = cohort.differentiate(chunk.weights[:active], (x, *key), y, share)
+        for piece, gradient in gradients:
+            weights = chunk.weights[:active, piece]
+            local = LocalStep(gradient, weights, chunk.starts[:, piece], chunk.which[:active])
+            weights.addcmul_(chunk.rule.direction(local), rate[:active], value=-1)
         seen[:active] += loss * length
     chunk.architecture.bare.clear()
+    chunk.finish(slice(None))
     return seen
 
 
@@ -56,9 +57,9 @@ class _Cohort:
         return self.architecture.bare(parameters, x)
 
     def differentiate(
-        self, weights: Tensor, inputs: Sequence[Tensor], y: Tensor, share: Tensor, out: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Mean batch losses [jobs] and their gradients [jobs, parameters], written to `out`.
+        self, weights: Tensor, inputs: Sequence[Tensor], y: Tensor, share: Tensor
+    ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
+        """Mean batch losses [jobs] and their gradients, piece by piece, [jobs, piece].
 
         Only the module is batched over jobs: a loss has one value per example, whoever the example belongs to.
         """
@@ -68,4 +69,4 @@ class _Cohort:
             outputs = self.outputs(parameters, *inputs)
             losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1))).view(share.shape)
         loss = (losses * share).sum(1)
-        return loss.detach(), layout.gradient(loss.sum(), parameters, out)
+        return loss.detach(), layout.gradients(loss.sum(), parameters)

@@ -14,7 +14,7 @@ from mmfl.objectives import per_example
 
 
 def train_sequential(chunk: Chunk, workers: int = 1) -> Tensor:
-    """Trains `chunk.weights` in place and returns losses, as `train_cohort` does.
+    """Fills `chunk.weights` with updates and returns losses, as `train_cohort` does.
 
     With several workers each takes every n-th job on a single core: for networks that are small for the machine
     that beats splitting every operation over all cores. A module that draws random numbers of its own is alone with
@@ -48,10 +48,10 @@ def _train(chunk: Chunk, jobs: Sequence[int], seen: Tensor) -> None:
     parameters = list(module.parameters())
     operators = Operators(architecture.sequential_operators) if architecture.sequential_operators else None
     steps, rates = chunk.jobs.steps, chunk.jobs.learning_rates()
-    gradient = torch.empty_like(chunk.weights[:1])
     for job in jobs:
         here = slice(job, job + 1)
-        weights = chunk.weights[here].data  # .data: other threads write to other rows
+        chunk.begin(here)
+        weights = chunk.weights[here]
         for parameter, view in zip(parameters, layout.views(weights[0]), strict=True):
             parameter.data = view
         for step in range(int(steps[job])):
@@ -62,7 +62,11 @@ def _train(chunk: Chunk, jobs: Sequence[int], seen: Tensor) -> None:
                 torch.manual_seed(int(batches.key(step, job)) % 2**63)
             with operators or nullcontext():
                 loss = per_example(architecture.loss(module(x), y)).mean()
-            layout.gradient(loss, parameters, gradient[0])
-            direction = chunk.rule.direction(LocalStep(gradient, weights, chunk.starts, chunk.which[here]))
-            weights.sub_(direction, alpha=float(rates[job]))
+            for piece, gradient in layout.gradients(loss, parameters):
+                place = weights[:, piece]
+                direction = chunk.rule.direction(
+                    LocalStep(gradient[None], place, chunk.starts[:, piece], chunk.which[here])
+                )
+                place.sub_(direction, alpha=float(rates[job]))
             seen[job] += loss.detach() * len(x)
+        chunk.finish(here)

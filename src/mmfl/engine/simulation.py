@@ -123,7 +123,6 @@ class Simulation:
             try:
                 chunk = Chunk.of(architecture, rule, part, self._place, flat[begin:end])
                 seen = way(chunk)
-                chunk.updates()
                 failed: str | None = None
             except (RuntimeError, MemoryError) as error:
                 failed = str(error)
