@@ -29,8 +29,7 @@ class Purpose(IntEnum):
     TASKS = 8
     BATCHES = 9
     DROPOUT = 10
-    MODULE = 11
-    PARTS = 12
+    PARTS = 11
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
