@@ -1,10 +1,10 @@
 """Local training of many clients: mmfl's engine against the plain PyTorch loop, side by side in one run.
 
 The plain loop is what one writes first: for each client a fresh module, the global weights loaded, an SGD optimiser,
-mini-batches in order, one client after another. Both train the same clients on the same data with the same number
-of steps; the engine's time includes drawing mini-batches and collecting updates.
+mini-batches in random order, one client after another. Both train the same clients on the same data for as many
+steps; the engine's time includes drawing mini-batches and collecting updates.
 
-    python benchmarks/engine.py [--repeats 5] [--device cpu|cuda] [--largest]
+    python benchmarks/engine.py [--repeats 5] [--device cpu|cuda]
 """
 
 import argparse

@@ -169,7 +169,7 @@ class Simulation:
             return
         try:
             train_cohort(Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self._place))
-        except (RuntimeError, NotImplementedError, ValueError, TypeError, MemoryError) as error:
+        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 self._give_up_vectorising(architecture, str(error))
 
