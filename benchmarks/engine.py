@@ -73,8 +73,8 @@ def plain_loop(
                 optimiser.step()
 
 
-def seconds(work: Callable[[], object], device: torch.device, least: float = 0.1) -> float:
-    """Seconds of one call, over as many calls as take `least` seconds: short work is not measured cold."""
+def seconds(work: Callable[[], object], device: torch.device, least: float = 1.0) -> float:
+    """Seconds of one call, over as many calls as take `least` seconds: rounds follow rounds, they do not start cold."""
     calls, begun = 0, time.perf_counter()
     while (spent := time.perf_counter() - begun) < least:
         work()

@@ -29,7 +29,9 @@ def steps_of(*clients: int, **options) -> dict[int, Steps]:
     seen = {}
     for job, client in enumerate(training.client):
         place = {row: n for n, row in enumerate(training.federation.shards[0].of(client))}
-        rows = [batches.single(step, job)[0][:, 0].int().tolist() for step in range(jobs.steps[job])]
+        rows = [
+            batches.examples(*batches.position(step, job))[0][:, 0].int().tolist() for step in range(jobs.steps[job])
+        ]
         seen[int(client)] = [[place[row] for row in batch] for batch in rows]
     return seen
 
@@ -83,7 +85,7 @@ def test_a_cohort_sees_what_its_clients_see_alone_and_weighs_nothing_else():
             x, y, share, length = batches.cohort(step, active)
             torch.testing.assert_close(share.sum(1), torch.ones(active))
             for job in range(active):
-                alone_x, alone_y = batches.single(step, job)
+                alone_x, alone_y = batches.examples(*batches.position(step, job))
                 assert torch.equal(x[job, : length[job]], alone_x)
                 assert torch.equal(y[job, : length[job]], alone_y)
                 assert (share[job, : length[job]] > 0).all()

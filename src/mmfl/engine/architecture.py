@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, PRODUCTS, RECURRENT, Operators
+from mmfl.engine.products import Factors, Product
 from mmfl.objectives import Objective
 from mmfl.task import Task
 
@@ -49,19 +50,33 @@ class Layout:
                 views.append(piece.view(*lead, *shape))
         return views
 
+    def pieces(self, *flat: Tensor) -> list[list[Tensor]]:
+        """The parameters' values [rows, piece] in each of some matrices [rows, parameters], in the order of `names`."""
+        return [[matrix[:, piece] for matrix in flat] for piece in self.slices]
+
     def parameters(self, flat: Tensor) -> tuple[Tensor, ...]:
         """Views that take part in differentiation, frozen parameters excepted."""
         views = self.views(flat.detach())
         return tuple(view.requires_grad_(train) for view, train in zip(views, self.trainable, strict=True))
 
-    def gradients(self, loss: Tensor, parameters: Sequence[Tensor]) -> list[tuple[slice, Tensor]]:
-        """The gradient of a loss, piece by piece: where in the vector, and the values [..., piece] there.
+    def gradients(
+        self, loss: Tensor, parameters: Sequence[Tensor], factors: Factors
+    ) -> list[tuple[int, list[Tensor | Product]]]:
+        """The gradient of a loss, parameter by parameter: which one, and what adds up to its values [jobs, piece].
 
-        Frozen parameters have no piece. A piece is the gradient as autograd left it, not a copy of it.
+        Frozen parameters have none. Values are as autograd left them, not a copy, or products of factors.
         """
         wanted = [n for n, train in enumerate(self.trainable) if train]
-        grads = torch.autograd.grad(loss, [parameters[n] for n in wanted], allow_unused=True, materialize_grads=True)
-        return [(self.slices[n], self._rows(grad, self.shapes[n])) for n, grad in zip(wanted, grads, strict=True)]
+        edges: list[Any] = [edge for _, _, edge in factors.calls]
+        grads = torch.autograd.grad(loss, [*edges, *(parameters[n] for n in wanted)], allow_unused=True)
+        parts: dict[int, list[Tensor | Product]] = {n: [] for n in wanted}
+        for n, product in factors.products(grads[: len(edges)]):
+            parts[n].append(product)
+        for n, grad in zip(wanted, grads[len(edges) :], strict=True):
+            if grad is not None or not parts[n]:
+                grad = torch.zeros_like(parameters[n]) if grad is None else grad
+                parts[n].append(torch.atleast_2d(self._rows(grad, self.shapes[n])))
+        return list(parts.items())
 
     @staticmethod
     def _rows(tensor: Tensor, shape: torch.Size) -> Tensor:
@@ -135,6 +150,11 @@ class Architecture:
     def label(self) -> str:
         """The tasks that share this architecture."""
         return "+".join(self.labels)
+
+    @property
+    def addressed(self) -> bool:
+        """Whether it may draw random numbers at an address of ours."""
+        return bool(ADDRESSED & self.operators)
 
     def copy(self) -> nn.Module:
         """A module of this structure for one thread's own use."""

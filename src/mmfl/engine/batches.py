@@ -165,11 +165,11 @@ class Batches:
         order = torch.argsort((segment << 40) | chance)
         return first, rows[(begin + place)[order]]
 
-    def position(self, step: int, jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where in `order` the batches of this step begin, and how long they are."""
+    def position(self, step: int | NDArray[np.int64], jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where in `order` the batches of this step (or of these steps of one job) begin, and how long they are."""
         size, batch = self.size[jobs], self.batch[jobs]
         epoch, within = np.divmod(step, self.per_epoch[jobs])
-        within *= batch
+        within = within * batch
         return self.first[jobs] + np.where(batch < size, epoch * size, 0) + within, np.minimum(batch, size - within)
 
     def cohort(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -190,10 +190,9 @@ class Batches:
             torch.from_numpy(length).to(self.device, non_blocking=True),
         )
 
-    def single(self, step: int, job: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of a step of one job."""
-        begin, length = self.position(step, job)
-        rows = self.order[int(begin) : int(begin + length)]
+    def examples(self, begin: int, length: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one batch."""
+        rows = self.order[begin : begin + length]
         return self.x.index_select(0, rows), self.y.index_select(0, rows)
 
     def key(self, step: int, jobs: slice | int) -> Tensor:

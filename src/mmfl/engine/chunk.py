@@ -1,6 +1,6 @@
 """Chunk: jobs that train at once, and all they need for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches, Jobs
-from mmfl.engine.memory import matrix
-from mmfl.local import LocalRule
+from mmfl.engine.products import Product
+from mmfl.local import SGD, LocalRule, LocalStep
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,7 +17,7 @@ class Chunk:
     """Jobs of one architecture and rule with their batches and weights.
 
     `weights` [jobs, parameters] are the jobs' own, trained in place and in the end replaced by the updates;
-    `starts[which]` are the weights they begin from.
+    `starts[which]` are the weights they begin from, `rates` [jobs, 1] their local step sizes.
     """
 
     architecture: Architecture
@@ -26,6 +26,7 @@ class Chunk:
     batches: Batches
     starts: Tensor
     which: Tensor
+    rates: Tensor
     weights: Tensor
 
     @classmethod
@@ -42,16 +43,28 @@ class Chunk:
         rows = torch.from_numpy(which).to(starts.device)
         batches = Batches(jobs, place, starts.device)
         if weights is None:
-            weights = matrix(len(jobs), starts.shape[1], starts.device)
-        return cls(architecture, rule, jobs, batches, starts, rows, weights)
+            weights = starts.new_empty(len(jobs), starts.shape[1])
+        rates = torch.from_numpy(jobs.learning_rates()).to(starts.device)[:, None]
+        return cls(architecture, rule, jobs, batches, starts, rows, rates, weights)
 
-    def begin(self, rows: slice) -> None:
-        """Puts the starting weights into the rows of some jobs."""
-        torch.index_select(self.starts, 0, self.which[rows], out=self.weights[rows])
-
-    def finish(self, rows: slice) -> None:
-        """Turns the trained weights of some jobs, in place, into updates: start minus end."""
-        if len(self.starts) == 1:
-            torch.sub(self.starts, self.weights[rows], out=self.weights[rows])
-        else:
-            self.weights[rows].neg_().add_(self.starts[self.which[rows]])
+    def descend(
+        self,
+        pieces: Sequence[Sequence[Tensor]],
+        rows: slice,
+        gradients: Iterable[tuple[int, Sequence[Tensor | Product]]],
+    ) -> None:
+        """A local step of some jobs, parameter by parameter; `pieces` are their weights and the starts of all."""
+        which, rates, plain = self.which[rows], self.rates[rows], type(self.rule) is SGD
+        for n, parts in gradients:
+            weights, starts = pieces[n]
+            if plain:  # takes the parts off one by one: a product is never multiplied out
+                for part in parts:
+                    if isinstance(part, Product):
+                        part.subtract(rates, weights)
+                    else:
+                        weights.addcmul_(part, rates, value=-1)
+            else:
+                dense = [part.dense() if isinstance(part, Product) else part for part in parts]
+                gradient = dense[0] if len(dense) == 1 else torch.stack(dense).sum(0)
+                direction = self.rule.direction(LocalStep(gradient, weights, starts, which))
+                weights.addcmul_(direction, rates, value=-1)

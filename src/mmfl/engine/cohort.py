@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from mmfl.engine.architecture import Architecture
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.operators import Operators
-from mmfl.local import LocalStep
+from mmfl.engine.products import Factors, Product
 from mmfl.objectives import per_example
 
 
@@ -23,50 +22,53 @@ def train_cohort(chunk: Chunk) -> Tensor:
     """
     jobs, device = chunk.jobs, chunk.weights.device
     steps = jobs.steps
-    rate = torch.from_numpy(jobs.learning_rates()).to(device)[:, None]
     seen = torch.zeros(len(jobs), device=device)
-    chunk.begin(slice(None))
-    cohort = _Cohort(chunk.architecture, device)
+    torch.index_select(chunk.starts, 0, chunk.which, out=chunk.weights)
+    cohort = _Cohort(chunk, device)
     for step in range(int(steps[0])):
         active = int(np.searchsorted(-steps, -step))
         x, y, share, length = chunk.batches.cohort(step, active)
-        key = [chunk.batches.key(step, slice(0, active))] if cohort.operators else []
+        key = [chunk.batches.key(step, slice(0, active))] if chunk.architecture.addressed else []
         loss, gradients = cohort.differentiate(chunk.weights[:active], (x, *key), y, share)
-        for piece, gradient in gradients:
-            weights = chunk.weights[:active, piece]
-            local = LocalStep(gradient, weights, chunk.starts[:, piece], chunk.which[:active])
-            weights.addcmul_(chunk.rule.direction(local), rate[:active], value=-1)
+        rows = slice(0, active)
+        chunk.descend(chunk.architecture.layout.pieces(chunk.weights[rows], chunk.starts), rows, gradients)
         seen[:active] += loss * length
     chunk.architecture.bare.clear()
-    chunk.finish(slice(None))
+    if len(chunk.starts) == 1:
+        torch.sub(chunk.starts, chunk.weights, out=chunk.weights)
+    else:
+        chunk.weights.neg_().add_(chunk.starts[chunk.which])
     return seen
 
 
 class _Cohort:
     """One module structure applied to many jobs at once, each with its own weights."""
 
-    def __init__(self, architecture: Architecture, device: torch.device):
-        self.architecture = architecture
-        substitutes = architecture.cohort_operators(device)
+    def __init__(self, chunk: Chunk, device: torch.device):
+        self.architecture = chunk.architecture
+        substitutes = chunk.architecture.cohort_operators(device)
         self.operators = Operators(substitutes) if substitutes else None
         self.outputs = vmap(self._outputs, randomness="error")
 
     def _outputs(self, parameters: tuple[Tensor, ...], x: Tensor, *key: Tensor) -> Tensor:
-        if self.operators:
+        if self.operators and key:
             self.operators.begin(*key)
         return self.architecture.bare(parameters, x)
 
     def differentiate(
         self, weights: Tensor, inputs: Sequence[Tensor], y: Tensor, share: Tensor
-    ) -> tuple[Tensor, list[tuple[slice, Tensor]]]:
+    ) -> tuple[Tensor, list[tuple[int, list[Tensor | Product]]]]:
         """Mean batch losses [jobs] and their gradients, piece by piece, [jobs, piece].
 
         Only the module is batched over jobs: a loss has one value per example, whoever the example belongs to.
         """
         layout = self.architecture.layout
         parameters = layout.parameters(weights)
+        factors = Factors(parameters)
+        if self.operators:
+            self.operators.factors = factors
         with self.operators or nullcontext():
             outputs = self.outputs(parameters, *inputs)
             losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1))).view(share.shape)
         loss = (losses * share).sum(1)
-        return loss.detach(), layout.gradients(loss.sum(), parameters)
+        return loss.detach(), layout.gradients(loss.sum(), parameters, factors)

@@ -1,5 +1,7 @@
 """How many jobs fit at once, and what to do when they did not."""
 
+import sys
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -38,12 +40,24 @@ class Chunks:
         return int(0.8 * (free + cached))
 
 
-def matrix(rows: int, columns: int, device: torch.device) -> Tensor:
-    """An uninitialised float matrix. On a CPU numpy allocates it: unlike torch, it asks for huge pages, and touching a
-    hundred megabytes of fresh memory page by small page takes longer than a local step."""
-    if device.type == "cpu":
-        return torch.from_numpy(np.empty((rows, columns), dtype=np.float32))
-    return torch.empty(rows, columns, device=device)
+class Space:
+    """Room for matrices of updates. On a CPU it is used again as soon as nobody holds a tensor over it, because fresh
+    memory is zeroed by the system page by page, which takes longer than a local step; a GPU's allocator does the same.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._spare = np.empty(0, dtype=np.float32)
+
+    def matrix(self, rows: int, columns: int) -> Tensor:
+        """An uninitialised float matrix."""
+        if self.device.type != "cpu":
+            return torch.empty(rows, columns, device=self.device)
+        held = sys.getrefcount(self._spare) > 2
+        if held or not rows * columns <= self._spare.size <= 4 * rows * columns:
+            # numpy, unlike torch, asks for huge pages
+            self._spare = np.empty(rows * columns, dtype=np.float32)
+        return torch.from_numpy(self._spare[: rows * columns].reshape(rows, columns))
 
 
 def forward_chunk(architecture: Architecture, device: torch.device) -> int:

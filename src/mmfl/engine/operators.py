@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from mmfl.engine.products import Convolution, Factors, Linear
 from mmfl.randomness import uniform
 
 
@@ -27,6 +28,7 @@ class Operators(TorchFunctionMode):
         self.seen: set[str] = set()
         self.key = torch.zeros((), dtype=torch.int64)
         self.calls = 0
+        self.factors: Factors | None = None
 
     def begin(self, key: Tensor) -> None:
         """Starts the forward pass of a step."""
@@ -77,7 +79,9 @@ class Operators(TorchFunctionMode):
         return Convolution.apply(input, weight, bias, _pair(stride), _pair(padding))  # type: ignore[no-untyped-call]
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        return Linear.apply(input, weight, bias) if input.dim() > 1 else NotImplemented  # type: ignore[no-untyped-call]
+        if input.dim() < 2 or self.factors is None:
+            return NotImplemented
+        return Linear.apply(input, weight, bias, self.factors)  # type: ignore[no-untyped-call]
 
     def _group_norm(
         self, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
@@ -146,7 +150,6 @@ _SUBSTITUTED: dict[Callable[..., Any], str] = {
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
 }
-_KEPT_PATCHES = 2 << 30  # bytes
 RECURRENT = frozenset({"lstm"})
 BATCH_NORM = frozenset({"batch_norm"})
 PRODUCTS = frozenset({"conv2d", "linear"})  # those that are faster as plain batched matrix products on a GPU
@@ -192,148 +195,3 @@ def _lstm_pass(
         h = torch.sigmoid(o) * torch.tanh(c)
         states.append(h)
     return torch.stack(states[::-1] if backwards else states, 1), h, c
-
-
-class Convolution(torch.autograd.Function):
-    """A convolution whose vmap over clients is one batched matrix product, not a grouped convolution.
-
-    Grouped kernels are slow with many groups of few channels, which is what a cohort of clients makes of them.
-    """
-
-    @staticmethod
-    def forward(
-        input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
-    ) -> Tensor:
-        """The plain convolution, outside of a cohort."""
-        return F.conv2d(input, weight, bias, stride, padding)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: only the vmapped form is differentiated."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """The cohort's form, with clients as a leading dimension of input, weight and bias."""
-        return CohortConvolution.apply(*_lead(info, in_dims, args[:3]), *args[3:]), 0  # type: ignore[no-untyped-call]
-
-
-class Linear(torch.autograd.Function):
-    """A linear layer whose vmap over clients leaves the gradient of the weights in their own layout.
-
-    Torch's own leaves it transposed, and turning a matrix per client takes longer than computing it.
-    """
-
-    @staticmethod
-    def forward(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The plain layer, outside of a cohort."""
-        return F.linear(input, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: only the vmapped form is differentiated."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """The cohort's form, with clients as a leading dimension of input, weight and bias."""
-        return CohortLinear.apply(*_lead(info, in_dims, args)), 0  # type: ignore[no-untyped-call]
-
-
-def _lead(info: Any, in_dims: Any, tensors: Any) -> list[Tensor | None]:
-    """Tensors with the clients' dimension first; those without one are the same for all clients."""
-    return [
-        None if t is None else t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in zip(tensors, in_dims, strict=False)
-    ]
-
-
-class CohortLinear(torch.autograd.Function):
-    """Inputs [C, ..., inputs] times a weight per client [C, outputs, inputs], plus a bias [C, outputs]."""
-
-    @staticmethod
-    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """One batched matrix product."""
-        rows = input.reshape(len(input), -1, input.shape[-1])
-        ctx.save_for_backward(rows, weight)
-        ctx.shape, ctx.biased = input.shape, bias is not None
-        kernel = weight.transpose(1, 2)
-        product = torch.bmm(rows, kernel) if bias is None else torch.baddbmm(bias[:, None], rows, kernel)
-        return product.view(*input.shape[:-1], weight.shape[1])
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Gradients of input (where asked for), weight and bias."""
-        rows, weight = ctx.saved_tensors
-        grad = grads[0].reshape(len(rows), -1, weight.shape[1])
-        grad_input = torch.bmm(grad, weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        grad_weight = torch.bmm(grad.transpose(1, 2), rows) if ctx.needs_input_grad[1] else None
-        return grad_input, grad_weight, grad.sum(1) if ctx.biased and ctx.needs_input_grad[2] else None
-
-
-class CohortConvolution(torch.autograd.Function):
-    """Convolution of input [C, n, channels, h, w] with a weight per client [C, out, channels, kh, kw].
-
-    Images are laid out as patches, channels last, so that forward and both gradients are batched matrix products.
-    Patches take kh * kw times the memory of the input: large ones are not kept but made anew for the backward pass.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: tuple[int, int],
-        padding: tuple[int, int],
-    ) -> Tensor:
-        """Patches times weights."""
-        patches, (height, width) = _patches(input, weight.shape[-2:], stride, padding)
-        ctx.save_for_backward(input, weight)
-        ctx.stride, ctx.padding, ctx.biased = stride, padding, bias is not None
-        ctx.patches = patches if patches.nbytes <= _KEPT_PATCHES else None
-        kernel = _rows(weight).transpose(1, 2)
-        product = torch.bmm(patches, kernel) if bias is None else torch.baddbmm(bias[:, None], patches, kernel)
-        return product.view(*input.shape[:2], height, width, weight.shape[1]).movedim(-1, 2)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Gradients of input (where asked for), weight and bias."""
-        input, weight = ctx.saved_tensors
-        clients, out, channels, kh, kw = weight.shape
-        height, width = grads[0].shape[-2:]
-        grad = grads[0].movedim(2, -1).reshape(clients, -1, out)
-        grad_input = grad_weight = grad_bias = None
-        if ctx.needs_input_grad[1]:
-            patches = ctx.patches
-            if patches is None:
-                patches, _ = _patches(input, (kh, kw), ctx.stride, ctx.padding)
-            grad_weight = torch.bmm(grad.transpose(1, 2), patches).view(clients, out, kh, kw, channels).movedim(-1, 2)
-        if ctx.biased and ctx.needs_input_grad[2]:
-            grad_bias = grad.sum(1)
-        if ctx.needs_input_grad[0]:
-            pieces = torch.bmm(grad, _rows(weight)).view(*input.shape[:2], height, width, kh, kw, channels)
-            (sh, sw), (ph, pw) = ctx.stride, ctx.padding
-            h, w = input.shape[-2:]
-            padded = grad.new_zeros(*input.shape[:2], h + 2 * ph, w + 2 * pw, channels)
-            for a in range(kh):
-                for b in range(kw):
-                    padded[:, :, a : a + sh * height : sh, b : b + sw * width : sw] += pieces[..., a, b, :]
-            grad_input = padded[:, :, ph : ph + h, pw : pw + w].movedim(-1, 2)
-        return grad_input, grad_weight, grad_bias, None, None
-
-
-def _rows(weight: Tensor) -> Tensor:
-    """Weights [C, out, channels, kh, kw] as [C, out, kh * kw * channels], in the order of patches."""
-    return weight.movedim(2, -1).flatten(2)
-
-
-def _patches(
-    input: Tensor, kernel: Sequence[int], stride: tuple[int, int], padding: tuple[int, int]
-) -> tuple[Tensor, tuple[int, int]]:
-    """Input [C, n, channels, h, w] as patches [C, n * height * width, kh * kw * channels]."""
-    x = input.movedim(2, -1)
-    if padding != (0, 0):
-        x = F.pad(x, (0, 0, padding[1], padding[1], padding[0], padding[0]))
-    windows = x.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1])
-    height, width = windows.shape[2:4]
-    patches = windows.permute(0, 1, 2, 3, 5, 6, 4).reshape(len(x), -1, kernel[0] * kernel[1] * x.shape[-1])
-    return patches, (height, width)

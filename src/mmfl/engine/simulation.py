@@ -19,7 +19,7 @@ from mmfl.engine.batches import Jobs
 from mmfl.engine.choices import Choices
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.cohort import train_cohort
-from mmfl.engine.memory import Chunks, forward_chunk, is_out_of_memory, matrix
+from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory
 from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.sequential import train_sequential
 from mmfl.errors import UserError, nearest
@@ -47,6 +47,7 @@ class Simulation:
         self.mode = mode
         self.choices = Choices()
         self.chunks = Chunks(self.device)
+        self.space = Space(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
         self._placed: dict[int, tuple[Tensor, Tensor]] = {}
@@ -95,7 +96,7 @@ class Simulation:
     def _train_jobs(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> list[Trained]:
         """Bucket after bucket, each into its rows of one matrix of updates."""
         buckets = jobs.buckets(exact=architecture.coupled)
-        flat = matrix(len(jobs), architecture.length, self.device)
+        flat = self.space.matrix(len(jobs), architecture.length)
         loss = np.empty(len(jobs))
         begin = 0
         for bucket in buckets:
