@@ -22,13 +22,17 @@ _FORMAT = "mmfl checkpoint 1"
 
 
 def pack(state: Any, arrays: dict[str, Tensor], name: str = "state") -> Any:
-    """The state as JSON values, with every array moved to `arrays` under the path of its field."""
+    """The state as JSON values, with every array moved to `arrays` under the path of its field.
+
+    A dataclass with a method `saved` is packed as what that returns.
+    """
     if isinstance(state, Tensor | np.ndarray):
         kind = "tensor" if isinstance(state, Tensor) else "array"
         tensor = state if isinstance(state, Tensor) else torch.from_numpy(state)
         arrays[name] = tensor.detach().cpu().contiguous()
         return {f"${kind}": name}
     if is_dataclass(state) and not isinstance(state, type):
+        state = state.saved() if hasattr(state, "saved") else state
         return {f.name: pack(getattr(state, f.name), arrays, f"{name}.{f.name}") for f in fields(state)}
     if isinstance(state, dict):
         return {str(key): pack(value, arrays, f"{name}.{key}") for key, value in state.items()}
@@ -44,14 +48,18 @@ def pack(state: Any, arrays: dict[str, Tensor], name: str = "state") -> Any:
 
 
 def unpack(packed: Any, like: Any, arrays: dict[str, Tensor]) -> Any:
-    """The state again; `like`, a state of the same kind, gives the dataclasses and the devices."""
+    """The state again; `like`, a state of the same kind, gives the dataclasses and the devices.
+
+    A dataclass with a method `adopt` is what that makes of the restored one.
+    """
     if isinstance(packed, dict) and set(packed) == {"$tensor"}:
         tensor = arrays[packed["$tensor"]]
         return tensor.to(like.device) if isinstance(like, Tensor) else tensor
     if isinstance(packed, dict) and set(packed) == {"$array"}:
         return arrays[packed["$array"]].numpy()
     if is_dataclass(like) and not isinstance(like, type):
-        return type(like)(**{f.name: unpack(packed[f.name], getattr(like, f.name), arrays) for f in fields(like)})
+        restored = type(like)(**{f.name: unpack(packed[f.name], getattr(like, f.name), arrays) for f in fields(like)})
+        return like.adopt(restored) if hasattr(like, "adopt") else restored
     if isinstance(packed, dict):
         return {
             key: unpack(value, like.get(key) if isinstance(like, dict) else None, arrays)

@@ -20,6 +20,7 @@ from mmfl.models import MODELS
 from mmfl.objectives import LOSSES, METRICS
 from mmfl.partition import PARTITIONS, SIZES, Partition
 from mmfl.registry import build, call, find, read_spec
+from mmfl.schedules import SCHEDULES
 from mmfl.task import Task
 
 Spec = str | dict[str, Any]
@@ -36,9 +37,9 @@ class TaskConfig(_Section):
     name: str
     data: Spec
     model: Spec
-    lr: float = 0.1
+    lr: float | dict[str, Any] = 0.1
     epochs: int = 1
-    batch_size: int | None = None
+    batch_size: int | dict[str, Any] | None = None
     loss: str = "cross_entropy"
     metric: str = "accuracy"
     partition: Spec | None = None
@@ -52,9 +53,9 @@ class TaskConfig(_Section):
             self.name,
             partial(factory, **options),
             data,
-            lr=self.lr,
+            lr=_scheduled(self.lr),
             epochs=self.epochs,
-            batch_size=self.batch_size,
+            batch_size=_scheduled(self.batch_size),
             loss=find("loss", self.loss, LOSSES),
             metric=find("metric", self.metric, METRICS),
         )
@@ -69,6 +70,7 @@ class FederationConfig(_Section):
     lacks: float = 0.0
     arrivals: list[int] | None = None
     task_arrivals: dict[str, int] = Field(default_factory=dict)
+    departures: list[int] | None = None
     availability: Spec = "always"
     seed: int | None = None
 
@@ -138,6 +140,7 @@ class Config(_Section):
             lacks=given.lacks,
             arrivals=given.arrivals,
             task_arrivals=given.task_arrivals,
+            departures=given.departures,
             availability=build("availability", given.availability, AVAILABILITIES),
             seed=seed if given.seed is None else given.seed,
         )
@@ -145,6 +148,11 @@ class Config(_Section):
     def plain(self) -> dict[str, Any]:
         """The configuration as TOML can hold it."""
         return self.model_dump(exclude_none=True)
+
+
+def _scheduled(value: Any) -> Any:
+    """A number, or the schedule that a table names."""
+    return build("schedule", value, SCHEDULES) if isinstance(value, Mapping) else value
 
 
 def _partition(spec: Spec) -> Partition:

@@ -67,23 +67,32 @@ class Cost:
 
 
 def round_cost(
-    allocation: Allocation, evaluated: NDArray[np.bool_] | None, lengths: Sequence[int], stored: Any
+    allocation: Allocation,
+    evaluated: NDArray[np.bool_] | None,
+    trained: NDArray[np.bool_] | None,
+    lengths: Sequence[int],
+    stored: Any,
+    downloads: int = 1,
 ) -> Cost:
-    """Counts of a round; `evaluated` [clients, tasks] marks the pairs whose loss the method asked for.
+    """Counts of a round; `evaluated` and `trained` [clients, tasks] mark the pairs whose loss the method asked for and
+    those that trained before anyone was drawn (None: nobody).
 
-    Weights travel to every client that trains or evaluates, updates back from every training, a number per loss.
+    Weights (and what else the local rule needs: `downloads` vectors in all) travel to every client that trains or
+    evaluates, updates back from those that were drawn, a number per loss and per norm.
     """
     bytes_of = 4 * np.asarray(lengths)
-    trained = np.bincount(allocation.task, minlength=len(lengths))
-    needs_weights = np.zeros(allocation.probabilities.shape, dtype=bool) if evaluated is None else evaluated.copy()
-    needs_weights[allocation.client, allocation.task] = True
+    drawn = np.zeros(allocation.probabilities.shape, dtype=bool)
+    drawn[allocation.client, allocation.task] = True
+    trains = drawn if trained is None else drawn | trained
+    reached = trains if evaluated is None else trains | evaluated
     passes = 0 if evaluated is None else int(evaluated.sum())
+    norms = 0 if trained is None else int(trained.sum())
     return Cost(
-        trainings=len(allocation),
+        trainings=int(trains.sum()),
         processors=int(allocation.count.sum()),
         forward_passes=passes,
-        bytes_up=int(trained @ bytes_of) + 4 * passes,
-        bytes_down=int(needs_weights.sum(0) @ bytes_of),
+        bytes_up=int(drawn.sum(0) @ bytes_of) + 4 * (passes + norms),
+        bytes_down=int((reached.sum(0) + (downloads - 1) * trains.sum(0)) @ bytes_of),
         stored_bytes=memory_of(stored),
     )
 
@@ -121,7 +130,7 @@ def update_variance(view: RoundView, allocation: Allocation, updates: Updates) -
     if len(updates) < int(able.sum()):
         return None
     norms = np.zeros(len(able))
-    norms[updates.client] = updates.flat.norm(dim=1).double().cpu().numpy()
+    norms[updates.client] = updates.norms()
     return _variance(view, allocation, updates.task, norms)
 
 

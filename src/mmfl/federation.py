@@ -63,6 +63,17 @@ class RoundView:
         """The same view with measured signals added."""
         return replace(self, signals={**self.signals, **signals})
 
+    def only(self, tasks: NDArray[np.bool_]) -> "RoundView":
+        """The same round with nothing but the marked tasks [tasks]; the budget stays, a client's capacity is at most
+        the number of tasks left to it."""
+        sizes = np.where(tasks, self.sizes, 0)
+        return replace(
+            self,
+            sizes=sizes,
+            share=np.where(tasks, self.share, 0.0),
+            capacity=np.minimum(self.capacity, (sizes > 0).sum(1)),
+        )
+
     def uniform(self, purpose: Purpose, columns: int = 1) -> NDArray[np.float64]:
         """Random numbers of this round in [0, 1), [clients, columns], each addressed by its client."""
         return clients_uniform(len(self.sizes), self.seed, purpose, self.round, columns=columns)
@@ -76,7 +87,8 @@ class Federation:
     - `capacity` B_i: tasks a client can train in a round: a number, one per client, a short list repeated over the
       clients, "all" (every task it has) or "mixed" (a quarter all, half of them half, a quarter one).
     - `lacks`: who cannot train what: a share of clients that lack one random task, or a table [clients, tasks].
-    - `arrivals`, `task_arrivals`: the round from which a client or a task takes part (1 by default).
+    - `arrivals`, `task_arrivals`: the round from which a client or a task takes part (1 by default); `departures`: the
+      round from which a client is gone for good (0: never).
     - `seed` fixes partition, capacities and missing tasks; a run has a seed of its own.
 
     >>> from mmfl import data, models
@@ -95,6 +107,7 @@ class Federation:
         lacks: float | ArrayLike = 0.0,
         arrivals: Sequence[int] | None = None,
         task_arrivals: Mapping[str, int] | None = None,
+        departures: Sequence[int] | None = None,
         availability: Availability | None = None,
         seed: int = 0,
     ):
@@ -113,12 +126,14 @@ class Federation:
         self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
         self._check_sizes()
         self.capacity: NDArray[np.int64] = self._capacity(capacity)
-        self.arrivals = self._arrivals(arrivals)
+        self.arrivals = self._rounds("arrivals", arrivals, 1)
+        self.departures = self._rounds("departures", departures, 0)
         self.task_arrivals = self._task_arrivals(task_arrivals)
 
     def view(self, round: int, *, rate: float, seed: int) -> RoundView:
         """What the server knows at the start of a round; shares and budget are those of who is there."""
-        here = (self.arrivals <= round) & self.availability.available(round, self.clients, seed)
+        staying = (self.departures == 0) | (round < self.departures)
+        here = (self.arrivals <= round) & staying & self.availability.available(round, self.clients, seed)
         sizes = np.where(here[:, None] & (self.task_arrivals <= round), self.sizes, 0)
         share = sizes / np.maximum(sizes.sum(0), 1)
         capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
@@ -235,12 +250,15 @@ class Federation:
             )
         return per_client
 
-    def _arrivals(self, arrivals: Sequence[int] | None) -> NDArray[np.int64]:
-        if arrivals is None:
-            return np.ones(self.clients, dtype=np.int64)
-        if len(arrivals) != self.clients:
-            raise UserError(f"federation: {len(arrivals)} arrivals for {self.clients} clients.")
-        return np.asarray(arrivals, dtype=np.int64)
+    def _rounds(self, name: str, rounds: Sequence[int] | None, default: int) -> NDArray[np.int64]:
+        if rounds is None:
+            return np.full(self.clients, default, dtype=np.int64)
+        if len(rounds) != self.clients:
+            raise UserError(f"federation: {len(rounds)} {name} for {self.clients} clients.")
+        given = np.asarray(rounds, dtype=np.int64)
+        if (given < 0).any():
+            raise UserError(f"federation: {name} has {int(given.min())}; expected rounds, which begin at 1.")
+        return given
 
     def _task_arrivals(self, arrivals: Mapping[str, int] | None) -> NDArray[np.int64]:
         rounds = np.ones(len(self.tasks), dtype=np.int64)

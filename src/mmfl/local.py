@@ -4,11 +4,20 @@ Rules work on flat rows, [jobs, piece], so that one line serves a single client 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.errors import UserError
+from mmfl.stored import Keep, Stored
+
+if TYPE_CHECKING:
+    from mmfl.federation import RoundView
+    from mmfl.updates import Updates
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +31,7 @@ class LocalStep:
     weights: Tensor
     starts: Tensor
     which: Tensor
+    correction: Tensor | None = None
 
     @property
     def start(self) -> Tensor:
@@ -30,12 +40,30 @@ class LocalStep:
 
 
 class LocalRule:
-    """The direction of a local step; rules that compare equal share a cohort (make them frozen dataclasses)."""
+    """The direction of a local step; rules that compare equal share a cohort (make them frozen dataclasses).
+
+    A rule with a memory, per task, makes it in `start` and renews it in `observe`; from it comes the `correction` that
+    a client adds to every gradient of the round. `downloads` counts the vectors a client needs to begin.
+    """
+
+    downloads: int = 1
 
     def direction(self, step: LocalStep) -> Tensor:
         """What the step subtracts, before it is scaled by the learning rate, [jobs, piece]: number by number, since a
         piece is only part of the parameters."""
         raise TypeError(f"{type(self).__name__} does not say where to step.")
+
+    def start(self, clients: int, weights: Tensor) -> Any:
+        """The memory of one task before the first round."""
+        return None
+
+    def correction(self, client: NDArray[np.int64], state: Any) -> Tensor | None:
+        """What these clients add to every gradient of the round, [clients, parameters]."""
+        return None
+
+    def observe(self, updates: "Updates", rate: float, view: "RoundView", state: Any) -> Any:
+        """The memory after the round's training with learning rate `rate`."""
+        return state
 
 
 @dataclass(frozen=True)
@@ -62,4 +90,45 @@ class Prox(LocalRule):
         return step.gradient + self.mu * (step.weights - step.start)
 
 
-LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {"sgd": SGD, "prox": Prox}
+@dataclass
+class Controls:
+    """SCAFFOLD's memory of a task: the server's control variate c, and c_i of every client that ever trained it."""
+
+    server: Tensor
+    client: Stored
+
+
+@dataclass(frozen=True)
+class Scaffold(LocalRule):
+    """SCAFFOLD: control variates take the drift of its own data out of a client's steps (Karimireddy et al. 2020)."""
+
+    keep: Keep = field(default_factory=Keep)
+    downloads = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", Keep.of(self.keep))
+
+    def direction(self, step: LocalStep) -> Tensor:
+        """g - c_i + c."""
+        return step.gradient if step.correction is None else step.gradient + step.correction
+
+    def start(self, clients: int, weights: Tensor) -> Controls:
+        """All control variates are zero."""
+        return Controls(torch.zeros_like(weights), self.keep.start(clients, weights))
+
+    def correction(self, client: NDArray[np.int64], state: Controls) -> Tensor:
+        """c - c_i."""
+        return state.server - state.client.rows(client)
+
+    def observe(self, updates: "Updates", rate: float, view: "RoundView", state: Controls) -> Controls:
+        """c_i+ = c_i - c + G / (K lr) with K local steps; c moves by the changes, over all who have the task."""
+        if not len(updates):
+            return state
+        steps = torch.from_numpy(updates.steps).to(updates.flat)[:, None]
+        before = state.client.rows(updates.client)
+        after = state.client.put(updates.client, before - state.server + updates.flat / (steps * rate))
+        server = state.server + (after - before).sum(0) / int(view.able[:, updates.task].sum())
+        return Controls(server, state.client)
+
+
+LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {"sgd": SGD, "prox": Prox, "scaffold": Scaffold}

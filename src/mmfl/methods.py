@@ -1,23 +1,44 @@
 """The table of named methods: each an allocation x a local rule x an aggregation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mmfl.aggregation import AGGREGATIONS, AggregationRule, Average, Unbiased
+from mmfl.aggregation import (
+    AGGREGATIONS,
+    MIFA,
+    AggregationRule,
+    Average,
+    FedStale,
+    FedVARP,
+    StaleVR,
+    StaleVRE,
+    Unbiased,
+)
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
+    Fair,
+    FixedSplit,
     Full,
+    Groups,
     LossVariance,
+    Pareto,
     RandomClients,
     RandomProcessors,
     RandomSplit,
+    Ranklist,
+    ResidualVariance,
     RotatingSplit,
+    RoundRobinTasks,
+    SequentialTasks,
+    UpdateVariance,
+    WarmUp,
 )
 from mmfl.errors import UserError, nearest
-from mmfl.local import LOCAL_RULES, SGD, LocalRule
-from mmfl.registry import build, find
+from mmfl.local import LOCAL_RULES, SGD, LocalRule, Scaffold
+from mmfl.registry import build, call, find
+from mmfl.stored import Keep
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,53 +57,178 @@ class Method:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table: how to make the method, where it is from, and what it asks of the clients."""
+    """A row of the table: how to make the method, where it is from, and what it asks of clients and server.
 
-    make: Callable[[], Method]
+    `make` takes the method's options by keyword and returns allocation, aggregation and, where it is not SGD, the
+    local rule.
+    """
+
+    make: Callable[..., tuple[AllocationRule, AggregationRule] | tuple[AllocationRule, AggregationRule, LocalRule]]
     summary: str
     paper: str
     trains: str = "drawn"
     evaluates: str = "none"
+    stores: str = "nothing"
 
 
 _MFA = "Bhuyan, Moharir & Joshi 2022"
 _UCB = "Bhuyan & Moharir 2022"
 _LVR = "Zhang et al. 2025"
+_GVR = "Zhang et al. 2024"
+_GROUP = "Zhang, Li & Joe-Wong 2024"
+_UPDATES = "an update per pair seen"
+
+
+def _warmed(rule: AllocationRule, warm_up: bool) -> AllocationRule:
+    return WarmUp(rule) if warm_up else rule
+
 
 METHODS: dict[str, Entry] = {
+    "fedavg": Entry(
+        lambda rounds=100: (SequentialTasks(RandomClients(), rounds), Average()),
+        "one task after another, each alone for so many rounds",
+        "McMahan et al. 2017",
+    ),
     "multi-fedavg": Entry(
-        lambda: Method("multi-fedavg", RandomClients(), Average()),
+        lambda warm_up=False: (_warmed(RandomClients(), warm_up), Average()),
         "random clients, one random task each",
         _UCB,
     ),
+    "ranklist-multi-ucb": Entry(
+        lambda gamma=0.99, warm_up=True: (_warmed(Ranklist(gamma), warm_up), Average()),
+        "tasks in turn pick the client of highest bandit index",
+        _UCB,
+        trains="all in round 1, then drawn",
+    ),
+    "pareto-multi-ucb": Entry(
+        lambda gamma=0.99, fill=False, warm_up=True: (_warmed(Pareto(gamma, fill), warm_up), Average()),
+        "clients whose bandit indices no other client beats",
+        _UCB,
+        trains="all in round 1, then drawn",
+    ),
     "mfa-rand": Entry(
-        lambda: Method("mfa-rand", RandomSplit(), Average()),
+        lambda: (RandomSplit(), Average()),
         "a new random split over the tasks every round",
         _MFA,
     ),
     "mfa-rr": Entry(
-        lambda: Method("mfa-rr", RotatingSplit(), Average()),
+        lambda: (RotatingSplit(), Average()),
         "a split rotates over the tasks, redrawn each frame",
         _MFA,
     ),
     "fedcluster": Entry(
-        lambda: Method("fedcluster", RotatingSplit(redraw=False), Average()),
+        lambda: (FixedSplit(), Average()),
         "one split for ever, rotating over the tasks",
         "Chen et al. 2020",
     ),
     "random": Entry(
-        lambda: Method("random", RandomProcessors(), Unbiased()),
+        lambda draw="independent": (RandomProcessors(draw), Unbiased()),
         "every processor equally likely, unbiased step",
         _LVR,
     ),
+    "mmfl-gvr": Entry(
+        lambda **options: (UpdateVariance(**options), Unbiased()),
+        "probabilities that minimise the variance of the sampled update",
+        _GVR,
+        trains="all",
+    ),
+    "mmfl-gvr-star": Entry(
+        lambda keep=None, **options: (UpdateVariance(**options), FedVARP(keep)),
+        "GVR with last updates for those not drawn",
+        _GVR,
+        trains="all",
+        stores=_UPDATES,
+    ),
     "mmfl-lvr": Entry(
-        lambda: Method("mmfl-lvr", LossVariance(), Unbiased()),
+        lambda **options: (LossVariance(**options), Unbiased()),
         "probabilities that minimise the variance of the sampled loss",
         _LVR,
         evaluates="all",
     ),
+    "mmfl-stalevr": Entry(
+        lambda keep=None, **options: (LossVariance(**options), StaleVR(keep)),
+        "LVR, and last updates weighted as they explain the new ones",
+        _LVR,
+        trains="all",
+        evaluates="all",
+        stores=_UPDATES,
+    ),
+    "stalevr-opt": Entry(
+        lambda keep=None, **options: (ResidualVariance(**options), StaleVR(keep)),
+        "StaleVR, sampled by what last updates do not explain",
+        "this project",
+        trains="all",
+        stores=_UPDATES,
+    ),
+    "mmfl-stalevre": Entry(
+        lambda keep=None, **options: (LossVariance(**options), StaleVRE(keep)),
+        "StaleVR with estimated weights: only the drawn train",
+        _LVR,
+        evaluates="all",
+        stores=_UPDATES,
+    ),
+    "lvr-systematic": Entry(
+        lambda **options: (LossVariance(draw="systematic", **options), Unbiased()),
+        "LVR with an exact number of trainings a round",
+        "this project",
+        evaluates="all",
+    ),
+    "stalevre-systematic": Entry(
+        lambda keep=None, **options: (LossVariance(draw="systematic", **options), StaleVRE(keep)),
+        "StaleVRE with an exact number of trainings a round",
+        "this project",
+        evaluates="all",
+        stores=_UPDATES,
+    ),
+    "fedvarp": Entry(
+        lambda keep=None, draw="independent": (RandomProcessors(draw), FedVARP(keep)),
+        "last updates stand in for those not drawn",
+        "Jhunjhunwala et al. 2022",
+        stores=_UPDATES,
+    ),
+    "fedstale": Entry(
+        lambda beta=0.5, keep=None, draw="independent": (RandomProcessors(draw), FedStale(beta, keep)),
+        "last updates stand in with weight beta",
+        "Rodio & Neglia 2024",
+        stores=_UPDATES,
+    ),
+    "mifa": Entry(
+        lambda keep=None, draw="independent": (RandomProcessors(draw), MIFA(keep)),
+        "the mean of everyone's latest update",
+        "Gu et al. 2021",
+        stores=_UPDATES,
+    ),
+    "scaffold": Entry(
+        lambda keep=None, draw="independent": (RandomProcessors(draw), Unbiased(), Scaffold(Keep.of(keep))),
+        "control variates against the drift of local steps",
+        "Karimireddy et al. 2020",
+        stores="a control variate per pair seen",
+    ),
+    "roundrobin-gvr": Entry(
+        lambda **options: (RoundRobinTasks(UpdateVariance(**options)), Unbiased()),
+        "all the budget to one task a round, sampled by GVR",
+        _LVR,
+        trains="all, of one task",
+    ),
+    "mmfl-group": Entry(
+        lambda weighted=True, **options: (Groups(**options), Average(weighted)),
+        "clusters of clients with similar losses rotate over the tasks",
+        _GROUP,
+        evaluates="all, once a cycle",
+    ),
+    "mmfl-group-inconsistent": Entry(
+        lambda weighted=True, **options: (Groups(consistent=False, **options), Average(weighted)),
+        "as mmfl-group, clustered on one task at a time",
+        _GROUP,
+        evaluates="all, once a cycle",
+    ),
+    "fedfair": Entry(
+        lambda alpha=3.0, draw="independent": (Fair(alpha, draw), Average()),
+        "more clients for the tasks that do badly",
+        "Askin et al. 2024",
+    ),
     "full": Entry(
-        lambda: Method("full", Full(), Unbiased()),
+        lambda: (Full(), Unbiased()),
         "every client trains every task: the yardstick",
         _LVR,
         trains="all",
@@ -91,23 +237,24 @@ METHODS: dict[str, Entry] = {
 
 
 def make_method(method: str | Method | Mapping[str, Any]) -> Method:
-    """A method from its name, from a table of parts, or as it is.
+    """A method from its name, from its name and options, from a table of parts, or as it is.
 
     >>> make_method("mmfl-lvr").name
     'mmfl-lvr'
+    >>> make_method({"method": "fedstale", "beta": 0.2}).name
+    'fedstale(beta=0.2)'
     >>> make_method({"name": "mine", "allocation": "full", "aggregation": "average"}).name
     'mine'
     """
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
-        made = find("method", method, {name: entry.make for name, entry in METHODS.items()})
-        made = made() if callable(made) and not isinstance(made, Method) else made
-        if not isinstance(made, Method):
-            raise UserError(f"method '{method}' gives a {type(made).__name__}; expected an mmfl.Method.")
-        return made
+        return _named(method, {}, None)
     if not isinstance(method, Mapping):
         raise UserError(f"method is {method!r}; expected a name, a table of parts or an mmfl.Method.")
+    if "method" in method:
+        options = dict(method)
+        return _named(str(options.pop("method")), options, options.pop("name", None))
     parts = {"name", "allocation", "aggregation", "local"}
     unknown = next((key for key in method if key not in parts), None)
     if unknown is not None:
@@ -121,6 +268,19 @@ def make_method(method: str | Method | Mapping[str, Any]) -> Method:
         _part("aggregation", method["aggregation"], AGGREGATIONS, AggregationRule),
         _part("local", method.get("local", "sgd"), LOCAL_RULES, LocalRule),
     )
+
+
+def _named(method: str, options: Mapping[str, Any], name: str | None) -> Method:
+    """A method of the table with options, or what a dotted path makes."""
+    if method in METHODS:
+        parts = call("method", method, METHODS[method].make, options)
+        settings = ", ".join(f"{key}={value}" for key, value in options.items())
+        return Method(name or (f"{method}({settings})" if settings else method), *parts)
+    made = find("method", method, METHODS)
+    made = call("method", method, made, options) if callable(made) and not isinstance(made, Method) else made
+    if not isinstance(made, Method):
+        raise UserError(f"method '{method}' gives a {type(made).__name__}; expected an mmfl.Method.")
+    return made if name is None else replace(made, name=name)
 
 
 def _part(kind: str, spec: Any, known: Mapping[str, Callable[..., Any]], expected: type) -> Any:

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     BATCHES = 9
     DROPOUT = 10
     PARTS = 11
+    POINTS = 12
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64

@@ -30,8 +30,14 @@ def find(kind: str, name: str, known: Mapping[str, Any]) -> Any:
 
 
 def build(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Any:
-    """Calls what the spec names: `"name"`, or a table with `name` and options."""
+    """Calls what the spec names: `"name"`, or a table with `name` and options.
+
+    An option `inner`, or one that is itself a table with a `name`, is a part of the same kind, built first.
+    """
     name, options = read_spec(kind, spec)
+    for key, value in options.items():
+        if (key == "inner" and isinstance(value, str)) or (isinstance(value, Mapping) and "name" in value):
+            options[key] = build(kind, value, known)
     return call(kind, name, find(kind, name, known), options)
 
 

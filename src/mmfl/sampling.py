@@ -1,12 +1,17 @@
-"""Drawing who trains what from given probabilities."""
+"""Drawing who trains what from given probabilities.
 
+Every draw keeps the marginals, E[count] = capacity * p, so that whatever is unbiased under one is under all of them.
+"""
+
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
-from mmfl.randomness import Purpose
+from mmfl.randomness import Purpose, uniform
 
 
 class Draw(Protocol):
@@ -28,3 +33,48 @@ def independent(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[
         takes = (u < upper) & (u >= lower)
         count += takes & (processor < view.capacity)[:, None]
     return count
+
+
+def systematic(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
+    """Exactly the floor or the ceiling of the expected number of trainings: a budget that is a limit.
+
+    The cells (client, task), each as long as its expected count, lie on a line, a client's side by side, clients in
+    random order; the points u, u + 1, u + 2, ... fall on those that are drawn. A cell no longer than 1 is met at
+    most once and a client as often as its capacity at most, so no client trains one task twice if it can be helped.
+    """
+    order = np.argsort(view.uniform(Purpose.CLIENTS)[:, 0], kind="stable")
+    ends = np.cumsum((probabilities * view.capacity[:, None])[order])
+    total = ends[-1] if len(ends) else 0.0
+    whole = round(total)
+    if 0 < abs(total - whole) < 1e-9 * total:  # a whole budget stays one, whatever the rounding of the sum
+        ends = np.where(ends == total, whole, ends * (whole / total))
+    count = np.zeros(probabilities.shape, dtype=np.int64)
+    count[order] = _points(ends, float(uniform(view.seed, Purpose.POINTS, view.round))).reshape(count.shape)
+    return count
+
+
+def without_repeats(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
+    """Clients independently of each other, each a systematic draw of its own: no task twice where B p <= 1."""
+    return _points(np.cumsum(probabilities * view.capacity[:, None], axis=1), view.uniform(Purpose.TASKS))
+
+
+def _points(ends: NDArray[np.float64], first: float | NDArray[np.float64]) -> NDArray[np.int64]:
+    """How many of the points first, first + 1, ... lie in each cell of a line from 0, given the cells' ends."""
+    drawn: NDArray[np.int64] = np.diff(np.ceil(ends - first), axis=-1, prepend=0).astype(np.int64)
+    return drawn
+
+
+DRAWS: Mapping[str, Draw] = {
+    "independent": independent,
+    "systematic": systematic,
+    "without-repeats": without_repeats,
+}
+
+
+def draw_named(draw: str | Draw) -> Draw:
+    """A draw by its name in a configuration, or as it is."""
+    if callable(draw):
+        return draw
+    if draw not in DRAWS:
+        raise UserError(f"unknown draw '{draw}': {nearest(draw, DRAWS)}")
+    return DRAWS[draw]

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mmfl.data import Dataset
 from mmfl.errors import UserError
 from mmfl.objectives import Objective, accuracy, cross_entropy, finite, per_example
 from mmfl.randomness import Purpose, bits
-
-Schedule = Callable[[int], float]
+from mmfl.schedules import Schedule
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +21,8 @@ class Task:
 
     `model` is any function without arguments that makes an `nn.Module` (its class, most often). `loss` and `metric`
     map (outputs, targets) to one value per example; classification is the default. A client trains for `epochs`
-    passes in mini-batches of `batch_size` (None: its whole data at once) by SGD with step `lr`, a number or a
-    function of the round.
+    passes in mini-batches of `batch_size` (None: its whole data at once; a function of the round: that share of its
+    data) by SGD with step `lr`, a number or a function of the round.
 
     >>> from mmfl import data, models
     >>> Task("digits", model=models.LogisticRegression, data=data.digits(), lr=0.1, epochs=5).name
@@ -34,7 +34,7 @@ class Task:
     data: Dataset
     lr: float | Schedule = 0.1
     epochs: int = 1
-    batch_size: int | None = None
+    batch_size: int | Schedule | None = None
     loss: Objective = cross_entropy
     metric: Objective = accuracy
 
@@ -45,12 +45,21 @@ class Task:
             raise UserError(f"task '{self.name}': lr is {self.lr}; expected a positive number.")
         if not isinstance(self.epochs, int | np.integer) or self.epochs < 1:
             raise UserError(f"task '{self.name}': epochs is {self.epochs}; expected at least 1.")
-        if self.batch_size is not None and (not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1):
+        counted = not (self.batch_size is None or callable(self.batch_size))
+        if counted and (not isinstance(self.batch_size, int | np.integer) or self.batch_size < 1):
             raise UserError(f"task '{self.name}': batch_size is {self.batch_size}; expected at least 1.")
 
     def learning_rate(self, round: int) -> float:
         """The step size of local training in a round."""
         return float(self.lr(round)) if callable(self.lr) else float(self.lr)
+
+    def batches(self, round: int, size: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The batch sizes in a round of clients with so many examples."""
+        if self.batch_size is None:
+            return size
+        if callable(self.batch_size):
+            return np.minimum(np.maximum(np.ceil(self.batch_size(round) * size), 1).astype(np.int64), size)
+        return np.minimum(size, np.int64(self.batch_size))
 
     def build(self, seed: int = 0, task: int = 0) -> nn.Module:
         """A new module whose initial weights are a function of (seed, task) alone."""

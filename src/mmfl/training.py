@@ -1,8 +1,8 @@
 """The round loop: Algorithm 1 of Zhang et al. 2025, for one replica or many in lockstep."""
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mmfl.allocation import Allocation
 from mmfl.diagnostics import Tally, loss_variance, round_cost, step_size, update_variance
-from mmfl.engine import Engine, Evaluation, Training, Workload
+from mmfl.engine import Engine, Evaluation, Trained, Training, Workload
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.objectives import lower_is_better
@@ -28,6 +28,7 @@ class State:
     weights: list[Tensor]
     allocation: Any
     aggregation: list[Any]
+    local: list[Any]
     tally: Tally
 
 
@@ -51,6 +52,7 @@ class Replica:
             weights,
             method.allocation.start(clients, tasks),
             [method.aggregation.start(clients, w) for w in weights],
+            [method.local.start(clients, w) for w in weights],
             Tally.start(clients, tasks),
         )
         return cls(federation, method, seed, rate, state)
@@ -59,18 +61,87 @@ class Replica:
         """Who is there, how much data, what capacity."""
         return self.federation.view(round, rate=self.rate, seed=self.seed)
 
-    def allocate(self, view: RoundView) -> Allocation:
-        """Who trains what in this round."""
-        allocation, self.state.allocation = self.method.allocation.allocate(view, self.state.allocation)
-        return allocation
 
-    def aggregate(self, updates: Sequence[Updates], view: RoundView) -> None:
-        """The next global weights of every task."""
-        for s, received in enumerate(updates):
-            self.state.weights[s], self.state.aggregation[s] = self.method.aggregation.aggregate(
-                self.state.weights[s], received, view, self.state.aggregation[s]
+@dataclass(eq=False)
+class Round:
+    """A round of one replica under way, with what is known of it so far."""
+
+    replica: Replica
+    view: RoundView
+    asked: Mapping[str, NDArray[np.bool_]]
+    trained: list[Trained] = field(default_factory=list)
+    allocation: Allocation = field(init=False)
+    returned: list[Updates] = field(init=False)
+    received: list[Updates] = field(init=False)
+
+    @classmethod
+    def begin(cls, replica: Replica, round: int) -> "Round":
+        """Who is there, and what must be measured before the decision: signals, by name, of pairs [clients, tasks]."""
+        view = replica.view(round)
+        asked = dict(replica.method.allocation.asks(view, replica.state.allocation))
+        if replica.method.aggregation.needs_everyone:
+            asked["updates"] = view.able
+        return cls(replica, view, asked)
+
+    @property
+    def early(self) -> NDArray[np.bool_] | None:
+        """The pairs that must train before the decision, because it rests on their updates; None where it does not."""
+        masks = [self.asked[name] for name in ("updates", "norms", "residuals") if name in self.asked]
+        return np.logical_or.reduce(masks) if masks else None
+
+    @property
+    def late(self) -> NDArray[np.bool_] | None:
+        """The pairs that train because they were drawn; None where all have trained already."""
+        if self.early is not None:
+            return None
+        drawn = np.zeros(self.view.sizes.shape, dtype=bool)
+        drawn[self.allocation.client, self.allocation.task] = True
+        return drawn
+
+    def training(self, task: int, client: NDArray[np.int64]) -> Training:
+        """The request to train some clients on a task."""
+        replica, local = self.replica, self.replica.method.local
+        state = replica.state
+        correction = local.correction(client, state.local[task]) if len(client) else None
+        return Training(
+            replica.federation, task, state.weights[task], client, self.view.round, replica.seed, local, correction
+        )
+
+    def allocate(self) -> None:
+        """Who trains what."""
+        method, state = self.replica.method, self.replica.state
+        if "norms" in self.asked:
+            self.view = self.view.with_signals(norms=self._sizes(lambda updates: updates.norms()))
+        if "residuals" in self.asked:
+            rule, memory = method.aggregation, state.aggregation
+            residuals = self._sizes(lambda updates: rule.residuals(updates, memory[updates.task]))
+            self.view = self.view.with_signals(residuals=residuals)
+        self.allocation, state.allocation = method.allocation.allocate(self.view, state.allocation)
+
+    def aggregate(self) -> None:
+        """The next global weights of every task; all three parts of the method learn from the updates."""
+        method, state, view = self.replica.method, self.replica.state, self.view
+        self.returned = [Updates.of(s, trained, self.allocation) for s, trained in enumerate(self.trained)]
+        self.received = [updates.valid() for updates in self.returned]
+        losses = np.full(view.sizes.shape, np.nan)
+        for s, updates in enumerate(self.received):
+            drawn = updates.drawn()
+            losses[drawn.client, s] = drawn.loss
+            given = updates if method.aggregation.needs_everyone else drawn
+            state.weights[s], state.aggregation[s] = method.aggregation.aggregate(
+                state.weights[s], given, view, state.aggregation[s]
             )
-        self.state.round = view.round
+            rate = self.replica.federation.tasks[s].learning_rate(view.round)
+            state.local[s] = method.local.observe(drawn, rate, view, state.local[s])
+        state.allocation = method.allocation.observe(losses, view, state.allocation)
+        state.round = view.round
+
+    def _sizes(self, size: Callable[[Updates], NDArray[np.float64]]) -> NDArray[np.float64]:
+        """A number for every update that came before the decision, [clients, tasks]."""
+        sizes = np.zeros(self.view.sizes.shape)
+        for s, trained in enumerate(self.trained):
+            sizes[trained.client, s] = size(Updates.undrawn(s, trained))
+        return sizes
 
 
 def rounds(
@@ -79,50 +150,51 @@ def rounds(
     """One federated round after another, all replicas in lockstep; yields what happened, a record per replica."""
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
-        views = measure(engine, replicas, [replica.view(t) for replica in replicas], diagnose)
-        allocations = [replica.allocate(view) for replica, view in zip(replicas, views, strict=True)]
-        returned = train(engine, replicas, allocations, t)
-        received = [[updates.valid() for updates in tasks] for tasks in returned]
-        for replica, view, updates in zip(replicas, views, received, strict=True):
-            replica.aggregate(updates, view)
+        current = [Round.begin(replica, t) for replica in replicas]
+        measure(engine, current, diagnose)
+        train(engine, current, [each.early for each in current])
+        for each in current:
+            each.allocate()
+        train(engine, current, [each.late for each in current])
+        for each in current:
+            each.aggregate()
         tested = evaluate(engine, replicas, t) if t % evaluate_every == 0 or t == last else [{} for _ in replicas]
         seconds = (time.perf_counter() - begun) / len(replicas)
-        yield [
-            record(replica, view, allocation, back, good, tests, seconds)
-            for replica, view, allocation, back, good, tests in zip(
-                replicas, views, allocations, returned, received, tested, strict=True
-            )
-        ]
+        yield [record(each, tests, seconds) for each, tests in zip(current, tested, strict=True)]
 
 
-def measure(engine: Engine, replicas: Sequence[Replica], views: Sequence[RoundView], diagnose: bool) -> list[RoundView]:
-    """Adds to each view the signals that its allocation needs (or all, for diagnosis); one pass per task."""
-    asked = [n for n, r in enumerate(replicas) if diagnose or "losses" in r.method.allocation.needs]
-    pairs = [(n, s) for n in asked for s in range(len(replicas[n].federation.tasks)) if views[n].able[:, s].any()]
+def measure(engine: Engine, current: Sequence[Round], diagnose: bool) -> None:
+    """Adds the losses that were asked for (or all, for diagnosis) to the views; one pass per task."""
+    masks = [(each, each.view.able if diagnose else each.asked.get("losses")) for each in current]
+    parts = [
+        (each, s, np.flatnonzero(mask[:, s]))
+        for each, mask in masks
+        if mask is not None
+        for s in range(mask.shape[1])
+        if mask[:, s].any()
+    ]
     workloads = [
-        Workload(replicas[n].federation, s, replicas[n].state.weights[s], np.flatnonzero(views[n].able[:, s]))
-        for n, s in pairs
+        Workload(each.replica.federation, s, each.replica.state.weights[s], client) for each, s, client in parts
     ]
-    losses: dict[int, NDArray[np.float64]] = {n: np.zeros(views[n].sizes.shape) for n in asked}
-    for (n, s), workload, measured in zip(pairs, workloads, engine.losses(workloads), strict=True):
-        losses[n][workload.client, s] = measured
-    return [view.with_signals(losses=losses[n]) if n in losses else view for n, view in enumerate(views)]
+    for each, mask in masks:
+        if mask is not None:
+            each.view = each.view.with_signals(losses=np.zeros(mask.shape))
+    for (each, s, client), losses in zip(parts, engine.losses(workloads), strict=True):
+        each.view.losses[client, s] = losses
 
 
-def train(
-    engine: Engine, replicas: Sequence[Replica], allocations: Sequence[Allocation], round: int
-) -> list[list[Updates]]:
-    """Local training of everything that was allocated, in one request; updates by replica and task."""
+def train(engine: Engine, current: Sequence[Round], pairs: Sequence[NDArray[np.bool_] | None]) -> None:
+    """Local training of the given pairs [clients, tasks] (None: nothing to train), in one request."""
     trainings = [
-        Training(r.federation, s, r.state.weights[s], a.client[a.rows(s)], round, r.seed, r.method.local)
-        for r, a in zip(replicas, allocations, strict=True)
-        for s in range(len(r.federation.tasks))
+        each.training(s, np.flatnonzero(mask[:, s]))
+        for each, mask in zip(current, pairs, strict=True)
+        if mask is not None
+        for s in range(mask.shape[1])
     ]
-    answers = iter(engine.train(trainings))
-    return [
-        [Updates.of(s, next(answers), allocation) for s in range(len(replica.federation.tasks))]
-        for replica, allocation in zip(replicas, allocations, strict=True)
-    ]
+    answers = iter(engine.train(trainings) if trainings else ())
+    for each, mask in zip(current, pairs, strict=True):
+        if mask is not None:
+            each.trained = [next(answers) for _ in range(mask.shape[1])]
 
 
 def evaluate(engine: Engine, replicas: Sequence[Replica], round: int) -> list[dict[int, Evaluation]]:
@@ -136,36 +208,37 @@ def evaluate(engine: Engine, replicas: Sequence[Replica], round: int) -> list[di
     return results
 
 
-def record(
-    replica: Replica,
-    view: RoundView,
-    allocation: Allocation,
-    returned: Sequence[Updates],
-    received: Sequence[Updates],
-    tested: dict[int, Evaluation],
-    seconds: float,
-) -> Record:
+def record(each: Round, tested: dict[int, Evaluation], seconds: float) -> Record:
     """What happened in a round, as plain numbers."""
+    replica, view, allocation = each.replica, each.view, each.allocation
     federation, state = replica.federation, replica.state
     here = federation.present_tasks(view.round)
-    step_sizes = np.array([step_size(u, view) if here[u.task] else np.nan for u in received])
+    drawn = [updates.drawn() for updates in each.received]
+    step_sizes = np.array([step_size(u, view) if here[u.task] else np.nan for u in drawn])
     state.tally.add(allocation, step_sizes)
     tasks = {}
     for s in np.flatnonzero(here).tolist():
-        updates = received[s]
+        updates = drawn[s]
         tasks[federation.tasks[s].name] = {
             "metric": _number(tested[s].metric) if s in tested else None,
             "loss": _number(tested[s].loss) if s in tested else None,
             "training_loss": _number(np.average(updates.loss, weights=updates.count)) if len(updates) else None,
             "active": len(updates),
-            "rejected": len(returned[s]) - len(updates),
+            "rejected": len(each.returned[s].drawn()) - len(updates),
             "step_size": _number(step_sizes[s]),
             "step_size_variance": _number(state.tally.step_size_variance[s]),
             "loss_variance": _number(loss_variance(view, allocation, s)),
-            "update_variance": _number(update_variance(view, allocation, updates)),
+            "update_variance": _number(update_variance(view, allocation, each.received[s])),
+            **replica.method.aggregation.report(view, s, state.aggregation[s]),
         }
-    evaluated = view.able if "losses" in replica.method.allocation.needs else None
-    cost = round_cost(allocation, evaluated, [len(w) for w in state.weights], state.aggregation)
+    cost = round_cost(
+        allocation,
+        each.asked.get("losses"),
+        each.early,
+        [len(w) for w in state.weights],
+        [state.aggregation, state.local],
+        replica.method.local.downloads,
+    )
     return {
         "round": view.round,
         "method": replica.method.name,

@@ -7,8 +7,36 @@ from collections.abc import Callable
 
 from mmfl.aggregation.average import Average
 from mmfl.aggregation.base import AggregationRule
-from mmfl.aggregation.unbiased import Unbiased, inverse_probability
+from mmfl.aggregation.server import Adam, Momentum, ServerOptimiser
+from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, StaleVR, StaleVRE
+from mmfl.aggregation.unbiased import SelfNormalised, Unbiased, inverse_probability
 
-AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {"average": Average, "unbiased": Unbiased}
+AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
+    "average": Average,
+    "unbiased": Unbiased,
+    "self-normalised": SelfNormalised,
+    "fedvarp": FedVARP,
+    "fedstale": FedStale,
+    "mifa": MIFA,
+    "stalevr": StaleVR,
+    "stalevre": StaleVRE,
+    "momentum": Momentum,
+    "adam": Adam,
+}
 
-__all__ = ["AGGREGATIONS", "AggregationRule", "Average", "Unbiased", "inverse_probability"]
+__all__ = [
+    "AGGREGATIONS",
+    "MIFA",
+    "Adam",
+    "AggregationRule",
+    "Average",
+    "FedStale",
+    "FedVARP",
+    "Momentum",
+    "SelfNormalised",
+    "ServerOptimiser",
+    "StaleVR",
+    "StaleVRE",
+    "Unbiased",
+    "inverse_probability",
+]

@@ -10,11 +10,14 @@ from mmfl.updates import Updates
 
 
 class Average(AggregationRule):
-    """The mean of the returned weights, weighted by the clients' numbers of examples (FedAvg)."""
+    """The mean of the returned weights (FedAvg), weighted by the clients' numbers of examples or all alike."""
+
+    def __init__(self, weighted: bool = True):
+        self.weighted = weighted
 
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """w - sum n G / sum n; unchanged where nobody trained."""
         if not len(updates):
             return weights, state
-        examples = updates.count * view.sizes[updates.client, updates.task]
+        examples = updates.count * (view.sizes[updates.client, updates.task] if self.weighted else 1)
         return weights - updates.combine(examples / examples.sum()), state

@@ -1,7 +1,10 @@
 """AggregationRule: turns the updates of one task into its next global weights."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.federation import RoundView
@@ -13,8 +16,10 @@ class AggregationRule:
 
     What the rule must remember between rounds, per task, is the plain dataclass of arrays that `start` makes and
     `aggregate` returns renewed; without memory it is None. It is called every round, with no rows where nobody was
-    drawn.
+    drawn. A rule with `needs_everyone` makes every client train, and is handed the rows of those not drawn too.
     """
+
+    needs_everyone: bool = False
 
     def start(self, clients: int, weights: Tensor) -> Any:
         """The state of one task before the first round."""
@@ -23,3 +28,11 @@ class AggregationRule:
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
+
+    def residuals(self, updates: Updates, state: Any) -> NDArray[np.float64]:
+        """Norms of what the rule's memory does not explain of each update, [rows]; without memory, of the updates."""
+        return updates.norms()
+
+    def report(self, view: RoundView, task: int, state: Any) -> Mapping[str, float]:
+        """Numbers about the state that a round's record should show."""
+        return {}

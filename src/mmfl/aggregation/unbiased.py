@@ -26,3 +26,15 @@ class Unbiased(AggregationRule):
         if not len(updates):
             return weights, state
         return weights - updates.combine(inverse_probability(updates, view)), state
+
+
+class SelfNormalised(AggregationRule):
+    """The unbiased step divided by ||H||_1: no noise in the step size, at the price of a bias that vanishes as more
+    clients are drawn."""
+
+    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
+        """w - sum H G / sum H."""
+        if not len(updates):
+            return weights, state
+        scale = inverse_probability(updates, view)
+        return weights - updates.combine(scale / scale.sum()), state

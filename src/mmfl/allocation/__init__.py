@@ -6,30 +6,58 @@ data or engines; what it wants to know of the clients it names in `needs`, and t
 
 from collections.abc import Callable
 
+from mmfl.allocation.bandit import Pareto, Ranklist
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.fair import Fair
+from mmfl.allocation.fixed import Fixed
 from mmfl.allocation.full import Full
+from mmfl.allocation.groups import Groups
 from mmfl.allocation.random import RandomClients, RandomProcessors
-from mmfl.allocation.round_robin import RandomSplit, RotatingSplit
-from mmfl.allocation.variance import LossVariance, least_variance
+from mmfl.allocation.round_robin import FixedSplit, RandomSplit, RotatingSplit
+from mmfl.allocation.schedule import RoundRobinTasks, SequentialTasks, WarmUp
+from mmfl.allocation.variance import LeastVariance, LossVariance, ResidualVariance, UpdateVariance, least_variance
 
 ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "random-clients": RandomClients,
     "random-processors": RandomProcessors,
     "full": Full,
+    "fixed": Fixed,
     "random-split": RandomSplit,
     "rotating-split": RotatingSplit,
+    "fixed-split": FixedSplit,
+    "ranklist": Ranklist,
+    "pareto": Pareto,
     "loss-variance": LossVariance,
+    "update-variance": UpdateVariance,
+    "residual-variance": ResidualVariance,
+    "groups": Groups,
+    "fair": Fair,
+    "round-robin-tasks": RoundRobinTasks,
+    "sequential-tasks": SequentialTasks,
+    "warm-up": WarmUp,
 }
 
 __all__ = [
     "ALLOCATIONS",
     "Allocation",
     "AllocationRule",
+    "Fair",
+    "Fixed",
+    "FixedSplit",
     "Full",
+    "Groups",
+    "LeastVariance",
     "LossVariance",
+    "Pareto",
     "RandomClients",
     "RandomProcessors",
     "RandomSplit",
+    "Ranklist",
+    "ResidualVariance",
     "RotatingSplit",
+    "RoundRobinTasks",
+    "SequentialTasks",
+    "UpdateVariance",
+    "WarmUp",
     "least_variance",
 ]

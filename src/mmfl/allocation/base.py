@@ -1,5 +1,6 @@
 """Allocation: the decision of a round; AllocationRule: what makes it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +42,10 @@ class Allocation:
 class AllocationRule:
     """Decides each round who trains what. Subclass it, write `allocate`, and pass the object as a method's allocation.
 
-    `needs` names the signals to measure before the decision. What the rule must remember between rounds is the
-    plain dataclass of arrays that `start` makes and `allocate` returns renewed; without memory it is None.
+    `needs` names the signals to measure before the decision: `losses` (a forward pass of every client), `norms` (of
+    the updates of all clients: everyone trains) or `residuals` (norms of what the aggregation's memory does not
+    explain of them). What the rule must remember between rounds is the plain dataclass of arrays that `start` makes
+    and `allocate` and `observe` return renewed; without memory it is None.
     """
 
     needs: frozenset[str] = frozenset()
@@ -51,6 +54,15 @@ class AllocationRule:
         """The state before the first round."""
         return None
 
+    def asks(self, view: RoundView, state: Any) -> Mapping[str, NDArray[np.bool_]]:
+        """The signals to measure this round and for which pairs [clients, tasks]: by default all, for all that can."""
+        return dict.fromkeys(self.needs, view.able)
+
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """This round's allocation and the state after it."""
         raise TypeError(f"{type(self).__name__} does not say how to allocate.")
+
+    def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
+        """The state after the round's training; `losses` [clients, tasks] are the mean losses that the drawn clients
+        saw while they trained, nan for everybody else."""
+        return state

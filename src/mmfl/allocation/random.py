@@ -3,11 +3,12 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
-from mmfl.sampling import Draw, independent
+from mmfl.sampling import Draw, draw_named, independent
 
 
 class RandomClients(AllocationRule):
@@ -26,7 +27,7 @@ class RandomClients(AllocationRule):
         takes = able & (np.cumsum(able, axis=1) - 1 == place[:, None])
         count[order] = takes[order]
         chance = drawn / max(len(clients), 1)
-        return Allocation.of(count, _evenly(view, chance / np.maximum(view.capacity, 1))), state
+        return Allocation.of(count, _spread(view, chance / np.maximum(view.capacity, 1))), state
 
 
 class RandomProcessors(AllocationRule):
@@ -35,16 +36,20 @@ class RandomProcessors(AllocationRule):
     (Zhang et al. 2025.)
     """
 
-    def __init__(self, draw: Draw = independent):
-        self.draw = draw
+    def __init__(self, draw: str | Draw = independent):
+        self.draw = draw_named(draw)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """p[i, s] = (m / V) / |S_i|."""
-        chance = min(1.0, view.budget / max(view.processors, 1))
-        probabilities = _evenly(view, np.full(len(view.sizes), chance))
+        """The same chance for all."""
+        probabilities = evenly(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
 
-def _evenly(view: RoundView, chance: np.ndarray) -> np.ndarray:
+def evenly(view: RoundView) -> NDArray[np.float64]:
+    """p[i, s] = (m / V) / |S_i|: the budget spread evenly over processors, and over the tasks of each."""
+    return _spread(view, np.full(len(view.sizes), min(1.0, view.budget / max(view.processors, 1))))
+
+
+def _spread(view: RoundView, chance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Each client's chance spread evenly over the tasks it can train, [clients, tasks]."""
     return view.able * (chance / np.maximum(view.tasks_of, 1))[:, None]

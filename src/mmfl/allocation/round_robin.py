@@ -11,14 +11,18 @@ from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, uniform
 
 
-def random_parts(view: RoundView, parts: int) -> NDArray[np.int64]:
-    """The clients of this round, as many as the budget allows, dealt into equal parts; -1 for the others."""
+def sampled(view: RoundView) -> NDArray[np.int64]:
+    """The clients of this round in random order, as many as the budget allows."""
     clients = np.flatnonzero(view.present)
     drawn = min(len(clients), max(1, round(view.budget)))
-    order = clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][:drawn]
+    return clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][:drawn]
+
+
+def dealt(clients: NDArray[np.int64], parts: int, view: RoundView) -> NDArray[np.int64]:
+    """These clients dealt into equal parts, [all clients]; -1 for the others."""
     part = np.full(len(view.sizes), -1, dtype=np.int64)
     first = int(uniform(view.seed, Purpose.PARTS, view.round) * parts)  # so that no task is favoured by the remainder
-    part[order] = (first + np.arange(drawn)) % parts
+    part[clients] = (first + np.arange(len(clients))) % parts
     return part
 
 
@@ -41,7 +45,7 @@ class RandomSplit(AllocationRule):
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """Split and train."""
         tasks = np.flatnonzero(view.able.any(0))
-        part = random_parts(view, max(len(tasks), 1))
+        part = dealt(sampled(view), max(len(tasks), 1), view)
         return on_tasks(view, np.where(part >= 0, tasks[part], -1) if len(tasks) else part, tasks), state
 
 
@@ -57,12 +61,8 @@ class Frame:
 class RotatingSplit(AllocationRule):
     """MFA-RR: a split lasts a frame of S rounds, in round u of which part j trains task (j + u) mod S.
 
-    So every client of a frame meets every task exactly once. With `redraw=False` one split serves for ever:
-    FedCluster. A task that arrives waits for the next frame.
+    So every client of a frame meets every task exactly once. Clients and tasks that arrive wait for the next frame.
     """
-
-    def __init__(self, redraw: bool = True):
-        self.redraw = redraw
 
     def start(self, clients: int, tasks: int) -> Frame:
         """No split yet."""
@@ -70,13 +70,53 @@ class RotatingSplit(AllocationRule):
 
     def allocate(self, view: RoundView, state: Frame) -> tuple[Allocation, Frame]:
         """Draw at the first round of a frame, rotate in the others."""
-        here = np.any(view.able, axis=0)
-        length = int(state.tasks.sum())
-        over = length == 0 or (view.round - state.drawn) % length == 0
-        if over and (self.redraw or state.drawn == 0 or (here & ~state.tasks).any()):
-            state = Frame(view.round, random_parts(view, max(int(here.sum()), 1)), here)
-        tasks = np.flatnonzero(state.tasks)
-        if not len(tasks):
-            return on_tasks(view, state.part, tasks), state
-        turn = (state.part + view.round - state.drawn) % len(tasks)
-        return on_tasks(view, np.where(state.part >= 0, tasks[turn], -1), tasks), state
+        if ended(view, state):
+            here = np.any(view.able, axis=0)
+            state = Frame(view.round, dealt(sampled(view), max(int(here.sum()), 1), view), here)
+        return rotated(view, state, state.part), state
+
+
+class FixedSplit(RotatingSplit):
+    """FedCluster: the same rotation of a split of all clients that is drawn once (Chen et al. 2020).
+
+    Where the budget is less than everyone, each round samples whom it asks. A client that arrives joins the smallest
+    part; a task that arrives makes for a new split at the end of the frame.
+    """
+
+    def allocate(self, view: RoundView, state: Frame) -> tuple[Allocation, Frame]:
+        """Draw once, rotate ever after."""
+        here, asked = np.any(view.able, axis=0), sampled(view)
+        if ended(view, state) and (here & ~state.tasks).any():
+            part = np.full(len(view.sizes), -1, dtype=np.int64)
+            state = Frame(view.round, part, here)
+        parts = max(int(state.tasks.sum()), 1)
+        order = np.argsort(view.uniform(Purpose.PARTS)[:, 0], kind="stable")
+        new = order[view.present[order] & (state.part[order] < 0)]
+        if len(new):
+            part = state.part.copy()
+            filled = np.bincount(part[part >= 0], minlength=parts)
+            part[new] = _smallest_first(filled, len(new))
+            state = Frame(state.drawn, part, state.tasks)
+        return rotated(view, state, np.where(np.isin(np.arange(len(state.part)), asked), state.part, -1)), state
+
+
+def ended(view: RoundView, frame: Frame) -> bool:
+    """Whether a frame is over, or none has begun."""
+    length = int(frame.tasks.sum())
+    return length == 0 or (view.round - frame.drawn) % length == 0
+
+
+def rotated(view: RoundView, frame: Frame, part: NDArray[np.int64]) -> Allocation:
+    """Part j on task (j + u) mod S in round u of the frame; -1 trains nothing."""
+    tasks = np.flatnonzero(frame.tasks)
+    if not len(tasks):
+        return on_tasks(view, part, tasks)
+    turn = (part + view.round - frame.drawn) % len(tasks)
+    return on_tasks(view, np.where(part >= 0, tasks[turn], -1), tasks)
+
+
+def _smallest_first(filled: NDArray[np.int64], newcomers: int) -> NDArray[np.int64]:
+    """A part for each newcomer such that sizes stay as equal as they can: each takes the lowest free place."""
+    place = filled + np.arange(newcomers)[:, None]
+    lowest: NDArray[np.int64] = np.argsort(place, axis=None, kind="stable")[:newcomers] % len(filled)
+    return lowest

@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.random import evenly
+from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.sampling import Draw, independent
+from mmfl.sampling import Draw, draw_named, independent
 
 
 def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64], budget: float) -> NDArray[np.float64]:
@@ -40,30 +42,35 @@ def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64],
     return probabilities
 
 
-def sound(losses: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The size of each loss; one that is no finite number (a model that diverged there) counts like the largest."""
-    known = np.isfinite(losses)
-    largest = np.abs(losses[known & able]).max(initial=0.0)
-    return np.where(known, np.abs(losses), largest)
+def sound(sizes: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The size of each loss or norm; one that is no finite number (a model that diverged) counts like the largest."""
+    known = np.isfinite(sizes)
+    largest = np.abs(sizes[known & able]).max(initial=0.0)
+    return np.where(known, np.abs(sizes), largest)
 
 
-class LossVariance(AllocationRule):
-    """MMFL-LVR: sample where data share times local loss is large (Zhang et al. 2025, Theorem 2).
+class LeastVariance(AllocationRule):
+    """Probabilities of least variance for a signal x: importance U = d |x| / B (Zhang et al. 2025, Theorem 2).
 
-    Clients whose loss is nearly zero keep an importance of at least `floor` times the average one, so that every
-    pair keeps a positive probability.
+    Two safeguards keep every pair's probability away from zero, where a draw would take a huge step: importance is at
+    least `floor` times the average one, and a share `mix` of the budget is spread evenly, p <- (1 - l) p + l m / (V
+    |S_i|), which keeps every constraint.
     """
 
-    needs = frozenset({"losses"})
-
-    def __init__(self, floor: float = 1e-6, draw: Draw = independent):
-        self.floor = floor
-        self.draw = draw
+    def __init__(self, signal: str, floor: float = 1e-6, mix: float = 0.0, draw: str | Draw = independent):
+        for name, value in (("floor", floor), ("mix", mix)):
+            if not 0 <= value <= 1:
+                raise UserError(f"allocation: {name} is {value}; expected a number in [0, 1].")
+        self.signal, self.floor, self.mix = signal, floor, mix
+        self.needs = frozenset({signal})
+        self.draw = draw_named(draw)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """U = d f / B, then the least-variance probabilities."""
-        importance = view.share * sound(view.losses, view.able) / np.maximum(view.capacity, 1)[:, None]
-        probabilities = least_variance(self.floored(importance, view.able), view.capacity, view.budget)
+        """U = d |x| / B, then the least-variance probabilities."""
+        size = sound(view.signals[self.signal], view.able)
+        importance = view.share * size / np.maximum(view.capacity, 1)[:, None]
+        best = least_variance(self.floored(importance, view.able), view.capacity, view.budget)
+        probabilities = best if self.mix == 0 else (1 - self.mix) * best + self.mix * evenly(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
     def floored(self, importance: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -71,3 +78,24 @@ class LossVariance(AllocationRule):
         mean = importance[able].mean() if able.any() else 0.0
         lowest = self.floor * mean if mean > 0 else 1.0
         return np.where(able, np.maximum(importance, lowest), 0.0)
+
+
+class LossVariance(LeastVariance):
+    """MMFL-LVR: sample where data share times local loss is large; takes a forward pass of every client."""
+
+    def __init__(self, floor: float = 1e-6, mix: float = 0.0, draw: str | Draw = independent):
+        super().__init__("losses", floor, mix, draw)
+
+
+class UpdateVariance(LeastVariance):
+    """MMFL-GVR: sample where data share times the norm of the update is large; everyone must train to know it."""
+
+    def __init__(self, floor: float = 1e-6, mix: float = 0.0, draw: str | Draw = independent):
+        super().__init__("norms", floor, mix, draw)
+
+
+class ResidualVariance(LeastVariance):
+    """As MMFL-GVR, for what the aggregation's memory does not explain of the updates, ||G - beta h||."""
+
+    def __init__(self, floor: float = 1e-6, mix: float = 0.0, draw: str | Draw = independent):
+        super().__init__("residuals", floor, mix, draw)

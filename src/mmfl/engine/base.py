@@ -24,16 +24,20 @@ class Workload:
 
 @dataclass(frozen=True, eq=False)
 class Training(Workload):
-    """Local trainings of a round: every client starts from the same weights and follows the same rule."""
+    """Local trainings of a round: every client starts from the same weights and follows the same rule.
+
+    `correction` [clients, parameters] is what the rule adds to every gradient of a client, where it does.
+    """
 
     round: int
     seed: int
     local: LocalRule
+    correction: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """Local updates [rows, parameters] (start minus end) and the mean loss seen on the way, [rows].
+    """Local updates [rows, parameters] (start minus end), the mean loss seen on the way and the steps taken, [rows].
 
     Row n belongs to `client[n]`: an engine may return the clients in another order than they were given.
     """
@@ -41,6 +45,7 @@ class Trained:
     client: NDArray[np.int64]
     flat: Tensor
     loss: NDArray[np.float64]
+    steps: NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Jobs:
             task = training.federation.tasks[training.task]
             size = training.federation.sizes[training.client, training.task]
             sizes.append(size)
-            batches.append(size if task.batch_size is None else np.minimum(size, task.batch_size))
+            batches.append(task.batches(training.round, size))
             epochs.append(np.full(len(size), task.epochs))
             client = torch.from_numpy(np.ascontiguousarray(training.client))
             keys.append(bits(training.seed, training.round, training.task, client))
@@ -91,6 +91,20 @@ class Jobs:
         """Distinct starting weights [starts, parameters], and which of them each job has."""
         used, which = np.unique(self.request, return_inverse=True)
         return torch.stack([self.trainings[r].weights for r in used]), which
+
+    def corrections(self) -> Tensor | None:
+        """What is added to every gradient of each job, [jobs, parameters]; None where nothing is."""
+        given = [t.correction for t in self.trainings]
+        if all(correction is None for correction in given):
+            return None
+        length = len(self.trainings[0].weights)
+        rows = self.trainings[0].weights.new_zeros(len(self), length)
+        for r in np.unique(self.request):
+            correction = given[r]
+            if correction is not None:
+                mine = torch.from_numpy(np.flatnonzero(self.request == r)).to(rows.device)
+                rows[mine] = correction[torch.from_numpy(self.row[self.request == r]).to(correction.device)]
+        return rows
 
 
 class Batches:

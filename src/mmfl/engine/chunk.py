@@ -17,7 +17,8 @@ class Chunk:
     """Jobs of one architecture and rule with their batches and weights.
 
     `weights` [jobs, parameters] are the jobs' own, trained in place and in the end replaced by the updates;
-    `starts[which]` are the weights they begin from, `rates` [jobs, 1] their local step sizes.
+    `starts[which]` are the weights they begin from, `rates` [jobs, 1] their local step sizes, `corrections` what the
+    rule adds to their gradients, if it does.
     """
 
     architecture: Architecture
@@ -27,6 +28,7 @@ class Chunk:
     starts: Tensor
     which: Tensor
     rates: Tensor
+    corrections: Tensor | None
     weights: Tensor
 
     @classmethod
@@ -45,7 +47,12 @@ class Chunk:
         if weights is None:
             weights = starts.new_empty(len(jobs), starts.shape[1])
         rates = torch.from_numpy(jobs.learning_rates()).to(starts.device)[:, None]
-        return cls(architecture, rule, jobs, batches, starts, rows, rates, weights)
+        return cls(architecture, rule, jobs, batches, starts, rows, rates, jobs.corrections(), weights)
+
+    def pieces(self, weights: Tensor, rows: slice) -> list[list[Tensor]]:
+        """By parameter: the weights of some jobs, the starts of all, and the jobs' corrections if there are any."""
+        corrections = [] if self.corrections is None else [self.corrections[rows]]
+        return self.architecture.layout.pieces(weights, self.starts, *corrections)
 
     def descend(
         self,
@@ -53,10 +60,10 @@ class Chunk:
         rows: slice,
         gradients: Iterable[tuple[int, Sequence[Tensor | Product]]],
     ) -> None:
-        """A local step of some jobs, parameter by parameter; `pieces` are their weights and the starts of all."""
+        """A local step of some jobs, parameter by parameter."""
         which, rates, plain = self.which[rows], self.rates[rows], type(self.rule) is SGD
         for n, parts in gradients:
-            weights, starts = pieces[n]
+            weights, starts, *correction = pieces[n]
             if plain:  # takes the parts off one by one: a product is never multiplied out
                 for part in parts:
                     if isinstance(part, Product):
@@ -66,5 +73,5 @@ class Chunk:
             else:
                 dense = [part.dense() if isinstance(part, Product) else part for part in parts]
                 gradient = dense[0] if len(dense) == 1 else torch.stack(dense).sum(0)
-                direction = self.rule.direction(LocalStep(gradient, weights, starts, which))
+                direction = self.rule.direction(LocalStep(gradient, weights, starts, which, *correction))
                 weights.addcmul_(direction, rates, value=-1)

@@ -31,7 +31,7 @@ def train_cohort(chunk: Chunk) -> Tensor:
         key = [chunk.batches.key(step, slice(0, active))] if chunk.architecture.addressed else []
         loss, gradients = cohort.differentiate(chunk.weights[:active], (x, *key), y, share)
         rows = slice(0, active)
-        chunk.descend(chunk.architecture.layout.pieces(chunk.weights[rows], chunk.starts), rows, gradients)
+        chunk.descend(chunk.pieces(chunk.weights[rows], rows), rows, gradients)
         seen[:active] += loss * length
     chunk.architecture.bare.clear()
     if len(chunk.starts) == 1:

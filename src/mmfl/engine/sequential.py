@@ -54,7 +54,7 @@ def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor) -> None:
     own = torch.empty(1, layout.length, device=chunk.weights.device)
     for parameter, view in zip(parameters, layout.views(own[0]), strict=True):
         parameter.data = view
-    pieces, which = layout.pieces(own, chunk.starts), chunk.which.tolist()
+    which = chunk.which.tolist()
     factors = Factors(parameters)
     factors.watch(module)
     operators = Operators(architecture.sequential_operators) if architecture.sequential_operators else None
@@ -62,6 +62,7 @@ def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor) -> None:
         here = slice(job, job + 1)
         start = chunk.starts[which[job]]
         own.copy_(start)
+        pieces = chunk.pieces(own, here)
         begins, lengths = batches.position(np.arange(chunk.jobs.steps[job]), job)
         losses = []
         for step, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):

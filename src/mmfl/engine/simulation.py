@@ -60,7 +60,9 @@ class Simulation:
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Jobs of equal architecture and local rule run together, in buckets of similar batch size."""
-        answers = [Trained(t.client[:0], t.weights.new_empty(0, len(t.weights)), np.zeros(0)) for t in trainings]
+        answers = [
+            Trained(t.client[:0], t.weights.new_empty(0, len(t.weights)), np.zeros(0), t.client[:0]) for t in trainings
+        ]
         groups: dict[tuple[Architecture, LocalRule], list[int]] = {}
         for n, training in enumerate(trainings):
             if len(training.client):
@@ -103,12 +105,14 @@ class Simulation:
             here = slice(begin, begin + len(bucket))
             self._train_bucket(architecture, rule, bucket, flat[here], loss[here])
             begin += len(bucket)
-        request, row = (np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row"))
+        request, row, steps = (
+            np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row", "steps")
+        )
         if len(jobs.trainings) == 1:
-            return [Trained(jobs.trainings[0].client[row], flat, loss)]
+            return [Trained(jobs.trainings[0].client[row], flat, loss, steps)]
         mine = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
         return [
-            Trained(training.client[row[n]], flat[torch.from_numpy(n).to(self.device)], loss[n])
+            Trained(training.client[row[n]], flat[torch.from_numpy(n).to(self.device)], loss[n], steps[n])
             for training, n in zip(jobs.trainings, mine, strict=True)
         ]
 

@@ -1,0 +1,272 @@
+"""Aggregations that remember: a client's last update h stands in for it while it is not drawn.
+
+All are w - [ sum_i d beta_i h_i + sum_drawn d / (B p) (G - beta_i h_i) ], which is unbiased for every beta fixed before
+the draw, and differ in beta. None of them passes over all stored updates in a round: running sums do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.aggregation.base import AggregationRule
+from mmfl.aggregation.unbiased import inverse_probability
+from mmfl.errors import UserError
+from mmfl.federation import RoundView
+from mmfl.stored import Keep, Stored
+from mmfl.updates import Updates
+
+KeepSetting = Keep | Mapping[str, Any] | None
+_BATCH = 64  # stored updates to read at once
+
+
+def _combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
+    return torch.from_numpy(coefficients).to(rows) @ rows
+
+
+@dataclass
+class Memory:
+    """The last updates h of one task's clients, and the running sum of n h over those that are there.
+
+    `weight` is the n with which each client is in `sum`: 0 while it is absent, so that the shares d are always those
+    of who is there. Sums are kept in double precision, because they are never taken afresh.
+    """
+
+    stored: Stored
+    weight: NDArray[np.float64]
+    sum: Tensor
+
+    @classmethod
+    def start(cls, keep: Keep, clients: int, weights: Tensor) -> "Memory":
+        """Nothing remembered."""
+        return cls(keep.start(clients, weights), np.zeros(clients), torch.zeros_like(weights, dtype=torch.float64))
+
+    def settle(self, sizes: NDArray[np.int64]) -> None:
+        """Lets those that left or came back count for the examples they have now."""
+        change = np.where(self.stored.slot >= 0, sizes - self.weight, 0.0)
+        moved = np.flatnonzero(change)
+        for begin in range(0, len(moved), _BATCH):
+            client = moved[begin : begin + _BATCH]
+            self.sum += _combine(change[client], self.stored.rows(client).double())
+        self.weight[moved] += change[moved]
+
+    def replace(self, client: NDArray[np.int64], before: Tensor, flat: Tensor, sizes: NDArray[np.int64]) -> None:
+        """Puts new updates in the place of those of before the round."""
+        after = self.stored.put(client, flat)
+        self.sum += _combine(sizes[client].astype(np.float64), after.double())
+        self.sum -= _combine(self.weight[client], before.double())
+        self.weight[client] = sizes[client]
+
+
+class FedStale(AggregationRule):
+    """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
+
+    def __init__(self, beta: float = 0.5, keep: KeepSetting = None):
+        if not 0 <= beta <= 1:
+            raise UserError(f"aggregation 'fedstale': beta is {beta}; expected a number in [0, 1].")
+        self.beta = beta
+        self.keep = Keep.of(keep)
+
+    def start(self, clients: int, weights: Tensor) -> Memory:
+        """Nothing remembered."""
+        return Memory.start(self.keep, clients, weights)
+
+    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Memory) -> tuple[Tensor, Memory]:
+        """beta sum d h + sum H (G - beta h), with the h of before the round."""
+        sizes = view.sizes[:, updates.task]
+        if not sizes.any():
+            return weights, state
+        state.settle(sizes)
+        before, scale = state.stored.rows(updates.client), inverse_probability(updates, view)
+        stale = (self.beta / sizes.sum()) * state.sum
+        step = stale.to(weights) + updates.combine(scale) - self.beta * _combine(scale, before)
+        state.replace(updates.client, before, updates.flat, sizes)
+        return weights - step, state
+
+
+class FedVARP(FedStale):
+    """Every client's last update stands in for it in full (Jhunjhunwala et al. 2022)."""
+
+    def __init__(self, keep: KeepSetting = None):
+        super().__init__(1.0, keep)
+
+
+class MIFA(AggregationRule):
+    """The mean of all clients' latest updates, this round's included (Gu et al. 2021); no probabilities needed."""
+
+    def __init__(self, keep: KeepSetting = None):
+        self.keep = Keep.of(keep)
+
+    def start(self, clients: int, weights: Tensor) -> Memory:
+        """Nothing remembered."""
+        return Memory.start(self.keep, clients, weights)
+
+    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Memory) -> tuple[Tensor, Memory]:
+        """Remember first, then w - sum d h."""
+        sizes = view.sizes[:, updates.task]
+        if not sizes.any():
+            return weights, state
+        state.settle(sizes)
+        state.replace(updates.client, state.stored.rows(updates.client), updates.flat, sizes)
+        return weights - (state.sum / sizes.sum()).to(weights), state
+
+
+@dataclass
+class Betas:
+    """StaleVR's memory: the last updates, and the beta each client had in the round just past (nan: no h yet)."""
+
+    stored: Stored
+    beta: NDArray[np.float64]
+
+
+class StaleVR(AggregationRule):
+    """Each client's beta is the one that leaves the least variance, <G, h> / ||h||^2 (Zhang et al. 2025, Theorem 3).
+
+    It takes every client's G to know it, so everyone trains, drawn or not.
+    """
+
+    needs_everyone = True
+
+    def __init__(self, keep: KeepSetting = None):
+        self.keep = Keep.of(keep)
+
+    def start(self, clients: int, weights: Tensor) -> Betas:
+        """Nothing remembered."""
+        return Betas(self.keep.start(clients, weights), np.full(clients, np.nan))
+
+    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Betas) -> tuple[Tensor, Betas]:
+        """sum d beta h + sum H (G - beta h)."""
+        before, scale = state.stored.rows(updates.client), inverse_probability(updates, view)
+        beta = best_beta(updates.flat, before)
+        share = view.share[updates.client, updates.task]
+        step = updates.combine(scale) + _combine((share - scale) * beta, before)
+        known = np.full(len(state.beta), np.nan)
+        known[updates.client] = np.where(state.stored.has(updates.client), beta, np.nan)
+        drawn = updates.drawn()
+        state.stored.put(drawn.client, drawn.flat)
+        return weights - step, Betas(state.stored, known)
+
+    def residuals(self, updates: Updates, state: Betas) -> NDArray[np.float64]:
+        """||G - beta h||."""
+        before = state.stored.rows(updates.client)
+        beta = torch.from_numpy(best_beta(updates.flat, before)).to(before)
+        norms: NDArray[np.float64] = (updates.flat - beta[:, None] * before).norm(dim=1).double().cpu().numpy()
+        return norms
+
+    def report(self, view: RoundView, task: int, state: Betas) -> Mapping[str, float]:
+        """How much the clients' last updates are worth."""
+        return statistics(state.beta)
+
+
+@dataclass
+class Estimates:
+    """StaleVRE's memory of one task.
+
+    A client's estimate of beta is 1 in the round after it was last active and falls by `slope` each idle round until
+    it is 0 in round `ends`. So sum n beta h is a straight line in the round, `constant` + `linear` * t, as long as
+    nobody is active, reaches 0, leaves or comes back; `weight` is the n with which each client is in it.
+    """
+
+    stored: Stored
+    weight: NDArray[np.float64]
+    last: NDArray[np.int64]
+    slope: NDArray[np.float64]
+    constant: Tensor
+    linear: Tensor
+
+    @property
+    def ends(self) -> NDArray[np.float64]:
+        """The round in which each estimate reaches 0."""
+        with np.errstate(divide="ignore"):
+            return self.last + 1 + 1 / self.slope
+
+    def beta(self, round: int) -> NDArray[np.float64]:
+        """The estimates of a round, [clients]; 0 before the first activity."""
+        fallen = 1 - self.slope * (round - self.last - 1)
+        return np.where(self.last > 0, np.clip(fallen, 0, 1), 0.0)
+
+    def settle(self, round: int, sizes: NDArray[np.int64]) -> None:
+        """Takes out those that have reached 0 or left, puts in those that came back."""
+        wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
+        moved = np.flatnonzero(wanted != self.weight)
+        for begin in range(0, len(moved), _BATCH):
+            client = moved[begin : begin + _BATCH]
+            self._add(client, (wanted - self.weight)[client], self.stored.rows(client))
+        self.weight[moved] = wanted[moved]
+
+    def replace(
+        self, client: NDArray[np.int64], before: Tensor, flat: Tensor, round: int, sizes: NDArray[np.int64]
+    ) -> None:
+        """Active clients start anew, with a slope that would have led to the beta that was best this round."""
+        self._add(client, -self.weight[client], before)
+        idle = np.maximum(round - self.last[client], 1)
+        best = np.clip(best_beta(flat, before), 0, 1)
+        self.slope[client] = np.where(self.last[client] > 0, (1 - best) / idle, 0.0)
+        self.last[client] = round
+        self.weight[client] = sizes[client]
+        self._add(client, self.weight[client], self.stored.put(client, flat))
+
+    def _add(self, client: NDArray[np.int64], weight: NDArray[np.float64], rows: Tensor) -> None:
+        """Adds weight * h * beta(t), as a function of t, to the line."""
+        rows = rows.double()
+        slope = self.slope[client]
+        self.constant += _combine(weight * (1 + slope * (self.last[client] + 1)), rows)
+        self.linear += _combine(-weight * slope, rows)
+
+
+class StaleVRE(AggregationRule):
+    """StaleVR with betas estimated from how well past updates aged, so that only drawn clients train.
+
+    (Zhang et al. 2025.) The estimate is the same whether a client is drawn or not: with the best beta for drawn clients
+    only, the step would be biased by sum d (1 - p) (beta - best) h.
+    """
+
+    def __init__(self, keep: KeepSetting = None):
+        self.keep = Keep.of(keep)
+
+    def start(self, clients: int, weights: Tensor) -> Estimates:
+        """Nothing remembered."""
+        line = torch.zeros_like(weights, dtype=torch.float64)
+        stored = self.keep.start(clients, weights)
+        return Estimates(
+            stored, np.zeros(clients), np.zeros(clients, dtype=np.int64), np.zeros(clients), line, line.clone()
+        )
+
+    def aggregate(
+        self, weights: Tensor, updates: Updates, view: RoundView, state: Estimates
+    ) -> tuple[Tensor, Estimates]:
+        """sum d beta h + sum H (G - beta h), the first sum read off the line."""
+        sizes = view.sizes[:, updates.task]
+        if not sizes.any():
+            return weights, state
+        state.settle(view.round, sizes)
+        before, scale = state.stored.rows(updates.client), inverse_probability(updates, view)
+        stale = (state.constant + view.round * state.linear) / sizes.sum()
+        beta = state.beta(view.round)[updates.client]
+        step = stale.to(weights) + updates.combine(scale) - _combine(scale * beta, before)
+        state.replace(updates.client, before, updates.flat, view.round, sizes)
+        return weights - step, state
+
+    def report(self, view: RoundView, task: int, state: Estimates) -> Mapping[str, float]:
+        """The estimates for the next round, over all clients seen."""
+        return statistics(np.where(state.last > 0, state.beta(view.round + 1), np.nan))
+
+
+def best_beta(updates: Tensor, before: Tensor) -> NDArray[np.float64]:
+    """<G, h> / ||h||^2 of each row, the beta that minimises ||G - beta h||; 0 where h is."""
+    squares = before.square().sum(1).double()
+    inner = (updates * before).sum(1).double()
+    beta: NDArray[np.float64] = torch.where(squares > 0, inner / squares, 0.0).cpu().numpy()
+    return beta
+
+
+def statistics(beta: NDArray[np.float64]) -> dict[str, float]:
+    """Mean, least and largest of the betas that are known."""
+    known = beta[np.isfinite(beta)]
+    if not len(known):
+        return {}
+    return {"beta_mean": float(known.mean()), "beta_min": float(known.min()), "beta_max": float(known.max())}

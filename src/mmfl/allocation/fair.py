@@ -1,0 +1,55 @@
+"""FedFairMMFL: tasks that do badly get more of the clients (Askin et al. 2024)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.errors import UserError
+from mmfl.federation import RoundView
+from mmfl.sampling import Draw, draw_named, independent
+
+
+@dataclass
+class TaskLosses:
+    """The mean loss of each task when it was last trained, [tasks]; nan before."""
+
+    mean: NDArray[np.float64]
+
+
+class Fair(AllocationRule):
+    """Every processor is active with probability m / V and takes task s in proportion to (mean loss)^(alpha - 1).
+
+    alpha = 1 is uniform; the larger, the more the worst task counts. The losses are those that clients saw while they
+    trained; a task not trained yet counts like the worst.
+    """
+
+    def __init__(self, alpha: float = 3.0, draw: str | Draw = independent):
+        if not alpha >= 1:
+            raise UserError(f"allocation 'fair': alpha is {alpha}; expected at least 1.")
+        self.alpha = alpha
+        self.draw = draw_named(draw)
+
+    def start(self, clients: int, tasks: int) -> TaskLosses:
+        """No task trained yet."""
+        return TaskLosses(np.full(tasks, np.nan))
+
+    def allocate(self, view: RoundView, state: TaskLosses) -> tuple[Allocation, TaskLosses]:
+        """p[i, s] = (m / V) weight_s / sum of the weights of the client's tasks."""
+        worst = np.nanmax(state.mean) if np.isfinite(state.mean).any() else 1.0
+        relative = np.where(np.isfinite(state.mean), state.mean, worst) / (worst if worst > 0 else 1.0)
+        # Losses may be as small as they like, chances must stay positive.
+        weight = view.able * np.maximum(relative, 1e-6) ** (self.alpha - 1)
+        chance = min(1.0, view.budget / max(view.processors, 1))
+        total = weight.sum(1, keepdims=True)
+        probabilities = chance * weight / np.where(total > 0, total, 1.0)
+        return Allocation.of(self.draw(probabilities, view), probabilities), state
+
+    def observe(self, losses: NDArray[np.float64], view: RoundView, state: TaskLosses) -> TaskLosses:
+        """Mean over the clients that trained, weighted by their data."""
+        trained = np.isfinite(losses)
+        examples = np.where(trained, view.sizes, 0)
+        total = examples.sum(0)
+        mean = (np.where(trained, losses, 0.0) * examples).sum(0) / np.maximum(total, 1)
+        return TaskLosses(np.where(total > 0, np.abs(mean), state.mean))

@@ -1,0 +1,103 @@
+"""Allocations made of another one: all the budget to one task at a time, or a first round with everyone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.full import Full
+from mmfl.errors import UserError
+from mmfl.federation import RoundView
+
+
+def _check_inner(kind: str, inner: AllocationRule) -> None:
+    if not isinstance(inner, AllocationRule):
+        raise UserError(f"allocation '{kind}': inner is {inner!r}; expected an allocation.")
+
+
+class OneTask(AllocationRule):
+    """All the budget of a round to one task, allocated by `inner` as if there were no other."""
+
+    def __init__(self, inner: AllocationRule):
+        _check_inner("one task", inner)
+        self.inner = inner
+        self.needs = inner.needs
+
+    def task(self, view: RoundView) -> int:
+        """The task of this round."""
+        raise TypeError(f"{type(self).__name__} does not say which task is next.")
+
+    def start(self, clients: int, tasks: int) -> Any:
+        """The inner allocation's."""
+        return self.inner.start(clients, tasks)
+
+    def asks(self, view: RoundView, state: Any) -> Mapping[str, NDArray[np.bool_]]:
+        """What the inner allocation wants to know of this task."""
+        return self.inner.asks(self._restricted(view), state)
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """The inner allocation; a client's one training is a share of all its processors."""
+        restricted = self._restricted(view)
+        inner, state = self.inner.allocate(restricted, state)
+        count = np.zeros(view.sizes.shape, dtype=np.int64)
+        count[inner.client, inner.task] = inner.count
+        processors = restricted.capacity / np.maximum(view.capacity, 1)
+        return Allocation.of(count, inner.probabilities * processors[:, None], inner.certain), state
+
+    def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
+        """The inner allocation's."""
+        return self.inner.observe(losses, self._restricted(view), state)
+
+    def _restricted(self, view: RoundView) -> RoundView:
+        tasks = np.arange(view.sizes.shape[1])
+        return view.only(tasks == self.task(view))
+
+
+class RoundRobinTasks(OneTask):
+    """RoundRobin-X: task t mod S in round t, of the tasks that somebody has."""
+
+    def task(self, view: RoundView) -> int:
+        """The next in turn."""
+        here = np.flatnonzero(view.able.any(0))
+        return int(here[view.round % len(here)]) if len(here) else 0
+
+
+class SequentialTasks(OneTask):
+    """One task after another, each for so many rounds; then it is done and the last one goes on."""
+
+    def __init__(self, inner: AllocationRule, rounds: int = 100):
+        super().__init__(inner)
+        if rounds < 1:
+            raise UserError(f"allocation 'sequential-tasks': rounds is {rounds}; expected at least 1.")
+        self.rounds = rounds
+
+    def task(self, view: RoundView) -> int:
+        """The first task that is not done."""
+        return int(min((view.round - 1) // self.rounds, view.sizes.shape[1] - 1))
+
+
+class WarmUp(AllocationRule):
+    """Every client trains every task in the first round, `inner` decides in the others. The cost counts like any."""
+
+    def __init__(self, inner: AllocationRule):
+        _check_inner("warm-up", inner)
+        self.inner = inner
+        self.needs = inner.needs
+
+    def start(self, clients: int, tasks: int) -> Any:
+        """The inner allocation's."""
+        return self.inner.start(clients, tasks)
+
+    def asks(self, view: RoundView, state: Any) -> Mapping[str, NDArray[np.bool_]]:
+        """Nothing in the first round, what the inner allocation asks in the others."""
+        return {} if view.round == 1 else self.inner.asks(view, state)
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """Full participation first."""
+        return (Full() if view.round == 1 else self.inner).allocate(view, state)
+
+    def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
+        """The inner allocation's, which learns from the first round too."""
+        return self.inner.observe(losses, view, state)

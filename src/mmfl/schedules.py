@@ -1,0 +1,84 @@
+"""Step sizes and sample sizes that change with the round, as the convergence theorems of MFA ask for them.
+
+(Bhuyan, Moharir & Joshi 2022.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mmfl.errors import UserError
+
+Schedule = Callable[[int], float]
+
+
+def _check(schedule: object, **bounds: tuple[float, float]) -> None:
+    """Raises where a setting lies below its lower bound, or at it if that bound is open (given as the second)."""
+    for name, (least, above) in bounds.items():
+        value = getattr(schedule, name)
+        if not (value >= least and value > above):
+            expected = f"more than {above:g}" if above >= least else f"at least {least:g}"
+            raise UserError(f"schedule {type(schedule).__name__}: {name} is {value}; expected {expected}.")
+
+
+@dataclass(frozen=True)
+class Decay:
+    """beta / (t + gamma): the step size of Theorem 1 (MFA-Rand).
+
+    >>> Decay(30, 100)(20)
+    0.25
+    """
+
+    beta: float
+    gamma: float
+
+    def __post_init__(self) -> None:
+        _check(self, beta=(0, 0), gamma=(-1, -1))
+
+    def __call__(self, round: int) -> float:
+        """The step size of a round, the first being 1."""
+        return self.beta / (round + self.gamma)
+
+
+@dataclass(frozen=True)
+class FrameDecay:
+    """beta / (1 + floor((t - 1) / S) + gamma): constant within a frame of S rounds, Theorem 2 (MFA-RR).
+
+    >>> [FrameDecay(1, 0, 2)(t) for t in (1, 2, 3, 4)]
+    [1.0, 1.0, 0.5, 0.5]
+    """
+
+    beta: float
+    gamma: float
+    tasks: int
+
+    def __post_init__(self) -> None:
+        _check(self, beta=(0, 0), gamma=(-1, -1), tasks=(1, 0))
+
+    def __call__(self, round: int) -> float:
+        """The step size of a round, the first being 1."""
+        return self.beta / (1 + (round - 1) // self.tasks + self.gamma)
+
+
+@dataclass(frozen=True)
+class GrowingShare:
+    """A batch that grows to a client's whole data: the share left out is `scale` times a decaying step size.
+
+    Theorem 2 needs just that proportion; a batch never falls below `least` of the data.
+
+    >>> [GrowingShare(1, FrameDecay(1, 0, 1))(t) for t in (1, 2, 4)]
+    [0.1, 0.5, 0.75]
+    """
+
+    scale: float
+    step: Schedule
+    least: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check(self, scale=(0, -1), least=(0, 0))
+
+    def __call__(self, round: int) -> float:
+        """The share of a client's data in each of its batches."""
+        return min(1.0, max(self.least, 1 - self.scale * self.step(round)))
+
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {"decay": Decay, "frame-decay": FrameDecay, "growing": GrowingShare}
