@@ -21,11 +21,13 @@ FULL_UPDATE = torch.tensor(
     dtype=torch.float64,
 )
 
+ONCE = np.ones(2, dtype=int)
+
 
 def received(task: int, allocation: Allocation) -> Updates:
     """What the drawn clients send when client i's update for task s is FULL_UPDATE[i, s]."""
     client = allocation.client[allocation.rows(task)]
-    return Updates.of(task, Trained(client, FULL_UPDATE[client, task], np.ones(len(client))), allocation)
+    return Updates.of(task, Trained(client, FULL_UPDATE[client, task], np.ones(len(client)), client), allocation)
 
 
 def moments(probabilities, task, measure):
@@ -79,7 +81,7 @@ class TestOverAllDraws:
 
 def two_rows(count=(1, 1)) -> Updates:
     flat = torch.tensor([[1.0, 2.0], [-4.0, 8.0]])
-    return Updates(0, np.array([0, 1]), np.array(count), np.array([0.25, 0.5]), flat, np.zeros(2))
+    return Updates(0, np.array([0, 1]), np.array(count), np.array([0.25, 0.5]), flat, np.zeros(2), ONCE[:2])
 
 
 def test_average_is_the_mean_of_returned_weights_by_number_of_examples():
@@ -97,7 +99,9 @@ def test_unbiased_step_by_hand_with_a_client_drawn_twice():
 
 @pytest.mark.parametrize("rule", [Average(), Unbiased()])
 def test_weights_stay_where_nobody_trained(rule):
-    nobody = Updates(0, *[np.zeros(0, dtype=int)] * 2, np.zeros(0), torch.zeros(0, 2), np.zeros(0))
+    nobody = Updates(
+        0, *[np.zeros(0, dtype=int)] * 2, np.zeros(0), torch.zeros(0, 2), np.zeros(0), np.zeros(0, dtype=int)
+    )
     start = torch.tensor([3.0, -1.0])
     assert torch.equal(rule.aggregate(start, nobody, VIEW, None)[0], start)
 
@@ -115,7 +119,7 @@ def test_valid_updates_are_those_without_a_non_finite_number(rows, seed):
         flat[row, places] = spoilers.get(kind, [])
         loss[row] = np.nan if kind == "nan loss" else loss[row]
     client, p = rng.permutation(n), rng.random(n)
-    kept = Updates(0, client, client + 1, p, torch.from_numpy(flat), loss).valid()
+    kept = Updates(0, client, client + 1, p, torch.from_numpy(flat), loss, client).valid()
     good = np.array([kind == "good" for kind in rows], dtype=bool)
     for mine, given_ in (
         (kept.client, client),
@@ -128,12 +132,14 @@ def test_valid_updates_are_those_without_a_non_finite_number(rows, seed):
 
 
 def test_valid_updates_keep_a_row_of_finite_numbers_whose_sum_is_too_large_for_float32():
-    updates = Updates(0, np.array([0]), np.array([1]), np.array([1.0]), torch.full((1, 3), 3e38), np.zeros(1))
+    updates = Updates(0, np.array([0]), np.array([1]), np.array([1.0]), torch.full((1, 3), 3e38), np.zeros(1), ONCE[:1])
     assert len(updates.valid()) == 1
 
 
 def test_updates_find_their_counts_and_probabilities_in_whatever_order_the_engine_answers():
     count, p = np.array([[1], [0], [3]]), np.array([[0.1], [0.2], [0.3]])
-    updates = Updates.of(0, Trained(np.array([2, 0]), torch.zeros(2, 1), np.zeros(2)), Allocation.of(count, p))
+    updates = Updates.of(
+        0, Trained(np.array([2, 0]), torch.zeros(2, 1), np.zeros(2), ONCE[:2]), Allocation.of(count, p)
+    )
     assert updates.count.tolist() == [3, 1]
     assert updates.probability.tolist() == [0.3, 0.1]

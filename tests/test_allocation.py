@@ -14,6 +14,7 @@ from conftest import view_of
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
+    FixedSplit,
     Full,
     LossVariance,
     RandomClients,
@@ -285,11 +286,11 @@ def frames(rule: AllocationRule, rounds: int, sizes_at, **view) -> list[np.ndarr
 @given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 12), st.integers(0, 99))
 def test_splits_have_parts_that_differ_by_at_most_one_and_as_many_clients_as_the_budget(clients, tasks, budget, seed):
     everything = np.ones((clients, tasks))
-    for rule in (RandomSplit(), RotatingSplit(), RotatingSplit(redraw=False)):
+    for rule in (RandomSplit(), RotatingSplit(), FixedSplit()):
         for table in frames(rule, 4, lambda t: everything, budget=budget, seed=seed):
             assert (table.sum(1) <= 1).all()
             assert table.sum() == min(budget, clients)
-            assert np.ptp(table.sum(0)) <= 1
+            assert np.ptp(table.sum(0)) <= 1 or (isinstance(rule, FixedSplit) and budget < clients)
 
 
 def test_mfa_rand_draws_every_even_split_equally_often():
@@ -307,10 +308,11 @@ def test_mfa_rand_favours_no_task_when_there_are_fewer_clients_than_tasks():
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 99), st.integers(1, 9), st.booleans())
-def test_every_pair_meets_once_in_a_frame_of_mfa_rr(clients, tasks, seed, budget, redraw):
+def test_every_pair_meets_once_in_a_frame_of_mfa_rr(clients, tasks, seed, budget, for_ever):
+    budget = clients if for_ever else budget
     able = np.random.default_rng(seed).random((clients, tasks)) < 0.8
     able[:, 0] = able[0] = True
-    tables = frames(RotatingSplit(redraw), 3 * tasks, lambda t: able, budget=budget, seed=seed)
+    tables = frames(FixedSplit() if for_ever else RotatingSplit(), 3 * tasks, lambda t: able, budget=budget, seed=seed)
     for frame in range(3):
         met = sum(tables[frame * tasks : (frame + 1) * tasks])
         taking_part = met.any(1)
@@ -321,8 +323,7 @@ def test_every_pair_meets_once_in_a_frame_of_mfa_rr(clients, tasks, seed, budget
 def test_mfa_rr_draws_a_new_split_each_frame_and_fedcluster_never():
     everything = np.ones((12, 3))
     rotating = frames(RotatingSplit(), 9, lambda t: everything, budget=12)
-    for_ever = frames(RotatingSplit(redraw=False), 9, lambda t: everything, budget=12)
-    assert (rotating[0] == for_ever[0]).all()
+    for_ever = frames(FixedSplit(), 9, lambda t: everything, budget=12)
     assert not (rotating[0] == rotating[3]).all()
     assert not (rotating[3] == rotating[6]).all()
     assert all((for_ever[t] == for_ever[t + 3]).all() for t in range(6))
@@ -333,19 +334,19 @@ def test_mfa_rr_with_a_partial_budget_reaches_every_client_in_the_end():
     assert sum(tables).all()
 
 
-@pytest.mark.parametrize("redraw", [True, False])
-def test_a_task_that_arrives_within_a_frame_joins_at_the_next_one(redraw):
+@pytest.mark.parametrize("split", [RotatingSplit, FixedSplit])
+def test_a_task_that_arrives_within_a_frame_joins_at_the_next_one(split):
     def sizes_at(t):
         return np.ones((6, 3)) * [1, 1, t >= 4]
 
-    tables = frames(RotatingSplit(redraw), 8, sizes_at, budget=6)
+    tables = frames(split(), 8, sizes_at, budget=6)
     assert (sum(tables[2:4]) == [1, 1, 0]).all()
     assert (sum(tables[4:7]) == 1).all()
 
 
-@pytest.mark.parametrize("redraw", [True, False])
-def test_a_task_that_waits_for_the_next_frame_has_no_probability_in_this_one(redraw):
-    rule = RotatingSplit(redraw)
+@pytest.mark.parametrize("split", [RotatingSplit, FixedSplit])
+def test_a_task_that_waits_for_the_next_frame_has_no_probability_in_this_one(split):
+    rule = split()
     _, state = rule.allocate(view_of([[1, 1, 0]] * 6, budget=6), rule.start(6, 3))
     allocation, _ = rule.allocate(view_of([[1, 1, 1]] * 6, budget=6, round=2), state)
     np.testing.assert_allclose(allocation.probabilities, [[0.5, 0.5, 0]] * 6)
@@ -365,3 +366,21 @@ def test_nobody_present_means_nobody_trains(name):
     rule = ALLOCATIONS[name]()
     view = view_of(np.zeros((3, 2)), 0, 0.0, losses=np.zeros((3, 2)))
     assert len(rule.allocate(view, rule.start(3, 2))[0]) == 0
+
+
+def test_a_client_that_arrives_joins_the_smallest_part_of_fedcluster_and_keeps_it():
+    def sizes_at(t):
+        return np.ones((8, 2)) * (np.arange(8) < (8 if t >= 2 else 5))[:, None]
+
+    tables = frames(FixedSplit(), 6, sizes_at, budget=8)
+    assert sorted(tables[0].sum(0)) == [2, 3]
+    assert (tables[1].sum(0) == 4).all()
+    assert all((tables[t] == tables[t + 2]).all() for t in (1, 2, 3))
+
+
+def test_fedcluster_with_a_partial_budget_asks_everybody_in_turn_for_the_task_of_its_part():
+    whole = frames(FixedSplit(), 40, lambda t: np.ones((10, 2)), budget=10)
+    some = frames(FixedSplit(), 40, lambda t: np.ones((10, 2)), budget=3)
+    assert all(table.sum() == 3 for table in some)
+    assert sum(some).all()
+    assert all(((part == whole) | (part == 0)).all() for part, whole in zip(some, whole, strict=True))

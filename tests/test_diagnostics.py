@@ -65,17 +65,17 @@ COUNT = [[2, 0], [0, 1], [0, 0]]
 
 def test_cost_of_a_round_that_only_trains():
     # Task 0 has 10 weights (40 bytes), task 1 has 100 (400 bytes); one client each, on three processors.
-    cost = round_cost(table(COUNT), None, [10, 100], [torch.zeros(5)])
+    cost = round_cost(table(COUNT), None, None, [10, 100], [torch.zeros(5)])
     assert cost == Cost(trainings=2, processors=3, forward_passes=0, bytes_up=440, bytes_down=440, stored_bytes=20)
 
 
 def test_cost_of_a_round_that_asks_for_losses_first():
     # Losses of 2 clients for task 0, of all 3 for task 1: five numbers up; the weights go to each once.
     evaluated = np.array([[1, 1], [1, 1], [0, 1]], dtype=bool)
-    cost = round_cost(table(COUNT), evaluated, [10, 100], None)
+    cost = round_cost(table(COUNT), evaluated, None, [10, 100], None)
     assert (cost.forward_passes, cost.bytes_up, cost.bytes_down) == (5, 440 + 5 * 4, 2 * 40 + 3 * 400)
     only_trained = np.array([[0, 0], [0, 0], [1, 0]], dtype=bool)
-    assert round_cost(table(COUNT), only_trained, [10, 100], None).bytes_down == 2 * 40 + 400
+    assert round_cost(table(COUNT), only_trained, None, [10, 100], None).bytes_down == 2 * 40 + 400
     assert not only_trained[0].any()
 
 
@@ -89,7 +89,7 @@ def everyone(p) -> Allocation:
 def sent(allocation: Allocation, clients) -> Updates:
     clients = np.array(clients, dtype=np.int64)
     flat = torch.tensor([[3.0, 4.0], [0.0, 2.0]])[clients]
-    return Updates.of(0, Trained(clients, flat, np.zeros(len(clients))), allocation)
+    return Updates.of(0, Trained(clients, flat, np.zeros(len(clients)), clients), allocation)
 
 
 def test_variances_by_hand():

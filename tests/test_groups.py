@@ -78,7 +78,7 @@ def test_planted_kinds_of_clients_are_found_and_their_number_is_the_length_of_th
 
 
 @pytest.mark.parametrize(
-    ("clients", "largest", "length"), [(30, None, 4), (30, 3, 3), (30, 1, 2), (6, None, 3), (3, None, 2)]
+    ("clients", "largest", "length"), [(30, None, 4), (30, 3, 3), (30, 1, 2), (7, None, 3), (3, None, 2)]
 )
 def test_clusters_number_from_the_tasks_to_twice_as_many_half_the_clients_or_the_limit(clients, largest, length):
     losses = np.array([[1.0, 1.0], [1.0, 9.0], [9.0, 1.0], [9.0, 9.0]])[np.arange(clients) % 4]
@@ -153,6 +153,12 @@ def test_clients_that_losses_do_not_tell_apart_are_dealt_into_even_parts(noise):
     assert not (cycles[0].cluster == cycles[1].cluster).all()
 
 
+def test_fewer_kinds_of_clients_than_tasks_are_dealt_too():
+    kind = np.arange(12) % 2
+    losses = 1 + kind[:, None] + 1e-8 * np.random.default_rng(0).standard_normal((12, 3))
+    assert np.bincount(first_cycle(losses).cluster).tolist() == [4, 4, 4]
+
+
 # --- T-steps -------------------------------------------------------------------------
 
 
@@ -209,6 +215,19 @@ def test_a_cluster_sends_its_share_of_clients_and_at_least_one(rate, expected):
     losses, _ = planted(30, 3, 3)
     tables, _ = run(Groups(), 3, losses, rate=rate)
     assert (np.sum(tables, axis=1) == expected).all()
+
+
+def test_the_share_is_of_the_clients_of_a_cluster_that_are_there_whoever_of_them_can_train_the_task():
+    losses = np.array([[1.0, 9.0]] * 16 + [[9.0, 1.0]] * 4)
+    able = np.ones((20, 2), dtype=bool)
+    able[:6, 0] = False
+    rule = Groups(largest=2)
+    cycle = first_cycle(losses, rule, able=able)
+    assert table(play(rule, view_at(1, losses, able), cycle)[0]).sum(0).tolist() == [8, 2]
+    away = able & ~np.isin(np.arange(20), [0, 1, 2, 6, 7, 8])[:, None]
+    allocation, _ = play(rule, view_at(1, losses, away), cycle)
+    assert table(allocation).sum(0).tolist() == [5, 2]
+    np.testing.assert_allclose(allocation.probabilities[9:16, 0], 5 / 7)
 
 
 def test_sampled_clients_are_as_frequent_as_their_probability_says_and_all_sets_alike():
@@ -302,6 +321,24 @@ def test_newcomers_without_some_tasks_or_with_losses_that_are_no_numbers_find_a_
     _, states = run(Groups(), 2, losses, lambda t: able & ~late[:, None] if t == 1 else able)
     assert states[1].cluster[21] == states[1].cluster[np.flatnonzero(kind == kind[21])[0]]
     assert (states[1].cluster[late] >= 0).all()
+
+
+def test_a_newcomer_whose_losses_are_no_numbers_joins_those_who_lose_most():
+    losses = np.array([[1.0, 1.0]] * 4 + [[9.0, 9.0]] * 4 + [[np.nan, np.inf]])
+    early = np.arange(9)[:, None] < [8, 8]
+    _, states = run(Groups(metric="euclidean"), 2, losses, lambda t: early if t == 1 else None)
+    assert states[1].cluster[8] == 1
+
+
+def test_newcomers_among_inconsistent_tasks_go_by_the_task_of_the_cycle():
+    rng = np.random.default_rng(3)
+    kind = np.stack([rng.permutation(np.arange(24) % 2) for _ in range(2)], axis=1)
+    losses = 1 + kind * [1.0, 9.0] + 0.02 * rng.standard_normal(kind.shape)
+    late = np.arange(24) >= 16
+    _, states = run(
+        Groups(consistent=False, largest=2), 2, losses, lambda t: np.ones((24, 2)) * (~late | (t > 1))[:, None]
+    )
+    assert adjusted_rand_score(kind[:, 0], states[1].cluster) == 1
 
 
 def test_a_newcomer_to_a_single_task_goes_by_distance():

@@ -66,7 +66,7 @@ def test_every_named_method_builds_and_allocates(name):
         ("multi-fedavg", allocation.RandomClients, aggregation.Average),
         ("mfa-rand", allocation.RandomSplit, aggregation.Average),
         ("mfa-rr", allocation.RotatingSplit, aggregation.Average),
-        ("fedcluster", allocation.RotatingSplit, aggregation.Average),
+        ("fedcluster", allocation.FixedSplit, aggregation.Average),
         ("random", allocation.RandomProcessors, aggregation.Unbiased),
         ("mmfl-lvr", allocation.LossVariance, aggregation.Unbiased),
         ("full", allocation.Full, aggregation.Unbiased),
@@ -76,10 +76,6 @@ def test_the_papers_methods_are_composed_as_the_papers_say(name, allocates, aggr
     method = make_method(name)
     assert (type(method.allocation), type(method.aggregation)) == (allocates, aggregates)
     assert method.local == local.SGD()
-
-
-def test_only_fedcluster_keeps_its_split():
-    assert [make_method(name).allocation.redraw for name in ("mfa-rr", "fedcluster")] == [True, False]
 
 
 def test_a_method_is_taken_as_it_is():
@@ -107,7 +103,8 @@ def test_a_users_own_rules_work_by_dotted_path(dot):
     method = make_method({**PARTS, "allocation": own, "aggregation": f"own_rules{dot}Halfway"})
     drawn, _ = method.allocation.allocate(VIEW, method.allocation.start(2, 2))
     assert (drawn.client.tolist(), drawn.task.tolist()) == ([0], [1])
-    updates = Updates(1, drawn.client, drawn.count, drawn.probability, torch.tensor([[4.0]]), np.zeros(1))
+    flat, steps = torch.tensor([[4.0]]), np.ones(1, dtype=int)
+    updates = Updates(1, drawn.client, drawn.count, drawn.probability, flat, np.zeros(1), steps)
     state = method.aggregation.start(2, torch.ones(1))
     weights, state = method.aggregation.aggregate(torch.ones(1), updates, VIEW, state)
     assert (weights.tolist(), state) == ([-1.0], 1)

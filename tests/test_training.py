@@ -227,7 +227,7 @@ def test_an_engine_may_answer_in_any_order():
             answers = super().train(trainings)
             order = [np.random.default_rng(0).permutation(len(a.client)) for a in answers]
             return [
-                Trained(a.client[o], a.flat[torch.from_numpy(o)], a.loss[o])
+                Trained(a.client[o], a.flat[torch.from_numpy(o)], a.loss[o], a.steps[o])
                 for a, o in zip(answers, order, strict=True)
             ]
 

@@ -80,7 +80,7 @@ def train(engine: Simulation, *trainings: Training) -> list[Trained]:
     for asked, answer in zip(trainings, engine.train(trainings), strict=True):
         row = {client: n for n, client in enumerate(answer.client)}
         rows = [row[client] for client in asked.client]
-        answers.append(Trained(answer.client[rows], answer.flat.cpu()[rows], answer.loss[rows]))
+        answers.append(Trained(answer.client[rows], answer.flat.cpu()[rows], answer.loss[rows], answer.steps[rows]))
     return answers
 
 
@@ -91,7 +91,7 @@ def train_alone(federation: Federation, task: int = 0, mode: str = "vectorised",
 
 
 def only(trained: Trained, rows: Sequence[int]) -> Trained:
-    return Trained(trained.client[rows], trained.flat[rows], trained.loss[rows])
+    return Trained(trained.client[rows], trained.flat[rows], trained.loss[rows], trained.steps[rows])
 
 
 def assert_agree(one: Trained, other: Trained, tolerance: float = 1e-4) -> None:

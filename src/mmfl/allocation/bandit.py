@@ -151,7 +151,11 @@ def _budgeted(view: RoundView) -> int:
 
 
 def _each_on_one(view: RoundView, client: NDArray[np.int64], task: NDArray[np.int64]) -> Allocation:
-    """The clients on their tasks, one processor each; by the history they are certain, so the expected count is 1."""
+    """The clients on their tasks, one processor each.
+
+    Whoever is picked counts as certain (expected count 1): true of the ranking, not of ties and of draws within a
+    front, whose chances have no simple form. So an aggregation that divides by the probability is biased here.
+    """
     count = np.zeros(view.sizes.shape, dtype=np.int64)
     count[client, task] = 1
     return Allocation.of(count, count / np.maximum(view.capacity, 1)[:, None])

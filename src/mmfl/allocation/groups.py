@@ -71,8 +71,8 @@ class Groups(AllocationRule):
       "euclidean" distance that K-means used; the latter always where a single task decides, as its cosines are all 1.
     - `largest` number of clusters to try, in place of 2 S.
 
-    With fewer than 2 S clients there are S clusters. Where the losses tell fewer than S kinds of clients apart (there
-    are not as many clients, or untrained models treat all alike), clients are dealt at random into S even parts.
+    With fewer than 2 S clients there are still S clusters. Where the losses tell fewer than S kinds of clients apart
+    (too few clients, or untrained models that treat all alike), clients are dealt at random into S even parts.
 
     >>> losses = np.array([[1.0, 5.0], [5.0, 1.0], [1.1, 5.0], [5.0, 1.1]])
     >>> sizes = np.full((4, 2), 10)
