@@ -75,7 +75,7 @@ _MFA = "Bhuyan, Moharir & Joshi 2022"
 _UCB = "Bhuyan & Moharir 2022"
 _LVR = "Zhang et al. 2025"
 _GVR = "Zhang et al. 2024"
-_GROUP = "Zhang, Li & Joe-Wong 2024"
+_GROUP = "Gong et al."
 _UPDATES = "an update per pair seen"
 
 
@@ -225,7 +225,7 @@ METHODS: dict[str, Entry] = {
     "fedfair": Entry(
         lambda alpha=3.0, draw="independent": (Fair(alpha, draw), Average()),
         "more clients for the tasks that do badly",
-        "Askin et al. 2024",
+        "Siew et al. 2024",
     ),
     "full": Entry(
         lambda: (Full(), Unbiased()),

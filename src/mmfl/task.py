@@ -58,8 +58,11 @@ class Task:
         if self.batch_size is None:
             return size
         if callable(self.batch_size):
-            return np.minimum(np.maximum(np.ceil(self.batch_size(round) * size), 1).astype(np.int64), size)
-        return np.minimum(size, np.int64(self.batch_size))
+            wanted = np.maximum(np.ceil(self.batch_size(round) * size), 1).astype(np.int64)
+        else:
+            wanted = np.full(len(size), self.batch_size)
+        batches: NDArray[np.int64] = np.minimum(wanted, size)
+        return batches
 
     def build(self, seed: int = 0, task: int = 0) -> nn.Module:
         """A new module whose initial weights are a function of (seed, task) alone."""

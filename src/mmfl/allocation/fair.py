@@ -1,4 +1,4 @@
-"""FedFairMMFL: tasks that do badly get more of the clients (Askin et al. 2024)."""
+"""FedFairMMFL: tasks that do badly get more of the clients (Siew et al. 2024)."""
 
 from dataclasses import dataclass
 
