@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import every_draw, view_of
-from mmfl.aggregation import Average, Unbiased
+from mmfl.aggregation import Average, SelfNormalised, Unbiased, inverse_probability
 from mmfl.allocation import Allocation, LossVariance, RandomProcessors
 from mmfl.diagnostics import loss_variance, step_size, update_variance
 from mmfl.engine import Trained
@@ -97,7 +97,51 @@ def test_unbiased_step_by_hand_with_a_client_drawn_twice():
     np.testing.assert_allclose(after, [-(2 * 0.5 * 1 + 1.5 * -4), -(2 * 0.5 * 2 + 1.5 * 8)])
 
 
-@pytest.mark.parametrize("rule", [Average(), Unbiased()])
+def test_unweighted_average_counts_every_processor_alike():
+    after, _ = Average(weighted=False).aggregate(torch.zeros(2), two_rows(count=(2, 1)), VIEW, None)
+    np.testing.assert_allclose(after, [-(2 * 1 - 4) / 3, -(2 * 2 + 8) / 3])
+
+
+@pytest.mark.parametrize("p", [1.0, 0.25])
+def test_with_equal_data_and_everyone_drawn_the_unbiased_step_is_the_average_step_over_p(p):
+    view = view_of([[7]] * 4)
+    ones, flat = np.ones(4, dtype=int), torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
+    updates = Updates(0, np.arange(4), ones, np.full(4, p), flat, np.zeros(4), ones)
+    unbiased, weighted, plain, normalised = (
+        rule.aggregate(torch.zeros(5), updates, view, None)[0]
+        for rule in (Unbiased(), Average(), Average(weighted=False), SelfNormalised())
+    )
+    torch.testing.assert_close(plain, -flat.mean(0))
+    for step in (weighted, normalised, p * unbiased):
+        torch.testing.assert_close(step, plain)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.floats(0.05, 1)), min_size=2, max_size=2))
+def test_self_normalised_is_unbiased_divided_by_the_step_size(drawn):
+    count, p = (np.array(column) for column in zip(*drawn, strict=True))
+    updates = replace(two_rows(count), probability=p)
+    steps = [rule.aggregate(torch.zeros(2), updates, VIEW, None)[0] for rule in (SelfNormalised(), Unbiased())]
+    torch.testing.assert_close(steps[0] * step_size(updates, VIEW), steps[1], rtol=1e-4, atol=1e-5)
+    # Its weights are a mean's: they give back what all clients agree on.
+    agreed = replace(updates, flat=torch.tensor([[3.0, -1.0], [3.0, -1.0]]))
+    torch.testing.assert_close(
+        SelfNormalised().aggregate(torch.zeros(2), agreed, VIEW, None)[0], torch.tensor([-3.0, 1.0])
+    )
+
+
+def test_self_normalised_is_unbiased_where_the_step_size_is_one():
+    updates = replace(two_rows(), probability=np.array([0.5 * 0.25 / 0.4, 0.75 / 0.6]))
+    assert inverse_probability(updates, VIEW) == pytest.approx([0.4, 0.6])
+    steps = [rule.aggregate(torch.zeros(2), updates, VIEW, None)[0] for rule in (SelfNormalised(), Unbiased())]
+    torch.testing.assert_close(*steps)
+
+
+def test_a_client_that_was_not_drawn_has_no_weight_even_if_it_could_not_be():
+    updates = replace(two_rows(count=(0, 1)), probability=np.array([0.0, 0.5]))
+    assert inverse_probability(updates, VIEW).tolist() == [0.0, 1.5]
+
+
+@pytest.mark.parametrize("rule", [Average(), Average(weighted=False), Unbiased(), SelfNormalised()])
 def test_weights_stay_where_nobody_trained(rule):
     nobody = Updates(
         0, *[np.zeros(0, dtype=int)] * 2, np.zeros(0), torch.zeros(0, 2), np.zeros(0), np.zeros(0, dtype=int)

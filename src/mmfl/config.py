@@ -25,6 +25,7 @@ from mmfl.task import Task
 
 Spec = str | dict[str, Any]
 EMBEDDED = Path(__file__).with_name("demo.toml")
+_TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that may be of several
 
 
 class _Section(BaseModel):
@@ -233,9 +234,7 @@ def parse(values: dict[str, Any], source: str) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(
-            str(part) for part in first["loc"] if not str(part).startswith(("dict[", "str", "int", "list["))
-        )
+        where = ".".join(str(part) for part in _place(first["loc"], first["type"]))
         if first["type"] == "extra_forbidden":
             known = _keys_beside(first["loc"])
             raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None
@@ -244,6 +243,13 @@ def parse(values: dict[str, Any], source: str) -> Config:
         given = repr(first["input"])
         given = given if len(given) < 60 else given[:57] + "..."
         raise UserError(f"{source}: '{where}' is {given}: {_lower(first['msg'])}.") from None
+
+
+def _place(location: tuple[Any, ...], mistake: str) -> list[Any]:
+    """The keys that lead to a mistake, without the types that were tried there; the last may be named like a type."""
+    named = mistake in ("extra_forbidden", "missing")
+    last = len(location) - 1
+    return [part for n, part in enumerate(location) if part not in _TYPES or (named and n == last)]
 
 
 def _keys_beside(location: tuple[Any, ...]) -> list[str]:

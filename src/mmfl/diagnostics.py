@@ -139,7 +139,7 @@ def _variance(view: RoundView, allocation: Allocation, task: int, size: NDArray[
         return 0.0
     p = allocation.probabilities[:, task]
     pairs = view.able[:, task]
-    if not pairs.any() or (p[pairs] <= 0).any():
+    if not pairs.any() or (p[pairs] <= 0).any() or not np.isfinite(size[pairs]).all():
         return None
     capacity = view.capacity[pairs]
     each = (view.share[pairs, task] * size[pairs] / capacity) ** 2 * (1 / p[pairs] - 1)

@@ -92,10 +92,19 @@ class Prox(LocalRule):
 
 @dataclass
 class Controls:
-    """SCAFFOLD's memory of a task: the server's control variate c, and c_i of every client that ever trained it."""
+    """SCAFFOLD's memory of a task: the control variates c_i of the clients that ever trained it, and their sum.
 
-    server: Tensor
+    `members` [clients] marks those that ever had the task. The server's c is a mean over them, whoever is absent.
+    """
+
     client: Stored
+    sum: Tensor
+    members: NDArray[np.bool_]
+
+    @property
+    def server(self) -> Tensor:
+        """c: the mean of c_i over the members; c_i is 0 for those that never trained."""
+        return (self.sum / max(int(self.members.sum()), 1)).to(self.client.none)
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,8 @@ class Scaffold(LocalRule):
 
     def start(self, clients: int, weights: Tensor) -> Controls:
         """All control variates are zero."""
-        return Controls(torch.zeros_like(weights), self.keep.start(clients, weights))
+        none = torch.zeros_like(weights, dtype=torch.float64)
+        return Controls(self.keep.start(clients, weights), none, np.zeros(clients, dtype=bool))
 
     def correction(self, client: NDArray[np.int64], state: Controls) -> Tensor:
         """c - c_i."""
@@ -122,13 +132,11 @@ class Scaffold(LocalRule):
 
     def observe(self, updates: "Updates", rate: float, view: "RoundView", state: Controls) -> Controls:
         """c_i+ = c_i - c + G / (K lr) with K local steps; c moves by the changes, over all who have the task."""
-        if not len(updates):
-            return state
+        members = state.members | view.able[:, updates.task]
         steps = torch.from_numpy(updates.steps).to(updates.flat)[:, None]
         before = state.client.rows(updates.client)
         after = state.client.put(updates.client, before - state.server + updates.flat / (steps * rate))
-        server = state.server + (after - before).sum(0) / int(view.able[:, updates.task].sum())
-        return Controls(server, state.client)
+        return Controls(state.client, state.sum + (after - before).double().sum(0), members)
 
 
 LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {"sgd": SGD, "prox": Prox, "scaffold": Scaffold}

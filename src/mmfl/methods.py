@@ -127,26 +127,26 @@ METHODS: dict[str, Entry] = {
         _LVR,
     ),
     "mmfl-gvr": Entry(
-        lambda **options: (UpdateVariance(**options), Unbiased()),
+        lambda floor=1e-6, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), Unbiased()),
         "probabilities that minimise the variance of the sampled update",
         _GVR,
         trains="all",
     ),
     "mmfl-gvr-star": Entry(
-        lambda keep=None, **options: (UpdateVariance(**options), FedVARP(keep)),
+        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), FedVARP(keep)),
         "GVR with last updates for those not drawn",
         _GVR,
         trains="all",
         stores=_UPDATES,
     ),
     "mmfl-lvr": Entry(
-        lambda **options: (LossVariance(**options), Unbiased()),
+        lambda floor=1e-6, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), Unbiased()),
         "probabilities that minimise the variance of the sampled loss",
         _LVR,
         evaluates="all",
     ),
     "mmfl-stalevr": Entry(
-        lambda keep=None, **options: (LossVariance(**options), StaleVR(keep)),
+        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVR(keep)),
         "LVR, and last updates weighted as they explain the new ones",
         _LVR,
         trains="all",
@@ -154,27 +154,27 @@ METHODS: dict[str, Entry] = {
         stores=_UPDATES,
     ),
     "stalevr-opt": Entry(
-        lambda keep=None, **options: (ResidualVariance(**options), StaleVR(keep)),
+        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (ResidualVariance(floor, mix, draw), StaleVR(keep)),
         "StaleVR, sampled by what last updates do not explain",
         "this project",
         trains="all",
         stores=_UPDATES,
     ),
     "mmfl-stalevre": Entry(
-        lambda keep=None, **options: (LossVariance(**options), StaleVRE(keep)),
+        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVRE(keep)),
         "StaleVR with estimated weights: only the drawn train",
         _LVR,
         evaluates="all",
         stores=_UPDATES,
     ),
     "lvr-systematic": Entry(
-        lambda **options: (LossVariance(draw="systematic", **options), Unbiased()),
+        lambda floor=1e-6, mix=0.0: (LossVariance(floor, mix, "systematic"), Unbiased()),
         "LVR with an exact number of trainings a round",
         "this project",
         evaluates="all",
     ),
     "stalevre-systematic": Entry(
-        lambda keep=None, **options: (LossVariance(draw="systematic", **options), StaleVRE(keep)),
+        lambda keep=None, floor=1e-6, mix=0.0: (LossVariance(floor, mix, "systematic"), StaleVRE(keep)),
         "StaleVRE with an exact number of trainings a round",
         "this project",
         evaluates="all",
@@ -205,19 +205,28 @@ METHODS: dict[str, Entry] = {
         stores="a control variate per pair seen",
     ),
     "roundrobin-gvr": Entry(
-        lambda **options: (RoundRobinTasks(UpdateVariance(**options)), Unbiased()),
+        lambda floor=1e-6, mix=0.0, draw="independent": (
+            RoundRobinTasks(UpdateVariance(floor, mix, draw)),
+            Unbiased(),
+        ),
         "all the budget to one task a round, sampled by GVR",
         _LVR,
         trains="all, of one task",
     ),
     "mmfl-group": Entry(
-        lambda weighted=True, **options: (Groups(**options), Average(weighted)),
+        lambda weighted=True, standardise=True, metric="cosine", largest=None: (
+            Groups(True, standardise, metric, largest),
+            Average(weighted),
+        ),
         "clusters of clients with similar losses rotate over the tasks",
         _GROUP,
         evaluates="all, once a cycle",
     ),
     "mmfl-group-inconsistent": Entry(
-        lambda weighted=True, **options: (Groups(consistent=False, **options), Average(weighted)),
+        lambda weighted=True, standardise=True, metric="cosine", largest=None: (
+            Groups(False, standardise, metric, largest),
+            Average(weighted),
+        ),
         "as mmfl-group, clustered on one task at a time",
         _GROUP,
         evaluates="all, once a cycle",
@@ -254,7 +263,8 @@ def make_method(method: str | Method | Mapping[str, Any]) -> Method:
         raise UserError(f"method is {method!r}; expected a name, a table of parts or an mmfl.Method.")
     if "method" in method:
         options = dict(method)
-        return _named(str(options.pop("method")), options, options.pop("name", None))
+        named, name = str(options.pop("method")), options.pop("name", None)
+        return _named(named, options, None if name is None else str(name))
     parts = {"name", "allocation", "aggregation", "local"}
     unknown = next((key for key in method if key not in parts), None)
     if unknown is not None:

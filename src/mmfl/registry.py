@@ -65,7 +65,13 @@ def call(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any:
         unknown = next((key for key in options if key not in parameters), None)
         if unknown is not None:
             raise UserError(f"{kind} '{name}': unknown option '{unknown}': {nearest(unknown, parameters)}")
+    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in several]
+    lacking = next((key for key in required if key not in options), None)
+    if lacking is not None:
+        raise UserError(f"{kind} '{name}': needs the option '{lacking}'.")
     try:
         return factory(**options)
     except TypeError as error:
-        raise UserError(f"{kind} '{name}': {error}.") from None
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise UserError(f"{kind} '{name}'{given and f' with {given}'}: {error}.") from None

@@ -43,7 +43,7 @@ class ServerOptimiser(AggregationRule):
         """A step of the optimiser; none where the aggregation takes none."""
         target, inner = self.inner.aggregate(weights, updates, view, state.inner)
         state = Moments(inner, state.first, state.second)
-        if not len(updates) and torch.equal(target, weights):
+        if not updates.count.any() and torch.equal(target, weights):
             return weights, state
         return self.step(weights, weights - target, state)
 

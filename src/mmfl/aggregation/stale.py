@@ -28,6 +28,13 @@ def _combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
     return torch.from_numpy(coefficients).to(rows) @ rows
 
 
+def _distances(updates: Tensor, beta: NDArray[np.float64], before: Tensor) -> NDArray[np.float64]:
+    """||G - beta h|| of each row."""
+    left = updates - torch.from_numpy(beta).to(before)[:, None] * before
+    norms: NDArray[np.float64] = left.norm(dim=1).double().cpu().numpy()
+    return norms
+
+
 @dataclass
 class Memory:
     """The last updates h of one task's clients, and the running sum of n h over those that are there.
@@ -86,6 +93,10 @@ class FedStale(AggregationRule):
         step = stale.to(weights) + updates.combine(scale) - self.beta * _combine(scale, before)
         state.replace(updates.client, before, updates.flat, sizes)
         return weights - step, state
+
+    def residuals(self, updates: Updates, state: Memory) -> NDArray[np.float64]:
+        """||G - beta h||."""
+        return _distances(updates.flat, np.full(len(updates), self.beta), state.stored.rows(updates.client))
 
 
 class FedVARP(FedStale):
@@ -153,9 +164,7 @@ class StaleVR(AggregationRule):
     def residuals(self, updates: Updates, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
         before = state.stored.rows(updates.client)
-        beta = torch.from_numpy(best_beta(updates.flat, before)).to(before)
-        norms: NDArray[np.float64] = (updates.flat - beta[:, None] * before).norm(dim=1).double().cpu().numpy()
-        return norms
+        return _distances(updates.flat, best_beta(updates.flat, before), before)
 
     def report(self, view: RoundView, task: int, state: Betas) -> Mapping[str, float]:
         """How much the clients' last updates are worth."""

@@ -12,9 +12,13 @@ from mmfl.updates import Updates
 
 
 def inverse_probability(updates: Updates, view: RoundView) -> NDArray[np.float64]:
-    """H: the weight d / (B p) of each row, times the processors that drew it; sums to 1 on average."""
+    """H: the weight d / (B p) of each row, times the processors that drew it; sums to 1 on average.
+
+    0 where none did, even if none could have.
+    """
     share, capacity = view.share[updates.client, updates.task], view.capacity[updates.client]
-    weights: NDArray[np.float64] = updates.count * share / (capacity * updates.probability)
+    expected = np.where(updates.count > 0, capacity * updates.probability, 1.0)
+    weights: NDArray[np.float64] = updates.count * share / expected
     return weights
 
 

@@ -1,0 +1,367 @@
+"""Every named method, end to end: on a federation in motion, resumed, in lockstep, and where it must equal another."""
+
+import json
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache, partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import mmfl
+from mmfl import checkpoint
+from mmfl.engine import Simulation
+from mmfl.methods import METHODS, make_method
+from mmfl.run import RunDirectory
+from mmfl.stored import Stored
+from mmfl.training import Replica, State, rounds
+
+LAST = 30
+RATE = 0.6
+EMPTY = 13  # the round in which nobody is there
+
+# Client 1 has no task b, client 2 alone has task c. Client 4 stays away for a while, 5 arrives, 6 leaves for good.
+HAS = np.array([[1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 1, 0], [1, 1, 0]], dtype=bool)
+CAPACITY = np.array([1, 1, 3, 1, 2, 2, 1, 2])
+ARRIVALS = np.array([1, 1, 1, 1, 1, 9, 1, 1])
+DEPARTURES = np.array([0, 0, 0, 0, 0, 0, 20, 0])
+TASK_ARRIVALS = np.array([1, 6, 1])
+REACHED = np.random.default_rng(3).random((LAST, 8)) < 0.75
+REACHED[EMPTY - 1] = False
+REACHED[9:16, 4] = False
+
+
+def able(round: int) -> np.ndarray:
+    """Who can train what in a round of the federation in motion, [clients, tasks], by its description alone."""
+    gone = (DEPARTURES > 0) & (round >= DEPARTURES)
+    here = REACHED[round - 1] & (ARRIVALS <= round) & ~gone
+    return HAS & here[:, None] & (TASK_ARRIVALS <= round)
+
+
+def blobs(name: str, seed: int = 0, **options) -> mmfl.Task:
+    data = mmfl.data.blobs(200, inputs=3, classes=4, seed=seed)
+    return mmfl.Task(name, partial(mmfl.models.LogisticRegression, inputs=3, classes=4), data, lr=0.2, **options)
+
+
+@cache
+def moving() -> mmfl.Federation:
+    return mmfl.Federation(
+        [blobs(name, seed, batch_size=8) for seed, name in enumerate("abc")],
+        8,
+        partition=mmfl.partition.labels(0.5, [12, 30, 9, 17, 8, 21, 25, 14]),
+        capacity=CAPACITY.tolist(),
+        lacks=~HAS,
+        arrivals=ARRIVALS.tolist(),
+        departures=DEPARTURES.tolist(),
+        task_arrivals={"b": 6},
+        availability=mmfl.Trace(REACHED),
+    )
+
+
+def spec(name: str) -> dict:
+    """The method as it is, but that each task has its turn within the rounds run here."""
+    return {"method": name, "name": name, **({"rounds": 10} if name == "fedavg" else {})}
+
+
+def start(name: str, engine: Simulation) -> Replica:
+    return Replica.start(moving(), make_method(spec(name)), 0, RATE, engine)
+
+
+def plain(record: dict) -> dict:
+    """A record without what may differ from run to run."""
+    return {key: value for key, value in record.items() if key != "seconds"}
+
+
+def stored(state: State) -> list[Stored]:
+    """The vectors that a method keeps of its clients, task by task."""
+    parts = [part for part in (*state.aggregation, *state.local) if is_dataclass(part)]
+    return [value for part in parts for f in fields(part) if isinstance(value := getattr(part, f.name), Stored)]
+
+
+@dataclass
+class History:
+    """What a run recorded, and after every round (before the first too) its weights and what it keeps of clients."""
+
+    records: list[dict]
+    weights: list[list[Tensor]]
+    kept: list[list[tuple[np.ndarray, Tensor]]]
+
+    def note(self, replica: Replica) -> None:
+        everyone = np.arange(len(HAS))
+        self.weights.append([w.clone() for w in replica.state.weights])
+        self.kept.append([(s.has(everyone), s.rows(everyone)) for s in stored(replica.state)])
+
+    def drawn(self, round: int) -> np.ndarray:
+        """How many processors of each client trained each task, [clients, tasks]."""
+        count = np.zeros(HAS.shape, dtype=int)
+        for task, (clients, times) in self.records[round - 1]["drawn"].items():
+            count[clients, "abc".index(task)] = times
+        return count
+
+
+@cache
+def history(name: str) -> History:
+    """The uninterrupted run of a method on the federation in motion."""
+    engine = Simulation("cpu", "vectorised")
+    replica = start(name, engine)
+    history = History([], [], [])
+    history.note(replica)
+    for records in rounds([replica], engine, LAST):
+        history.records += records
+        history.note(replica)
+    return history
+
+
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+def test_the_federation_in_motion_is_what_it_says():
+    tables = np.stack([able(t) for t in range(1, LAST + 1)])
+    for t in range(1, LAST + 1):
+        np.testing.assert_array_equal(moving().view(t, rate=RATE, seed=0).able, tables[t - 1])
+    assert [t + 1 for t in range(LAST) if not tables[t].any()] == [EMPTY]
+    alone = tables[:, :, 2].any(1)
+    assert 0 < alone.sum() < LAST - 1  # task c waits for its only client more than once
+    assert len(set(CAPACITY)) == 3
+
+
+@every_method
+def test_who_is_drawn_is_there_has_the_task_and_the_processors(name):
+    for t in range(1, LAST + 1):
+        drawn = history(name).drawn(t)
+        assert not drawn[~able(t)].any()
+        everyone_trains = name == "full" or (t == 1 and METHODS[name].trains == "all in round 1, then drawn")
+        if everyone_trains:
+            np.testing.assert_array_equal(drawn, able(t))
+        else:
+            assert (drawn.sum(1) <= np.minimum(CAPACITY, able(t).sum(1))).all()
+
+
+@every_method
+def test_weights_are_finite_and_move_only_where_somebody_can_train(name):
+    weights = history(name).weights
+    for t in range(1, LAST + 1):
+        for s in range(3):
+            assert torch.isfinite(weights[t][s]).all()
+            if not able(t)[:, s].any():
+                assert torch.equal(weights[t][s], weights[t - 1][s])
+            elif history(name).drawn(t)[:, s].any():
+                assert not torch.equal(weights[t][s], weights[t - 1][s])
+
+
+@every_method
+def test_every_task_that_is_trained_is_learned(name):
+    records = history(name).records
+    for s, task in enumerate("abc"):
+        losses = [record["tasks"][task]["loss"] for record in records if task in record["tasks"]]
+        trained = [history(name).drawn(t)[:, s].any() for t in range(1, LAST + 1)]
+        assert any(trained)
+        if task != "c":  # whose one client has half of the labels
+            assert np.mean(losses[-5:]) < 0.9 * losses[0]
+
+
+@every_method
+def test_every_round_is_recorded_in_full(name):
+    seen = np.zeros(len(HAS), dtype=bool)
+    for t, record in enumerate(history(name).records, 1):
+        json.dumps(record, allow_nan=False)
+        drawn = history(name).drawn(t)
+        seen |= drawn.any(1)
+        assert (record["round"], record["method"], record["seed"]) == (t, name, 0)
+        assert list(record["tasks"]) == [task for s, task in enumerate("abc") if TASK_ARRIVALS[s] <= t]
+        assert record["clients_seen"] == seen.sum()
+        assert record["cost"]["processors"] == drawn.sum()
+        scores = [task["metric"] for task in record["tasks"].values()]
+        assert record["mean"] == pytest.approx(np.mean(scores))
+        assert record["worst"] == min(scores)
+        for s, task in enumerate(record["tasks"]):
+            s = "abc".index(task)
+            row = record["tasks"][task]
+            assert row["active"] == (drawn[:, s] > 0).sum()
+            assert row["rejected"] == 0
+            assert (row["training_loss"] is not None) == (row["step_size"] > 0) == (row["active"] > 0)
+            assert row["loss"] > 0
+            assert row["step_size_variance"] >= 0
+
+
+@every_method
+def test_what_is_kept_of_a_client_changes_when_it_trains_and_never_else(name):
+    kept = history(name).kept
+    assert bool(kept[0]) == (METHODS[name].stores != "nothing")
+    for t in range(1, LAST + 1):
+        for s, ((had, before), (has, after)) in enumerate(zip(kept[t - 1], kept[t], strict=True)):
+            active = history(name).drawn(t)[:, s] > 0
+            np.testing.assert_array_equal(has, had | active)
+            np.testing.assert_array_equal((after != before).any(1).numpy(), active)
+
+
+@every_method
+def test_a_run_resumed_after_every_single_round_has_the_same_bits_and_records(name, tmp_path):
+    """The state goes to disk and into a new replica between any two rounds, so every round is resumed once."""
+    engine = Simulation("cpu", "vectorised")
+    replica = start(name, engine)
+    for t in range(1, LAST + 1):
+        (record,) = next(rounds([replica], engine, t))
+        assert plain(record) == plain(history(name).records[t - 1])
+        assert all(map(torch.equal, replica.state.weights, history(name).weights[t]))
+        checkpoint.write(tmp_path, t, "mark", replica.state)
+        replica = start(name, engine)
+        round, replica.state = checkpoint.read(tmp_path, "mark", replica.state)
+        assert round == replica.state.round == t
+        assert all(map(torch.equal, replica.state.weights, history(name).weights[t]))
+
+
+class Crash(mmfl.experiment.Listener):
+    def __init__(self, after: int):
+        self.after = after
+
+    def round(self, records) -> None:
+        if records[0]["round"] == self.after:
+            raise MemoryError
+
+
+# After the warm-up; before a task arrives; in the empty round; in the middle of most frames and cycles.
+@pytest.mark.parametrize("stop", [1, 5, 13, 16])
+def test_all_methods_together_resume_from_their_directory_with_the_same_bits(stop, together, tmp_path):
+    def compare(**options) -> mmfl.Comparison:
+        directory = {"directory": tmp_path / "run", "checkpoint_every": 1, "engine": "vectorised"}
+        return mmfl.compare(moving(), list(map(spec, METHODS)), 18, RATE, [1, 2], **directory, **options)
+
+    with pytest.raises(MemoryError):
+        compare(listener=Crash(stop))
+    resumed = compare(resume=True)
+    for whole, run in zip(together, resumed, strict=True):
+        assert (whole.method, whole.seed) == (run.method, run.seed)
+        assert all(map(torch.equal, whole.weights, run.weights))
+        assert list(map(plain, whole.records)) == list(map(plain, run.records))
+    assert len(RunDirectory.open(tmp_path / "run").records()) == 18 * len(together.runs)
+
+
+@pytest.fixture(scope="module")
+def together() -> mmfl.Comparison:
+    return mmfl.compare(moving(), list(map(spec, METHODS)), 18, RATE, [1, 2], engine="vectorised")
+
+
+@every_method
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_method_gives_alone_what_it_gives_among_all_others(name, seed, together):
+    (crowd,) = (run for run in together if (run.method, run.seed) == (name, seed))
+    alone = mmfl.train(moving(), spec(name), 18, RATE, seed, engine="vectorised")
+    assert [r["drawn"] for r in alone.records] == [r["drawn"] for r in crowd.records]
+    assert [r["cost"] for r in alone.records] == [r["cost"] for r in crowd.records]
+    for mine, theirs in zip(alone.weights, crowd.weights, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(alone.loss, crowd.loss, rtol=1e-4)
+
+
+# Where one method must be another.
+
+
+def single(sizes, **options) -> mmfl.Federation:
+    """One task, which fills every client's capacity."""
+    return mmfl.Federation([blobs("a", **options)], len(sizes), partition=mmfl.partition.labels(0.5, sizes))
+
+
+EQUAL, UNEQUAL = [16] * 8, [5, 30, 9, 17, 8, 21, 25, 14]
+
+
+def weights_of(federation: mmfl.Federation, method, last: int = 6, rate: float = 1.0) -> Tensor:
+    run = mmfl.train(federation, method, last, rate, engine="vectorised", evaluate_every=last)
+    return torch.cat(run.weights)
+
+
+def same(first: Tensor, second: Tensor) -> None:
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-5)
+
+
+# With one task and a budget for everyone every method must train everyone, and then all aggregations are the mean of
+# the updates: the stale terms cancel (for any beta), probabilities are 1, and two clusters train the task and its
+# copy. Two are different. The Pareto front of a single index is the best client alone, unless it is filled up; and
+# SCAFFOLD's corrections change the path of several local steps, though not the mean of single ones of equal clients.
+FULL = [name for name in METHODS if name not in ("pareto-multi-ucb", "scaffold")]
+
+
+@pytest.mark.parametrize("method", [*FULL, {"method": "pareto-multi-ucb", "fill": True}], ids=str)
+@pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
+def test_with_one_task_and_a_budget_for_all_a_method_is_full_participation(method, sizes):
+    federation = single(sizes, epochs=2, batch_size=7)
+    same(weights_of(federation, method), weights_of(federation, "full"))
+
+
+def test_the_front_of_a_single_index_is_one_client():
+    run = mmfl.train(single(UNEQUAL), "pareto-multi-ucb", 6, 1.0, engine="vectorised")
+    assert run.costs["trainings"].tolist() == [8, 1, 1, 1, 1, 1]
+
+
+def test_scaffold_is_full_participation_for_single_steps_of_equal_clients_only():
+    for sizes, epochs, equal in ((EQUAL, 1, True), (EQUAL, 2, False), (UNEQUAL, 1, False)):
+        federation = single(sizes, epochs=epochs)
+        difference = weights_of(federation, "scaffold") - weights_of(federation, "full")
+        assert (float(difference.abs().max()) < 1e-5) == equal
+
+
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        ({"method": "fedstale", "beta": 0.0}, "random"),
+        ({"method": "fedstale", "beta": 1.0}, "fedvarp"),
+        ({"method": "mmfl-lvr", "mix": 1.0}, "random"),
+        ({"method": "mmfl-gvr", "mix": 1.0}, "random"),
+        ({"method": "mmfl-gvr-star", "mix": 1.0}, "fedvarp"),
+        ({"method": "mmfl-lvr", "draw": "systematic"}, "lvr-systematic"),
+        ({"method": "mmfl-stalevre", "draw": "systematic"}, "stalevre-systematic"),
+        (
+            {"method": "fedfair", "alpha": 1.0},
+            {"name": "even", "allocation": "random-processors", "aggregation": "average"},
+        ),
+        (
+            {"method": "multi-fedavg", "warm_up": True},
+            {"name": "warm", "allocation": {"name": "warm-up", "inner": "random-clients"}, "aggregation": "average"},
+        ),
+        (
+            "mmfl-gvr-star",
+            {"name": "parts", "allocation": "update-variance", "aggregation": {"name": "fedstale", "beta": 1.0}},
+        ),
+        (
+            "scaffold",
+            {"name": "parts", "allocation": "random-processors", "aggregation": "unbiased", "local": "scaffold"},
+        ),
+        ("fedvarp", {"method": "fedvarp", "keep": {"where": "host"}}),
+        ("mmfl-stalevre", {"method": "mmfl-stalevre", "keep": {"where": "file"}}),
+    ],
+    ids=str,
+)
+def test_a_method_with_such_settings_is_another(method, other):
+    same(weights_of(moving(), method, 18, RATE), weights_of(moving(), other, 18, RATE))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "mfa-rand", "mfa-rr", "fedcluster"])
+def test_with_one_task_every_split_is_fedavg_on_sampled_clients(method):
+    federation = single(UNEQUAL, epochs=2)
+    assert torch.equal(weights_of(federation, method, rate=0.4), weights_of(federation, "multi-fedavg", rate=0.4))
+
+
+def test_with_one_task_its_turn_is_always():
+    federation = single(UNEQUAL)
+    assert torch.equal(weights_of(federation, "roundrobin-gvr", rate=0.4), weights_of(federation, "mmfl-gvr", rate=0.4))
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedstale", "fedvarp", "fedavg", "mmfl-lvr"])
+def test_memory_begins_to_count_in_the_second_round(method):
+    """In the first round there are no control variates and no last updates; methods that sample otherwise differ."""
+    first, second = (
+        torch.equal(weights_of(moving(), method, last, RATE), weights_of(moving(), "random", last, RATE))
+        for last in (1, 2)
+    )
+    assert (first, second) == (method in ("scaffold", "fedstale", "fedvarp"), False)
+
+
+def test_the_server_s_control_variate_is_the_mean_of_the_clients():
+    federation, engine = single(UNEQUAL, epochs=2), Simulation("cpu", "vectorised")
+    replica = Replica.start(federation, make_method("scaffold"), 0, 0.5, engine)
+    for _ in rounds([replica], engine, 8):
+        (controls,) = replica.state.local
+        mean = controls.client.rows(np.arange(8)).mean(0)
+        torch.testing.assert_close(controls.server, mean, rtol=1e-4, atol=1e-6)
+    assert controls.server.norm() > 0
