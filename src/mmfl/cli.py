@@ -108,7 +108,7 @@ def report(
 @app.command()
 def methods() -> None:
     """List the methods, with what they ask of clients and where they are from."""
-    table = listing("method", "what it does", "must train", "must evaluate", "server stores", "from")
+    table = listing("method", "what it does", "train", "evaluate", "stored", "from")
     for name, entry in METHODS.items():
         table.add_row(name, entry.summary, entry.trains, entry.evaluates, entry.stores, entry.paper)
     console.print(table)

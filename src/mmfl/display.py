@@ -10,7 +10,7 @@ from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from mmfl.experiment import Listener
 from mmfl.run import Comparison
@@ -115,8 +115,9 @@ def _show_frame(console: Console, title: str, frame: pd.DataFrame) -> None:
 
 
 def listing(*columns: str) -> Table:
-    """An empty table in the one style of all tables."""
-    return Table(*columns, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    """An empty table in the one style of all tables; names, in the first column, stay whole."""
+    first = Column(columns[0], no_wrap=True)
+    return Table(first, *columns[1:], box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
 
 
 _COSTS = ("trainings", "forward_passes", "megabytes")

@@ -59,6 +59,7 @@ class Method:
 class Entry:
     """A row of the table: how to make the method, where it is from, and what it asks of clients and server.
 
+    `trains` and `evaluates` say which clients must do so, `stores` what the server keeps of every pair it has seen.
     `make` takes the method's options by keyword and returns allocation, aggregation and, where it is not SGD, the
     local rule.
     """
@@ -68,7 +69,7 @@ class Entry:
     paper: str
     trains: str = "drawn"
     evaluates: str = "none"
-    stores: str = "nothing"
+    stores: str = "none"
 
 
 _MFA = "Bhuyan, Moharir & Joshi 2022"
@@ -76,7 +77,7 @@ _UCB = "Bhuyan & Moharir 2022"
 _LVR = "Zhang et al. 2025"
 _GVR = "Zhang et al. 2024"
 _GROUP = "Gong et al."
-_UPDATES = "an update per pair seen"
+_UPDATES = "updates"
 
 
 def _warmed(rule: AllocationRule, warm_up: bool) -> AllocationRule:
@@ -98,13 +99,13 @@ METHODS: dict[str, Entry] = {
         lambda gamma=0.99, warm_up=True: (_warmed(Ranklist(gamma), warm_up), Average()),
         "tasks in turn pick the client of highest bandit index",
         _UCB,
-        trains="all in round 1, then drawn",
+        trains="all, once",
     ),
     "pareto-multi-ucb": Entry(
         lambda gamma=0.99, fill=False, warm_up=True: (_warmed(Pareto(gamma, fill), warm_up), Average()),
         "clients whose bandit indices no other client beats",
         _UCB,
-        trains="all in round 1, then drawn",
+        trains="all, once",
     ),
     "mfa-rand": Entry(
         lambda: (RandomSplit(), Average()),
@@ -202,7 +203,7 @@ METHODS: dict[str, Entry] = {
         lambda keep=None, draw="independent": (RandomProcessors(draw), Unbiased(), Scaffold(Keep.of(keep))),
         "control variates against the drift of local steps",
         "Karimireddy et al. 2020",
-        stores="a control variate per pair seen",
+        stores="controls",
     ),
     "roundrobin-gvr": Entry(
         lambda floor=1e-6, mix=0.0, draw="independent": (
@@ -211,7 +212,7 @@ METHODS: dict[str, Entry] = {
         ),
         "all the budget to one task a round, sampled by GVR",
         _LVR,
-        trains="all, of one task",
+        trains="all, one task",
     ),
     "mmfl-group": Entry(
         lambda weighted=True, standardise=True, metric="cosine", largest=None: (
@@ -220,7 +221,7 @@ METHODS: dict[str, Entry] = {
         ),
         "clusters of clients with similar losses rotate over the tasks",
         _GROUP,
-        evaluates="all, once a cycle",
+        evaluates="all, at times",
     ),
     "mmfl-group-inconsistent": Entry(
         lambda weighted=True, standardise=True, metric="cosine", largest=None: (
@@ -229,7 +230,7 @@ METHODS: dict[str, Entry] = {
         ),
         "as mmfl-group, clustered on one task at a time",
         _GROUP,
-        evaluates="all, once a cycle",
+        evaluates="all, at times",
     ),
     "fedfair": Entry(
         lambda alpha=3.0, draw="independent": (Fair(alpha, draw), Average()),
