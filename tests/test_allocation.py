@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import chisquare
 
-from conftest import view_of
+from conftest import refusals, refused, view_of
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
+    Fair,
+    Fixed,
     FixedSplit,
     Full,
     LossVariance,
@@ -21,169 +22,138 @@ from mmfl.allocation import (
     RandomProcessors,
     RandomSplit,
     RotatingSplit,
-    least_variance,
 )
-
-# --- least variance ------------------------------------------------------------------
-
-
-@st.composite
-def problems(draw):
-    """Importance [clients, tasks] with zeros and ties, unequal capacities, a budget from 0.1 past V."""
-    clients, tasks = draw(st.integers(1, 6)), draw(st.integers(1, 4))
-    one = st.sampled_from([0.0, 1.0, 2.0]) | st.floats(1e-4, 1e4)
-    row = st.lists(one, min_size=tasks, max_size=tasks)
-    importance = np.array(draw(st.lists(row, min_size=clients, max_size=clients)))
-    capacity = np.array(draw(st.lists(st.integers(1, 4), min_size=clients, max_size=clients)))
-    budget = draw(st.floats(0.1, 1.2 * capacity.sum()) | st.integers(1, int(capacity.sum())))
-    return importance, capacity, float(budget)
-
-
-def objective(importance, capacity, p):
-    terms = np.divide(importance**2, p, out=np.zeros_like(p), where=importance > 0)
-    return float((capacity[:, None] * terms).sum())
-
-
-def lower_bound(importance, capacity, budget):
-    """The best value of the Lagrangian dual: by weak duality no feasible p does better.
-
-    At price r^2 of the budget, a client's minimum over sum_s p <= 1 is 2 r M if r >= M, else M^2 + r^2.
-    """
-    M, V = importance.sum(1), capacity[importance.sum(1) > 0].sum()
-    m = min(budget, V)
-
-    def dual(r):
-        inner = np.where(r >= M, 2 * r * M, M**2 + r**2)
-        return float((capacity * np.where(M > 0, inner, 0)).sum() - r**2 * m)
-
-    top = (capacity * M).sum() / m
-    best = minimize_scalar(lambda r: -dual(r), bounds=(0, top), method="bounded", options={"xatol": 1e-9 * top})
-    return max(dual(0.0), dual(top), -best.fun)
-
-
-def literal(importance, capacity, budget):
-    """The specification word for word: all V processors in a row, k scanned from the largest down."""
-    M = importance.sum(1)
-    processor = np.repeat(np.arange(len(M)), np.where(M > 0, capacity, 0))
-    processor = processor[np.argsort(M[processor], kind="stable")]
-    V, sums = len(processor), np.cumsum(M[processor])
-    m = min(budget, V)
-    k = next(k for k in range(V, 0, -1) if 0 < m - V + k <= sums[k - 1] / M[processor[k - 1]] * (1 + 1e-12))
-    p = np.zeros_like(importance)
-    for place, i in enumerate(processor):
-        p[i] = (m - V + k) * importance[i] / sums[k - 1] if place < k else importance[i] / M[i]
-    return p
-
-
-@given(problems())
-@example((np.ones((4, 3)), np.array([1, 2, 3, 1]), 2.5))
-@example((np.array([[1.0, 2.0]]), np.array([3]), 3.0))
-@example((np.array([[1.0], [5.0], [100.0]]), np.array([1, 1, 1]), 2.0))
-@example((np.array([[0.0, 3.0], [3.0, 0.0], [0.0, 0.0]]), np.array([1, 2, 1]), 1.0))
-def test_least_variance_meets_every_constraint_and_its_dual_bound(problem):
-    importance, capacity, budget = problem
-    p = least_variance(importance, capacity, budget)
-    able = importance.sum(1) > 0
-    assert (p >= 0).all()
-    assert ((p > 0) == (importance > 0)).all()
-    assert (p.sum(1) <= 1 + 1e-12).all()
-    assert abs((capacity * p.sum(1)).sum() - min(budget, capacity[able].sum())) <= 1e-12
-    if able.any():
-        bound = lower_bound(importance, capacity, budget)
-        assert objective(importance, capacity, p) == pytest.approx(bound, rel=1e-6)
-        assert objective(importance, capacity, p) <= bound * (1 + 1e-9)
-        np.testing.assert_allclose(p, literal(importance, capacity, budget), rtol=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_least_variance_is_what_a_general_solver_finds(seed):
-    rng = np.random.default_rng(seed)
-    clients, tasks = 4, 3
-    importance = rng.lognormal(0, 1.2, (clients, tasks)) * (rng.random((clients, tasks)) < 0.8)
-    importance[np.arange(clients), rng.integers(0, tasks, clients)] = 1.0
-    capacity = rng.integers(1, 4, clients)
-    budget = capacity.sum() * rng.choice([0.1, 0.4, 0.7, 0.95])
-    pairs = np.nonzero(importance)
-
-    def full(x):
-        p = np.zeros_like(importance)
-        p[pairs] = x
-        return p
-
-    start = full(1.0) / (importance > 0).sum(1, keepdims=True) * budget / capacity.sum()
-    found = minimize(
-        lambda x: objective(importance, capacity, full(x)),
-        start[pairs],
-        jac=lambda x: -(capacity[:, None] * importance**2)[pairs] / x**2,
-        bounds=[(1e-6, 1)] * len(pairs[0]),
-        constraints=[
-            {"type": "eq", "fun": lambda x: capacity @ full(x).sum(1) - budget},
-            {"type": "ineq", "fun": lambda x: 1 - full(x).sum(1)},
-        ],
-        method="SLSQP",
-        options={"maxiter": 500, "ftol": 1e-12},
-    )
-    ours = objective(importance, capacity, least_variance(importance, capacity, budget))
-    assert ours == pytest.approx(found.fun, rel=1e-6)
-    assert ours <= found.fun * (1 + 1e-8)
-
-
-def test_least_variance_of_no_importance_is_no_allocation():
-    assert not least_variance(np.zeros((2, 2)), np.array([1, 1]), 1.0).any()
-
-
-# --- loss variance -------------------------------------------------------------------
+from mmfl.checkpoint import pack, unpack
 
 SIZES = [[10, 0, 5], [20, 30, 0], [5, 5, 5], [0, 40, 10]]
 LOSSES = [[1.0, 0.0, 2.0], [0.5, 3.0, 0.0], [0.1, 0.2, 0.3], [0.0, 1.0, 1.0]]
 
+# --- every rule ----------------------------------------------------------------------
 
-@given(
-    st.lists(st.just(0.0) | st.floats(1e-9, 1e9), min_size=12, max_size=12),
-    st.floats(0.1, 9.0),
-    st.tuples(*[st.integers(1, 2)] * 4),
-)
-@example([0.0] * 12, 2.0, (1, 2, 2, 1))
-def test_loss_variance_gives_every_able_pair_a_chance_and_no_other(losses, budget, capacity):
-    view = view_of(SIZES, capacity, budget, losses=np.reshape(losses, (4, 3)))
-    allocation, _ = LossVariance().allocate(view, None)
-    p = allocation.probabilities
-    assert ((p > 0) == view.able).all()
-    assert (p.sum(1) <= 1 + 1e-12).all()
-    assert (view.capacity @ p.sum(1)) == pytest.approx(min(budget, sum(capacity)), abs=1e-12)
-
-
-def test_loss_variance_uses_share_times_loss_over_capacity():
-    view = view_of(SIZES, [1, 2, 3, 1], 2.0, losses=LOSSES)
-    allocation, _ = LossVariance(floor=1e-12).allocate(view, None)
-    expected = literal(view.share * np.array(LOSSES) / view.capacity[:, None], view.capacity, 2.0)
-    np.testing.assert_allclose(allocation.probabilities, expected, atol=1e-9)
+# How to make each rule: those not named here can be made without arguments.
+NEEDED = {
+    "fixed": {"probabilities": 0.6},
+    "round-robin-tasks": {"inner": LossVariance()},
+    "sequential-tasks": {"inner": RandomProcessors()},
+    "warm-up": {"inner": RandomClients()},
+}
+# Rules that pick by what they remember: `probability` says that a pick was certain, not how likely it was.
+PICK = {"ranklist", "pareto"}
+# Groups are drawn as their probability says, which is tested beside them: it takes a clustering for every seed.
+CLUSTER = {"groups"}
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_loss_that_is_no_number_counts_like_the_largest_finite_one(bad):
-    losses, mended = np.array(LOSSES), np.array(LOSSES)
-    losses[2, 1], mended[2, 1] = bad, 3.0
-    p, expected = (
-        LossVariance().allocate(view_of(SIZES, 1, 2.0, losses=values), None)[0].probabilities
-        for values in (losses, mended)
-    )
-    np.testing.assert_allclose(p, expected, rtol=1e-9)
+def made(name: str) -> AllocationRule:
+    return ALLOCATIONS[name](**NEEDED.get(name, {}))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_losses_that_are_no_numbers_at_all_leave_a_valid_allocation(bad):
-    view = view_of(SIZES, 1, 2.0, losses=np.full((4, 3), bad))
-    allocation, _ = LossVariance().allocate(view, None)
-    assert ((allocation.probabilities > 0) == view.able).all()
-    assert allocation.probabilities.sum() == pytest.approx(2.0)
+def seen_by(rule: AllocationRule, view, values):
+    """The view with every signal that the rule needs, all of them `values`."""
+    return view.with_signals(**dict.fromkeys(rule.needs, np.asarray(values, dtype=float)))
 
 
-def test_a_negative_loss_counts_by_its_size_because_its_variance_does():
-    view = view_of(SIZES, 1, 2.0, losses=LOSSES)
-    mirrored = view.with_signals(losses=-view.losses)
-    p, q = (LossVariance().allocate(each, None)[0].probabilities for each in (view, mirrored))
-    np.testing.assert_allclose(p, q, rtol=1e-9)
+def table_of(allocation, shape) -> np.ndarray:
+    count = np.zeros(shape, dtype=int)
+    count[allocation.client, allocation.task] = allocation.count
+    return count
+
+
+def test_the_table_above_names_rules_that_exist():
+    assert NEEDED.keys() | PICK | CLUSTER <= ALLOCATIONS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS.keys() - PICK - CLUSTER))
+@pytest.mark.parametrize("budget", [2, 3, 5])
+def test_probability_is_the_expected_count_per_processor_of_every_rule(name, budget):
+    """Over 1500 seeds; five standard errors. An aggregation that divides by p is biased where this fails."""
+    rule, trials = made(name), 1500
+    sizes = [[4, 4, 4], [4, 0, 4], [4, 4, 4], [4, 4, 4], [0, 4, 4]]
+    capacity, values = np.array([1, 2, 1, 3, 1]), np.ones((5, 3)) + np.eye(5, 3)
+    total = np.zeros((5, 3))
+    for seed in range(trials):
+        view = seen_by(rule, view_of(sizes, capacity, budget, seed=seed), values)
+        allocation, _ = rule.allocate(view, rule.start(5, 3))
+        total[allocation.client, allocation.task] += allocation.count
+    expected = capacity[:, None] * allocation.probabilities
+    error = 5 * np.sqrt(np.maximum(expected, 1 / trials) / trials)
+    np.testing.assert_array_less(np.abs(total / trials - expected), error)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS.keys() - PICK - CLUSTER))
+def test_probability_is_the_expected_count_in_later_rounds_too_when_some_left_and_others_came(name):
+    """Rounds 1 to 3 of 600 seeds, in which client 0 leaves and client 5 comes."""
+    rule, trials = made(name), 600
+    there = np.array([[1, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 1, 1]])
+    values = np.ones((6, 3)) + np.eye(6, 3)
+    drawn, expected = np.zeros((3, 6, 3)), np.zeros((3, 6, 3))
+    for seed in range(trials):
+        state = rule.start(6, 3)
+        for t in range(3):
+            capacity = np.array([1, 2, 1, 3, 1, 2]) * there[t]
+            view = view_of(np.full((6, 3), 4) * there[t][:, None], capacity, 3, seed=seed, round=t + 1)
+            allocation, state = rule.allocate(seen_by(rule, view, values), state)
+            drawn[t] += table_of(allocation, (6, 3))
+            expected[t] += capacity[:, None] * allocation.probabilities
+            state = rule.observe(np.where(drawn[t] > 0, values, np.nan), view, state)
+    error = 5 * np.sqrt(np.maximum(expected, 1) / trials**2)
+    np.testing.assert_array_less(np.abs(drawn - expected) / trials, error)
+
+
+@st.composite
+def rounds_of(draw):
+    """A few rounds of a federation in which clients and tasks come and go: sizes, capacities, budgets, a seed."""
+    clients, tasks = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    own = rng.integers(1, 9, (clients, tasks)) * (rng.random((clients, tasks)) < 0.8)
+    there = rng.random((4, clients, 1)) < rng.choice([0.3, 1.0], (4, 1, 1))
+    arrived = np.arange(1, 5)[:, None, None] >= rng.integers(1, 4, tasks)
+    sizes = own * there * arrived
+    capacity = np.minimum(rng.integers(1, tasks + 1, clients), (sizes > 0).sum(2))
+    return sizes, capacity, draw(st.floats(0.1, 1.2)), draw(st.integers(0, 99))
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
+@given(rounds_of())
+def test_every_rule_trains_only_pairs_that_can_and_its_chances_are_chances(name, case):
+    sizes, capacities, rate, seed = case
+    rule, state = made(name), made(name).start(*sizes[0].shape)
+    for t, (now, capacity) in enumerate(zip(sizes, capacities, strict=True), 1):
+        view = seen_by(rule, view_of(now, capacity, rate * capacity.sum(), round=t, seed=seed), np.ones(now.shape))
+        before = repr(state)
+        allocation, renewed = rule.allocate(view, state)
+        assert repr(state) == before
+        count, p = table_of(allocation, now.shape), allocation.probabilities
+        assert (allocation.count > 0).all()
+        assert (now[allocation.client, allocation.task] > 0).all()
+        assert (p[now == 0] == 0).all()
+        assert ((p >= 0) & (p <= 1 + 1e-12)).all()
+        assert (p[count > 0] > 0).all()
+        assert (allocation.probability == p[allocation.client, allocation.task]).all()
+        assert (np.diff(allocation.task) >= 0).all()
+        if not (allocation.certain or name in CLUSTER):
+            assert (count.sum(1) <= capacity).all()
+            assert (p.sum(1) <= 1 + 1e-12).all()
+        arrays = {}
+        state = unpack(pack(renewed, arrays), renewed, arrays)
+        assert repr(state) == repr(renewed)
+        state = rule.observe(np.where(count > 0, 1.0, np.nan), view, state)
+
+
+@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
+def test_nobody_present_means_nobody_trains(name):
+    rule = made(name)
+    state = rule.start(3, 2)
+    for t in (1, 2):
+        view = seen_by(rule, view_of(np.zeros((3, 2)), 0, 0.0, round=t), np.zeros((3, 2)))
+        assert not any(mask.any() for mask in rule.asks(view, state).values())
+        allocation, state = rule.allocate(view, state)
+        assert len(allocation) == 0
+        state = rule.observe(np.full((3, 2), np.nan), view, state)
+
+
+def test_a_rule_that_does_not_say_how_it_allocates_says_so():
+    with pytest.raises(TypeError, match="AllocationRule does not say"):
+        AllocationRule().allocate(view_of([[1]]), None)
 
 
 # --- random and full -----------------------------------------------------------------
@@ -245,28 +215,10 @@ def test_random_clients_are_uniform_over_sets_of_clients_and_over_the_tasks_of_e
 def test_full_participation_takes_every_able_pair_once_with_weights_that_sum_to_one():
     view = view_of(SIZES, [2, 1, 3, 1], 0.5)
     allocation, _ = Full().allocate(view, None)
-    drawn = np.zeros_like(view.sizes)
-    drawn[allocation.client, allocation.task] = allocation.count
-    assert (drawn == view.able).all()
+    assert (table_of(allocation, view.sizes.shape) == view.able).all()
     weight = view.share[allocation.client, allocation.task] * allocation.count
     step = np.bincount(allocation.task, weight / (view.capacity[allocation.client] * allocation.probability))
     np.testing.assert_allclose(step, 1, rtol=1e-15)
-
-
-@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
-@pytest.mark.parametrize("budget", [2, 3, 5])
-def test_probability_is_the_expected_count_per_processor_of_every_rule(name, budget):
-    """Over 1500 seeds; five standard errors. An aggregation that divides by p is biased where this fails."""
-    rule, trials = ALLOCATIONS[name](), 1500
-    sizes = [[4, 4, 4], [4, 0, 4], [4, 4, 4], [4, 4, 4], [0, 4, 4]]
-    capacity, losses = np.array([1, 2, 1, 3, 1]), np.ones((5, 3)) + np.eye(5, 3)
-    total = np.zeros((5, 3))
-    for seed in range(trials):
-        allocation, _ = rule.allocate(view_of(sizes, capacity, budget, seed=seed, losses=losses), rule.start(5, 3))
-        total[allocation.client, allocation.task] += allocation.count
-    expected = capacity[:, None] * allocation.probabilities
-    error = 5 * np.sqrt(np.maximum(expected, 1 / trials) / trials)
-    np.testing.assert_array_less(np.abs(total / trials - expected), error)
 
 
 # --- splits --------------------------------------------------------------------------
@@ -277,9 +229,7 @@ def frames(rule: AllocationRule, rounds: int, sizes_at, **view) -> list[np.ndarr
     state, tables = rule.start(*np.shape(sizes_at(1))), []
     for t in range(1, rounds + 1):
         allocation, state = rule.allocate(view_of(sizes_at(t), round=t, **view), state)
-        table = np.zeros(np.shape(sizes_at(t)), dtype=int)
-        table[allocation.client, allocation.task] = allocation.count
-        tables.append(table)
+        tables.append(table_of(allocation, np.shape(sizes_at(t))))
     return tables
 
 
@@ -359,13 +309,6 @@ def test_a_client_that_arrives_within_a_frame_of_mfa_rr_joins_at_the_next_one():
     tables = frames(RotatingSplit(), 4, sizes_at, budget=5)
     assert (sum(tables[:2])[4] == 0).all()
     assert (sum(tables[2:]) == 1).all()
-
-
-@pytest.mark.parametrize("name", sorted(ALLOCATIONS))
-def test_nobody_present_means_nobody_trains(name):
-    rule = ALLOCATIONS[name]()
-    view = view_of(np.zeros((3, 2)), 0, 0.0, losses=np.zeros((3, 2)))
-    assert len(rule.allocate(view, rule.start(3, 2))[0]) == 0
 
 
 def test_a_client_that_arrives_joins_the_smallest_part_of_fedcluster_and_keeps_it():

@@ -8,7 +8,9 @@ import pytest
 import tomli_w
 
 from conftest import refused
-from mmfl import config
+from mmfl import aggregation, allocation, config
+from mmfl.errors import UserError
+from mmfl.stored import Keep
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -25,6 +27,12 @@ name = "digits"
 data = "digits"
 model = "logistic"
 """
+
+
+def _inner(kind: str, outer: str, inner: str) -> str:
+    """A setting: a method one of whose parts is made of another."""
+    parts = {"allocation": '"full"', "aggregation": '"average"', kind: f'{{name="{outer}", inner={inner}}}'}
+    return 'method={name="m", ' + ", ".join(f"{name}={part}" for name, part in parts.items()) + "}"
 
 
 @pytest.fixture
@@ -98,6 +106,69 @@ def test_nested_tables_build_partitions_availability_and_capacities(small):
     assert federation.task_arrivals.tolist() == [2]
 
 
+def test_methods_are_names_tables_of_options_or_tables_of_parts(small):
+    small.write_text(
+        SMALL.replace(
+            'method = "random"',
+            """
+methods = [
+    "mmfl-lvr",
+    { method = "fedstale", beta = 0.2 },
+    { method = "mmfl-stalevre", keep = { where = "host", precision = "float16" }, name = "mine" },
+    { name = "parts", allocation = { name = "warm-up", inner = "random-clients" }, aggregation = "average" },
+]
+""",
+        )
+    )
+    read = config.read(small)
+    lvr, stale, mine, parts = read.experiment().methods
+    assert [m.name for m in (lvr, stale, mine, parts)] == ["mmfl-lvr", "fedstale(beta=0.2)", "mine", "parts"]
+    assert stale.aggregation.beta == 0.2
+    assert mine.aggregation.keep == Keep("host", "float16")
+    assert isinstance(parts.allocation.inner, allocation.RandomClients)
+    assert config.parse(tomllib.loads(tomli_w.dumps(read.plain())), "config.toml") == read
+
+
+def test_parts_are_made_of_parts_to_any_depth(small):
+    (method,) = (
+        config.read(
+            small,
+            [
+                'method.allocation={name="warm-up", inner={name="sequential-tasks", inner={name="fair", alpha=2}}}',
+                'method.aggregation={name="adam", inner={name="fedvarp", keep={where="host"}}, lr=0.01}',
+                "method.name=mine",
+            ],
+        )
+        .experiment()
+        .methods
+    )
+    assert isinstance(method.allocation, allocation.WarmUp)
+    assert method.allocation.inner.inner.alpha == 2
+    assert isinstance(method.aggregation, aggregation.Adam)
+    assert (method.aggregation.lr, method.aggregation.inner.keep.where) == (0.01, "host")
+
+
+def test_step_and_batch_sizes_may_follow_a_schedule(small):
+    settings = [
+        'tasks.digits.lr={name="decay", beta=30, gamma=100}',
+        'tasks.digits.batch_size={name="growing", scale=1, step={name="frame-decay", beta=1, gamma=0, tasks=2}}',
+    ]
+    read = config.read(small, settings)
+    (task,) = read.experiment().federation_of(0).tasks
+    assert [task.learning_rate(t) for t in (1, 20, 200)] == [30 / 101, 0.25, 0.1]
+    # Frames of two rounds leave out 1, 1/2, 1/3 of the data, but never more than nine tenths.
+    sizes = [task.batches(t, np.array([50, 1])).tolist() for t in (1, 2, 3, 4, 5, 6)]
+    assert sizes == [[5, 1], [5, 1], [25, 1], [25, 1], [34, 1], [34, 1]]
+    assert config.parse(tomllib.loads(tomli_w.dumps(read.plain())), "config.toml") == read
+
+
+def test_departures_reach_the_federation(small):
+    federation = config.read(small, ["federation.departures=[0, 0, 0, 0, 2, 3]"]).experiment().federation_of(0)
+    present = [federation.view(t, rate=1.0, seed=0).present.tolist() for t in (1, 2, 3)]
+    assert [sum(row) for row in present] == [6, 5, 4]
+    assert present[2] == [True] * 4 + [False] * 2
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -111,6 +182,15 @@ def test_nested_tables_build_partitions_availability_and_capacities(small):
         (["rounds.x=3"], ["'rounds' is a single value"]),
         (["tasks.digit.lr=3"], ["no entry 'digit'", "did you mean 'digits'"]),
         (["tasks=3"], ["'tasks' is 3", "list"]),
+        (["interval=3"], ["unknown key 'interval'"]),  # which begins like the name of a type
+        (["str=3"], ["unknown key 'str'"]),
+        (["federation.strict=3"], ["unknown key 'federation.strict'"]),
+        (["tasks.digits.lr=fast"], ["'tasks.0.lr' is 'fast'", "number"]),
+        (["tasks.digits.batch_size=half"], ["'tasks.0.batch_size' is 'half'", "integer"]),
+        (["federation.departures=3"], ["'federation.departures' is 3", "list"]),
+        (["federation.departure=[3]"], ["unknown key 'federation.departure'", "did you mean 'departures'"]),
+        (["federation.capacity=[1.5]"], ["'federation.capacity' is [1.5]", "integer"]),
+        (["methods=[3]"], ["'methods.0' is 3"]),
     ],
 )
 def test_mistakes_in_settings_are_named_with_their_place(small, settings, words):
@@ -142,11 +222,44 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (["tasks=[]"], ["no tasks"]),
         (["rounds=0"], ["rounds is 0"]),
         (["seeds=0"], ["no seeds"]),
+        (['methods=[{method="mmfl-lvr", mixx=1}]'], ["method 'mmfl-lvr'", "'mixx'", "did you mean 'mix'"]),
+        (['methods=[{method="fedstael"}]'], ["unknown method 'fedstael'", "did you mean 'fedstale'"]),
+        (['methods=[{method="fedstale", beta=1.2}]'], ["'fedstale'", "beta is 1.2", "[0, 1]"]),
+        (['methods=[{method="fedstale", beta="high"}]'], ["'fedstale'", "beta='high'"]),
+        (['methods=["random", {method="random"}]'], ["methods", "repeat"]),
+        (['methods=[{method="mmfl-stalevre", keep={were="host"}}]'], ["'were'", "did you mean 'where'"]),
+        (['methods=[{method="mmfl-stalevre", keep={where="hots"}}]'], ["'hots'", "did you mean 'host'"]),
+        (['methods=[{method="scaffold", keep={precision="float8"}}]'], ["'float8'", "did you mean 'float"]),
+        (['methods=[{method="random", draw="systematc"}]'], ["'systematc'", "did you mean 'systematic'"]),
+        (['methods=[{method="fedavg", rounds=0}]'], ["rounds is 0"]),
+        (["method={beta=3}"], ["unknown key 'beta'"]),
+        ([_inner("allocation", "warm-up", '"random-client"')], ["'random-client'", "did you mean 'random-clients'"]),
+        ([_inner("allocation", "warm-up", '{name="random-client"}')], ["did you mean 'random-clients'"]),
+        ([_inner("allocation", "warm-up", '{name="fair", alpha=0}')], ["'fair'", "alpha is 0"]),
+        ([_inner("allocation", "warm-up", "{alpha=1}")], ["'warm-up'", "inner is {'alpha': 1}"]),
+        ([_inner("allocation", "warm-up", "7")], ["'warm-up'", "inner is 7"]),
+        ([_inner("aggregation", "adam", '"fedvrp"')], ["'fedvrp'", "did you mean 'fedvarp'"]),
+        ([_inner("aggregation", "adam", '{name="fedstale", beta=7}')], ["'fedstale'", "beta is 7"]),
+        ([_inner("aggregation", "adam", '"fedvarp", lr=-1')], ["lr is -1"]),
+        ([_inner("aggregation", "adam", '"fedvarp", beta3=0')], ["'adam'", "'beta3'", "did you mean 'beta"]),
+        (["method={name='m', allocation='full', aggregation={name='adam'}}"], ["'adam'", "needs the option 'inner'"]),
+        (['tasks.digits.lr={name="decai", beta=1, gamma=1}'], ["unknown schedule 'decai'", "did you mean 'decay'"]),
+        (['tasks.digits.lr={name="decay", beta=30}'], ["schedule 'decay'", "needs the option 'gamma'"]),
+        (['tasks.digits.lr={name="decay", beta=30, gama=1}'], ["'gama'", "did you mean 'gamma'"]),
+        (['tasks.digits.lr={name="decay", beta=0, gamma=1}'], ["beta is 0", "more than 0"]),
+        (["tasks.digits.lr={beta=3}"], ["needs a 'name'"]),
+        (['tasks.digits.batch_size={name="growing", scale=1, step={name="frame"}}'], ["unknown schedule 'frame'"]),
+        (['tasks.digits.batch_size={name="growing", scale=-1, step={name="decay", beta=1, gamma=0}}'], ["scale is -1"]),
+        (["federation.departures=[3]"], ["1 departures for 6 clients"]),
+        (["federation.departures=[0, 0, 0, 0, 0, -3]"], ["departures has -3"]),
     ],
 )
 def test_mistakes_in_meaning_are_named_when_the_experiment_is_built(small, settings, words):
-    with refused(*words):
+    with pytest.raises(UserError) as caught:
         config.read(small, settings).experiment().federation_of(0)
+    message = str(caught.value)
+    assert [word for word in words if word not in message] == []
+    assert len(message.splitlines()) <= 2
 
 
 @pytest.mark.parametrize(

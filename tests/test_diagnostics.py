@@ -1,6 +1,7 @@
 """What a round records: variances, participation and costs, by hand."""
 
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -8,10 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mmfl
 from conftest import view_of
 from mmfl.allocation import Allocation, Full
 from mmfl.diagnostics import Cost, Tally, loss_variance, memory_of, round_cost, step_size, update_variance
 from mmfl.engine import Trained
+from mmfl.methods import METHODS
 from mmfl.updates import Updates
 
 
@@ -79,6 +82,114 @@ def test_cost_of_a_round_that_asks_for_losses_first():
     assert not only_trained[0].any()
 
 
+def test_cost_of_a_round_in_which_everyone_trains_first():
+    # Three pairs train, of which one was drawn for task 1; the other drawn pair had not trained before.
+    trained = np.array([[0, 1], [0, 1], [0, 1]], dtype=bool)
+    cost = round_cost(table(COUNT), None, trained, [10, 100], None)
+    assert (cost.trainings, cost.processors, cost.forward_passes) == (4, 3, 0)
+    assert (cost.bytes_up, cost.bytes_down) == (40 + 400 + 3 * 4, 40 + 3 * 400)
+
+
+def test_cost_of_a_round_in_which_everyone_evaluates_and_trains():
+    every = np.ones((3, 2), dtype=bool)
+    cost = round_cost(table(COUNT), every, every, [10, 100], None)
+    assert (cost.trainings, cost.forward_passes) == (6, 6)
+    assert (cost.bytes_up, cost.bytes_down) == (440 + 12 * 4, 3 * 440)  # the weights travel once for both
+
+
+def test_a_second_vector_goes_to_those_who_train_not_to_those_who_evaluate():
+    evaluated = np.array([[1, 1], [1, 1], [0, 1]], dtype=bool)
+    assert round_cost(table(COUNT), None, None, [10, 100], None, downloads=2).bytes_down == 2 * 440
+    assert round_cost(table(COUNT), evaluated, None, [10, 100], None, 2).bytes_down == 2 * 40 + 3 * 400 + 440
+
+
+# Costs of whole methods, by hand, on five clients of which the last has the first task alone: nine pairs.
+# The first task has 16 weights (64 bytes), the second 8 (32 bytes).
+
+
+@cache
+def costly() -> mmfl.Federation:
+    tasks = [
+        mmfl.Task(
+            name,
+            partial(mmfl.models.LogisticRegression, inputs=3, classes=classes),
+            mmfl.data.blobs(60, inputs=3, classes=classes),
+        )
+        for name, classes in (("large", 4), ("small", 2))
+    ]
+    return mmfl.Federation(tasks, 5, lacks=[[0, 0], [0, 0], [0, 0], [0, 0], [0, 1]], capacity=[1, 2, 1, 2, 1])
+
+
+BYTES = np.array([64, 32])
+PAIRS = np.array([5, 4])
+NOBODY = np.array([0, 0])
+EVERYONE_TRAINS = ("mmfl-gvr", "mmfl-gvr-star", "mmfl-stalevr", "stalevr-opt")
+EVERYONE_EVALUATES = ("mmfl-lvr", "lvr-systematic", "mmfl-stalevr", "mmfl-stalevre", "stalevre-systematic")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_costs_of_every_method_by_hand(name):
+    run = mmfl.train(costly(), name, 6, 0.5, engine="vectorised")
+    for t, record in enumerate(run.records, 1):
+        drawn = np.array([len(record["drawn"].get(task, [[]])[0]) for task in ("large", "small")])
+        trained_first, evaluated = NOBODY, NOBODY
+        if name in EVERYONE_TRAINS:
+            trained_first = PAIRS
+        if name in EVERYONE_EVALUATES:
+            evaluated = PAIRS
+        if name == "roundrobin-gvr":
+            trained_first = PAIRS * [t % 2 == 0, t % 2 == 1]
+        if name.startswith("mmfl-group") and t % 2 == 1:  # two clusters, so a cycle is two rounds
+            evaluated = PAIRS
+        if name == "full" or (t == 1 and name in ("ranklist-multi-ucb", "pareto-multi-ucb")):
+            assert (drawn == PAIRS).all()
+        trained, reached = np.maximum(drawn, trained_first), np.maximum(np.maximum(drawn, trained_first), evaluated)
+        cost = record["cost"]
+        assert cost["trainings"] == trained.sum()
+        assert cost["forward_passes"] == evaluated.sum()
+        assert cost["bytes_up"] == drawn @ BYTES + 4 * (trained_first.sum() + evaluated.sum())
+        assert cost["bytes_down"] == reached @ BYTES * (2 if name == "scaffold" else 1)
+        assert (cost["stored_bytes"] > 0) == (METHODS[name].stores != "none")
+    assert run.costs["trainings"].min() < 9 or name in (*EVERYONE_TRAINS, "full")
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "sums", "indices"),
+    [
+        ("fedvarp", 1, 2),  # the sum of n h in double precision; slot and weight of each client
+        ("mifa", 1, 2),
+        ("stalevr", 0, 2),  # slot and beta
+        ("stalevre", 2, 4),  # a line's two coefficients; slot, weight, last round and slope
+    ],
+)
+@pytest.mark.parametrize(("precision", "each"), [("float32", 4), ("float16", 2)])
+def test_memory_of_methods_that_remember_by_hand(aggregation, sums, indices, precision, each):
+    """All pairs have been seen: a vector for each client of a task, and some numbers for each client."""
+    keep = {"name": aggregation, "keep": {"precision": precision}}
+    method = {"name": "mine", "allocation": "full", "aggregation": keep}
+    stored = mmfl.train(costly(), method, 2, engine="vectorised").costs["stored_bytes"]
+    lengths = BYTES // 4
+    vectors = int(PAIRS @ lengths) * each
+    others = int((8 * sums * lengths).sum()) + 2 * 5 * 8 * indices
+    bookkeeping = stored.iloc[-1] - vectors - others  # rows' places, and room for the client that lacks a task
+    assert 0 <= bookkeeping <= 2 * 16 + 8 * each
+    assert stored.iloc[0] == stored.iloc[1]
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].stores != "none"])
+def test_stored_memory_grows_with_the_pairs_seen_and_with_nothing_else(name):
+    task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
+    run = mmfl.train(mmfl.Federation([task], 60), name, 12, 0.1, engine="vectorised", evaluate_every=12)
+    stored, vector, seen = run.costs["stored_bytes"].to_numpy(), 4 * 650, set()
+    for t, record in enumerate(run.records):
+        new = set(record["drawn"].get("digits", [[]])[0]) - seen
+        seen |= new
+        if t and not new:
+            assert stored[t] == stored[t - 1]
+        assert vector * len(seen) <= stored[t] <= vector * (max(16, 2 * len(seen)) + 8)
+    assert len(seen) > 16  # the room for the first few is not enough
+
+
 VIEW = view_of([[10, 0], [30, 5]], [1, 2], losses=[[2.0, 0.0], [0.4, 1.0]])
 
 
@@ -112,3 +223,11 @@ def test_variances_are_none_where_they_cannot_be_known():
 def test_full_participation_has_no_variance_whatever_the_capacities(task):
     allocation, _ = Full().allocate(VIEW, None)
     assert loss_variance(VIEW, allocation, task) in (0, None)
+
+
+@pytest.mark.parametrize("nonsense", [np.nan, np.inf])
+def test_the_variance_of_what_is_no_number_is_not_known(nonsense):
+    allocation = everyone([[1.0, 0.0], [0.25, 0.1]])
+    diverged = view_of([[10, 0], [30, 5]], [1, 2], losses=[[nonsense, 0.0], [0.4, 1.0]])
+    assert loss_variance(diverged, allocation, 0) is None
+    assert loss_variance(diverged, allocation, 1) == pytest.approx(2 * 0.5**2 * 9)

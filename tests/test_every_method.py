@@ -35,8 +35,8 @@ REACHED[9:16, 4] = False
 def able(round: int) -> np.ndarray:
     """Who can train what in a round of the federation in motion, [clients, tasks], by its description alone."""
     gone = (DEPARTURES > 0) & (round >= DEPARTURES)
-    here = REACHED[round - 1] & (ARRIVALS <= round) & ~gone
-    return HAS & here[:, None] & (TASK_ARRIVALS <= round)
+    here = REACHED[round - 1] & (round >= ARRIVALS) & ~gone
+    return HAS & here[:, None] & (round >= TASK_ARRIVALS)
 
 
 def blobs(name: str, seed: int = 0, **options) -> mmfl.Task:
@@ -49,7 +49,7 @@ def moving() -> mmfl.Federation:
     return mmfl.Federation(
         [blobs(name, seed, batch_size=8) for seed, name in enumerate("abc")],
         8,
-        partition=mmfl.partition.labels(0.5, [12, 30, 9, 17, 8, 21, 25, 14]),
+        partition=mmfl.partition.iid([12, 30, 9, 17, 8, 21, 25, 14]),
         capacity=CAPACITY.tolist(),
         lacks=~HAS,
         arrivals=ARRIVALS.tolist(),
@@ -113,6 +113,7 @@ def history(name: str) -> History:
     return history
 
 
+WARMED_UP = ("ranklist-multi-ucb", "pareto-multi-ucb")
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -131,8 +132,7 @@ def test_who_is_drawn_is_there_has_the_task_and_the_processors(name):
     for t in range(1, LAST + 1):
         drawn = history(name).drawn(t)
         assert not drawn[~able(t)].any()
-        everyone_trains = name == "full" or (t == 1 and METHODS[name].trains == "all in round 1, then drawn")
-        if everyone_trains:
+        if name == "full" or (t == 1 and name in WARMED_UP):
             np.testing.assert_array_equal(drawn, able(t))
         else:
             assert (drawn.sum(1) <= np.minimum(CAPACITY, able(t).sum(1))).all()
@@ -157,8 +157,8 @@ def test_every_task_that_is_trained_is_learned(name):
         losses = [record["tasks"][task]["loss"] for record in records if task in record["tasks"]]
         trained = [history(name).drawn(t)[:, s].any() for t in range(1, LAST + 1)]
         assert any(trained)
-        if task != "c":  # whose one client has half of the labels
-            assert np.mean(losses[-5:]) < 0.9 * losses[0]
+        if task != "c":  # whose only client is drawn seldom, for steps that are large where they are unbiased
+            assert np.mean(losses[-5:]) < 0.8 * losses[0]
 
 
 @every_method
@@ -175,10 +175,8 @@ def test_every_round_is_recorded_in_full(name):
         scores = [task["metric"] for task in record["tasks"].values()]
         assert record["mean"] == pytest.approx(np.mean(scores))
         assert record["worst"] == min(scores)
-        for s, task in enumerate(record["tasks"]):
-            s = "abc".index(task)
-            row = record["tasks"][task]
-            assert row["active"] == (drawn[:, s] > 0).sum()
+        for task, row in record["tasks"].items():
+            assert row["active"] == (drawn[:, "abc".index(task)] > 0).sum()
             assert row["rejected"] == 0
             assert (row["training_loss"] is not None) == (row["step_size"] > 0) == (row["active"] > 0)
             assert row["loss"] > 0
@@ -188,7 +186,7 @@ def test_every_round_is_recorded_in_full(name):
 @every_method
 def test_what_is_kept_of_a_client_changes_when_it_trains_and_never_else(name):
     kept = history(name).kept
-    assert bool(kept[0]) == (METHODS[name].stores != "nothing")
+    assert bool(kept[0]) == (METHODS[name].stores != "none")
     for t in range(1, LAST + 1):
         for s, ((had, before), (has, after)) in enumerate(zip(kept[t - 1], kept[t], strict=True)):
             active = history(name).drawn(t)[:, s] > 0
@@ -347,14 +345,12 @@ def test_with_one_task_its_turn_is_always():
     assert torch.equal(weights_of(federation, "roundrobin-gvr", rate=0.4), weights_of(federation, "mmfl-gvr", rate=0.4))
 
 
-@pytest.mark.parametrize("method", ["scaffold", "fedstale", "fedvarp", "fedavg", "mmfl-lvr"])
-def test_memory_begins_to_count_in_the_second_round(method):
-    """In the first round there are no control variates and no last updates; methods that sample otherwise differ."""
-    first, second = (
-        torch.equal(weights_of(moving(), method, last, RATE), weights_of(moving(), "random", last, RATE))
-        for last in (1, 2)
-    )
-    assert (first, second) == (method in ("scaffold", "fedstale", "fedvarp"), False)
+@pytest.mark.parametrize("method", ["scaffold", "fedstale", "fedvarp"])
+def test_memory_counts_from_the_second_round_on(method):
+    def is_random(last: int) -> bool:
+        return torch.equal(weights_of(moving(), method, last, RATE), weights_of(moving(), "random", last, RATE))
+
+    assert (is_random(1), is_random(2)) == (True, False)
 
 
 def test_the_server_s_control_variate_is_the_mean_of_the_clients():

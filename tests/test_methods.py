@@ -12,7 +12,8 @@ from mmfl.methods import METHODS, Method, make_method
 from mmfl.updates import Updates
 
 PARTS = {"name": "mine", "allocation": "full", "aggregation": "average"}
-VIEW = view_of([[3, 1], [1, 1]], 1, 1.0, losses=np.ones((2, 2)))
+SIGNALS = dict.fromkeys(("losses", "norms", "residuals"), np.array([[1.0, 2.0], [3.0, 0.5]]))
+VIEW = view_of([[3, 1], [1, 1]], 1, 1.0).with_signals(**SIGNALS)
 
 OWN = """
 from mmfl.aggregation import AggregationRule
@@ -57,25 +58,111 @@ def test_every_named_method_builds_and_allocates(name):
     assert method.allocation.needs <= set(VIEW.signals)
     drawn, _ = method.allocation.allocate(VIEW, method.allocation.start(2, 2))
     assert VIEW.able[drawn.client, drawn.task].all()
-    assert (METHODS[name].evaluates == "all") == ("losses" in method.allocation.needs)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_table_says_what_a_method_asks_of_clients_and_server(name):
+    method, entry = make_method(name), METHODS[name]
+    needs = method.allocation.needs
+    assert (entry.evaluates != "none") == ("losses" in needs)
+    before_the_draw = method.aggregation.needs_everyone or bool(needs & {"norms", "residuals"})
+    first = isinstance(method.allocation, allocation.WarmUp)
+    assert (entry.trains != "drawn") == (before_the_draw or first or name == "full")
+    memory = (method.aggregation.start(2, torch.zeros(3)), method.local.start(2, torch.zeros(3)))
+    assert (entry.stores != "none") == (memory != (None, None))
+
+
+COMPOSED = {
+    "fedavg": (allocation.SequentialTasks, aggregation.Average),
+    "multi-fedavg": (allocation.RandomClients, aggregation.Average),
+    "ranklist-multi-ucb": (allocation.WarmUp, aggregation.Average),
+    "pareto-multi-ucb": (allocation.WarmUp, aggregation.Average),
+    "mfa-rand": (allocation.RandomSplit, aggregation.Average),
+    "mfa-rr": (allocation.RotatingSplit, aggregation.Average),
+    "fedcluster": (allocation.FixedSplit, aggregation.Average),
+    "random": (allocation.RandomProcessors, aggregation.Unbiased),
+    "mmfl-gvr": (allocation.UpdateVariance, aggregation.Unbiased),
+    "mmfl-gvr-star": (allocation.UpdateVariance, aggregation.FedVARP),
+    "mmfl-lvr": (allocation.LossVariance, aggregation.Unbiased),
+    "mmfl-stalevr": (allocation.LossVariance, aggregation.StaleVR),
+    "stalevr-opt": (allocation.ResidualVariance, aggregation.StaleVR),
+    "mmfl-stalevre": (allocation.LossVariance, aggregation.StaleVRE),
+    "lvr-systematic": (allocation.LossVariance, aggregation.Unbiased),
+    "stalevre-systematic": (allocation.LossVariance, aggregation.StaleVRE),
+    "fedvarp": (allocation.RandomProcessors, aggregation.FedVARP),
+    "fedstale": (allocation.RandomProcessors, aggregation.FedStale),
+    "mifa": (allocation.RandomProcessors, aggregation.MIFA),
+    "scaffold": (allocation.RandomProcessors, aggregation.Unbiased),
+    "roundrobin-gvr": (allocation.RoundRobinTasks, aggregation.Unbiased),
+    "mmfl-group": (allocation.Groups, aggregation.Average),
+    "mmfl-group-inconsistent": (allocation.Groups, aggregation.Average),
+    "fedfair": (allocation.Fair, aggregation.Average),
+    "full": (allocation.Full, aggregation.Unbiased),
+}
+INNER = {
+    "fedavg": allocation.RandomClients,
+    "ranklist-multi-ucb": allocation.Ranklist,
+    "pareto-multi-ucb": allocation.Pareto,
+    "roundrobin-gvr": allocation.UpdateVariance,
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_papers_methods_are_composed_as_the_papers_say(name):
+    method = make_method(name)
+    assert (type(method.allocation), type(method.aggregation)) == COMPOSED[name]
+    assert type(getattr(method.allocation, "inner", None)) is INNER.get(name, type(None))
+    assert method.local == (local.Scaffold() if name == "scaffold" else local.SGD())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_named_method_has_the_defaults_of_its_parts(name):
+    """Options of the table repeat defaults of the rules; only what makes the method its own may differ."""
+    method = make_method(name)
+    own = {
+        "lvr-systematic": {"draw"},
+        "stalevre-systematic": {"draw"},
+        "mmfl-group-inconsistent": {"consistent"},
+    }
+    for part in (method.allocation, getattr(method.allocation, "inner", None), method.aggregation):
+        if part is not None and "inner" not in vars(part):
+            default = vars(type(part)())
+            differ = {key for key, value in vars(part).items() if value != default[key]}
+            assert differ == (own.get(name, set()) if part is method.allocation else set())
 
 
 @pytest.mark.parametrize(
-    ("name", "allocates", "aggregates"),
+    ("spec", "name"),
     [
-        ("multi-fedavg", allocation.RandomClients, aggregation.Average),
-        ("mfa-rand", allocation.RandomSplit, aggregation.Average),
-        ("mfa-rr", allocation.RotatingSplit, aggregation.Average),
-        ("fedcluster", allocation.FixedSplit, aggregation.Average),
-        ("random", allocation.RandomProcessors, aggregation.Unbiased),
-        ("mmfl-lvr", allocation.LossVariance, aggregation.Unbiased),
-        ("full", allocation.Full, aggregation.Unbiased),
+        ({"method": "fedstale", "beta": 0.2}, "fedstale(beta=0.2)"),
+        ({"method": "mmfl-lvr", "floor": 0.1, "mix": 0.5}, "mmfl-lvr(floor=0.1, mix=0.5)"),
+        ({"method": "fedstale", "beta": 0.2, "name": "mine"}, "mine"),
+        ({"method": "fedstale", "name": "mine"}, "mine"),
+        ({"method": "fedstale", "name": 3}, "3"),
+        ({"method": "fedstale"}, "fedstale"),
     ],
 )
-def test_the_papers_methods_are_composed_as_the_papers_say(name, allocates, aggregates):
-    method = make_method(name)
-    assert (type(method.allocation), type(method.aggregation)) == (allocates, aggregates)
-    assert method.local == local.SGD()
+def test_a_method_is_named_by_its_options_or_as_one_likes(spec, name):
+    before = dict(spec)
+    assert make_method(spec).name == name
+    assert spec == before
+
+
+def test_options_reach_the_parts_of_a_named_method():
+    assert make_method({"method": "fedstale", "beta": 0.2}).aggregation.beta == 0.2
+    assert make_method({"method": "fedavg", "rounds": 7}).allocation.rounds == 7
+    assert make_method({"method": "roundrobin-gvr", "mix": 0.3}).allocation.inner.mix == 0.3
+    assert make_method({"method": "pareto-multi-ucb", "fill": True, "gamma": 0.5}).allocation.inner.gamma == 0.5
+    assert isinstance(make_method({"method": "ranklist-multi-ucb", "warm_up": False}).allocation, allocation.Ranklist)
+    grouped = make_method({"method": "mmfl-group", "weighted": False, "largest": 3, "metric": "euclidean"})
+    assert (grouped.aggregation.weighted, grouped.allocation.largest) == (False, 3)
+    assert (grouped.allocation.metric, grouped.allocation.standardise) == ("euclidean", True)
+    half = {"precision": "float16"}
+    for name in METHODS:
+        if METHODS[name].stores != "none":
+            method = make_method({"method": name, "keep": half})
+            keeps = method.local.keep if name == "scaffold" else method.aggregation.keep
+            assert keeps.precision == "float16"
 
 
 def test_a_method_is_taken_as_it_is():
@@ -128,6 +215,16 @@ def part(**changes):
     (lambda: make_method("own_rules.number"), "own_rules.number", "gives a int", "Method"),
     (lambda: make_method("..mine"), "'..mine'"),
     (lambda: make_method(42), "42"),
+    (lambda: make_method({"method": "mmfl-lvr", "mixx": 0.1}), "'mmfl-lvr'", "'mixx'", "did you mean 'mix'?"),
+    (lambda: make_method({"method": "mmfl-stalevre", "kep": {}}), "'kep'", "did you mean 'keep'?"),
+    (lambda: make_method({"method": "mmfl-group", "metrc": "cosine"}), "'metrc'", "did you mean 'metric'?"),
+    (lambda: make_method({"method": "lvr-systematic", "draw": "independent"}), "unknown option 'draw'"),
+    (lambda: make_method({"method": "mmfl-group-inconsistent", "consistent": True}), "unknown option 'consistent'"),
+    (lambda: make_method({"method": "full", "rate": 0.5}), "'full'", "unknown option 'rate'", "there are none"),
+    (lambda: make_method({"method": "fedstale", "beta": "high"}), "'fedstale'", "beta='high'"),
+    (lambda: make_method({"method": "fedstael"}), "'fedstael'", "did you mean 'fedstale'?"),
+    (lambda: make_method({"method": "own_rules.ready", "speed": 3}), "own_rules.ready", "unknown option 'speed'"),
+    (part(allocation="warm-up"), "allocation 'warm-up'", "needs the option 'inner'"),
     (part(alocation="full"), "unknown key 'alocation'", "did you mean 'allocation'?"),
     (lambda: make_method({"name": "mine", "allocation": "full"}), "needs 'aggregation'"),
     (lambda: make_method({"name": "mine", "aggregation": "average"}), "needs 'allocation'"),

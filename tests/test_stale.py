@@ -316,7 +316,7 @@ def test_running_sums_equal_the_direct_formula_over_long_histories(name, seed, k
         step, state = step_of(rule, state, 1, count, sent, view, p)
         scale = weights_of(1, count, view, p)
         expected = literal.step(view.round, view.sizes[:, 1], scale, sent)
-        np.testing.assert_allclose(step, expected, atol=3e-6 * (1 + np.abs(scale @ np.abs(sent)).max()))
+        np.testing.assert_allclose(step, expected, atol=1e-5 * (1 + np.abs(scale @ np.abs(sent)).max()))
         np.testing.assert_array_equal(state.stored.rows(np.arange(CLIENTS)), literal.h)
 
 
@@ -462,12 +462,12 @@ def test_stalevr_remembers_the_updates_of_the_drawn_only(task):
 
 
 @both_tasks
-@pytest.mark.parametrize("name", ["fedvarp", "fedstale", "stalevr"])
+@pytest.mark.parametrize("name", ["fedvarp", "fedstale", "stalevr", "stalevre"])
 def test_residuals_are_what_the_last_updates_do_not_explain(name, task):
     rule, state, literal = remembered(name, task)
     everyone = updates_of(StaleVR(), task, NOBODY, SENT, VIEW, P)
     left = (SENT - betas(name, task)[:, None] * literal.h)[everyone.client]
-    np.testing.assert_allclose(rule.residuals(everyone, state), np.linalg.norm(left, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(rule.residuals(everyone, VIEW, state), np.linalg.norm(left, axis=1), rtol=1e-5)
     assert not np.allclose(left, everyone.flat)
 
 

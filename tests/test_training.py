@@ -1,5 +1,7 @@
 """The round loop: lockstep, dynamics, faulty clients, diagnostics, and what the methods promise."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 import mmfl
 from mmfl.engine import Simulation, Trained
 from mmfl.methods import METHODS, make_method
+from mmfl.schedules import Decay
 from mmfl.training import Replica, rounds
 
 
@@ -90,6 +93,40 @@ def test_updates_that_are_not_numbers_are_rejected_counted_and_cost_nothing_else
     assert all(torch.isfinite(w).all() for w in replica.state.weights)
 
 
+class Nonsense(Simulation):
+    """An engine with clients that send back what is no number: 3 always, 7 in one place, 0 and 3 as their loss."""
+
+    def train(self, trainings):
+        answers = super().train(trainings)
+        for answer in answers:
+            answer.flat[torch.from_numpy(answer.client == 3)] = float("nan")
+            answer.flat[torch.from_numpy(answer.client == 7), 5] = float("inf")
+        return answers
+
+    def losses(self, workloads):
+        answers = super().losses(workloads)
+        for workload, losses in zip(workloads, answers, strict=True):
+            losses[workload.client == 0] = float("nan")
+            losses[workload.client == 3] = float("inf")
+        return answers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_method_is_harmed_by_clients_that_send_nonsense(method):
+    engine = Nonsense(mode="vectorised")
+    replica = Replica.start(digits(capacity="mixed"), make_method(method), 0, 0.6, engine)
+    history = [records[0] for records in rounds([replica], engine, 12, evaluate_every=12)]
+    assert all(torch.isfinite(w).all() for w in replica.state.weights)
+    rejected = sum(task["rejected"] for record in history for task in record["tasks"].values())
+    asked = sum(client in (3, 7) for record in history for clients, _ in record["drawn"].values() for client in clients)
+    assert rejected == asked > 0
+    assert history[-1]["tasks"]["task0"]["metric"] > 0.3
+    for state in (*replica.state.aggregation, *replica.state.local):
+        if state is not None:
+            kept = state.client if hasattr(state, "client") else state.stored
+            assert not kept.has(np.array([3, 7])).any()
+
+
 def test_clients_and_tasks_take_part_from_their_arrival_on():
     federation = digits(arrivals=[1] * 6 + [4] * 6, task_arrivals={"task1": 3})
     run = mmfl.train(federation, "full", rounds=5, rate=1.0)
@@ -99,28 +136,21 @@ def test_clients_and_tasks_take_part_from_their_arrival_on():
     assert run.accuracy["task1"].isna().tolist() == [True, True, False, False, False]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_runs_with_arrivals_absences_and_missing_tasks(method):
-    federation = digits(
-        tasks=3,
-        capacity="mixed",
-        lacks=0.3,
-        arrivals=[1] * 8 + [3] * 4,
-        task_arrivals={"task2": 4},
-        availability=mmfl.Bernoulli(0.6),
-    )
-    run = mmfl.train(federation, method, rounds=8, rate=0.5)
-    assert torch.isfinite(weights_of(run)).all()
-    assert (run.participation.to_numpy()[federation.sizes == 0] == 0).all()
-
-
 def test_rounds_without_any_client_leave_the_weights_alone():
     nobody = np.zeros((2, 12), dtype=bool)
     federation = digits(availability=mmfl.Trace(nobody))
-    for method in METHODS:
-        run = mmfl.train(federation, method, rounds=2, rate=0.5)
-        initial = torch.cat([Simulation("cpu").initial(federation, s, 0) for s in range(2)])
+    initial = torch.cat([Simulation("cpu").initial(federation, s, 0) for s in range(2)])
+    for run in mmfl.compare(federation, list(METHODS), rounds=2, rate=0.5):
         assert torch.equal(weights_of(run), initial)
+        assert run.costs.drop(columns="stored_bytes").eq(0).all(axis=None)
+
+
+def test_a_client_that_leaves_is_never_drawn_again_and_its_examples_no_longer_count():
+    federation = digits(departures=[3] * 4 + [0] * 8)
+    run = mmfl.train(federation, "full", rounds=4, engine="vectorised")
+    drawn = [record["drawn"]["task0"][0] for record in run.records]
+    assert drawn == [list(range(12))] * 2 + [list(range(4, 12))] * 2
+    np.testing.assert_allclose(run.step_size, 1)
 
 
 def test_costs_count_trainings_passes_and_bytes():
@@ -142,6 +172,18 @@ def test_diagnosis_measures_losses_for_any_method_and_charges_nothing():
     assert (diagnosed.frame("loss_variance") > 0).all(axis=None)
     assert diagnosed.costs.equals(plain.costs)
     assert torch.equal(weights_of(plain), weights_of(diagnosed))
+
+
+def test_diagnosis_changes_nothing_for_any_method():
+    federation = digits(clients=8, capacity="mixed", availability=mmfl.Bernoulli(0.8), arrivals=[1] * 6 + [3, 4])
+    plain, diagnosed = (
+        mmfl.compare(federation, list(METHODS), 6, 0.5, diagnose=diagnose, evaluate_every=6, engine="vectorised")
+        for diagnose in (False, True)
+    )
+    for a, b in zip(plain, diagnosed, strict=True):
+        assert torch.equal(weights_of(a), weights_of(b))
+        assert a.costs.equals(b.costs)
+        assert [r["drawn"] for r in a.records] == [r["drawn"] for r in b.records]
 
 
 def test_lvr_comes_between_random_and_full_participation():
@@ -197,28 +239,100 @@ def test_regression_and_sequence_tasks_train_beside_classification():
     assert run.summary["mean"].iloc[-1] == run.accuracy["text"].iloc[-1]  # an error is not averaged with a score
 
 
-def test_full_participation_follows_the_published_curve_on_the_quadratic_federation():
-    """FedAvg by hand in float64 on F_k = w'A_k w / 2 - b_k'w + mu/2 |w|^2."""
-    mu, lr, steps = 2e-4, 0.1, 5
-    data = mmfl.data.quadratic(clients=6, block=2)
-    task = mmfl.Task(
-        "quadratic",
-        lambda: mmfl.models.Quadratic(13, mu),
-        data,
-        lr=lr,
-        epochs=steps,
-        loss=mmfl.objectives.value,
-        metric=mmfl.objectives.value,
+CLIENTS, CURVATURE, STEPS = 24, 2e-4, 5
+
+
+class Quadratic:
+    """The quadratic federation of Bhuyan et al. 2022 by hand, in double precision."""
+
+    def __init__(self):
+        rows = mmfl.data.quadratic(CLIENTS, block=4).x.double().numpy()
+        self.A, self.b = rows[:, :, :-1] + CURVATURE * np.eye(97), rows[:, :, -1]
+        self.best = self.value(np.linalg.solve(self.A.mean(0), self.b.mean(0)))
+
+    def value(self, w) -> float:
+        return 0.5 * w @ self.A.mean(0) @ w - self.b.mean(0) @ w
+
+    def gap(self, w) -> float:
+        return float(np.log10(self.value(w) - self.best))
+
+    def averaged(self, w, clients, lr: float):
+        """One round of FedAvg on these clients."""
+        local = np.repeat(w[None], len(clients), axis=0)
+        for _ in range(STEPS):
+            local -= lr * (np.einsum("kij,kj->ki", self.A[clients], local) - self.b[clients])
+        return local.mean(0)
+
+
+def quadratic(models: int, lr) -> mmfl.Federation:
+    data, value = mmfl.data.quadratic(CLIENTS, block=4), mmfl.objectives.value
+    model = partial(mmfl.models.Quadratic, 97, CURVATURE)
+    return mmfl.Federation(
+        [mmfl.Task(f"model{s}", model, data, lr=lr, epochs=STEPS, loss=value, metric=value) for s in range(models)]
     )
-    run = mmfl.train(mmfl.Federation([task]), "full", rounds=50)
-    A, b = data.x[:, :, :-1].double(), data.x[:, :, -1].double()
-    w = torch.zeros(13, dtype=torch.float64)
-    for _ in range(50):
-        local = w.expand(6, 13).clone()
-        for _ in range(steps):
-            local -= lr * ((A @ local[:, :, None])[:, :, 0] - b + mu * local)
-        w = local.mean(0)
-    torch.testing.assert_close(run.weights[0].cpu().double(), w, rtol=1e-3, atol=1e-5)
+
+
+def test_the_quadratic_federation_has_the_published_optimum_and_begins_where_the_paper_does():
+    by_hand = Quadratic()
+    assert by_hand.best == pytest.approx(-0.0194390882, abs=5e-11)
+    assert round(by_hand.gap(np.zeros(97)), 4) == -1.7113
+
+
+def test_full_participation_follows_the_curve_of_the_quadratic_federation_and_records_it():
+    by_hand, w, losses = Quadratic(), np.zeros(97), []
+    for _ in range(60):
+        w = by_hand.averaged(w, np.arange(CLIENTS), 0.1)
+        losses.append(by_hand.value(w))
+    run = mmfl.train(quadratic(1, 0.1), "full", rounds=60, engine="vectorised")
+    np.testing.assert_allclose(run.loss["model0"], losses, rtol=1e-4)
+    gaps = np.log10(run.loss["model0"].to_numpy() - by_hand.best)
+    np.testing.assert_allclose(gaps, np.log10(np.array(losses) - by_hand.best), atol=1e-4)
+    np.testing.assert_allclose(run.weights[0].cpu(), w, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["mfa-rand", "mfa-rr"])
+@pytest.mark.parametrize("models", [2, 12])
+def test_mfa_on_the_quadratic_federation_is_fedavg_by_hand_on_the_same_splits(method, models):
+    by_hand, last = Quadratic(), 36
+    run = mmfl.train(quadratic(models, Decay(30, 100)), method, last, 1.0, engine="vectorised", evaluate_every=last)
+    weights, meetings = np.zeros((models, 97)), np.zeros((last, CLIENTS, models), dtype=int)
+    for t, record in enumerate(run.records, 1):
+        for s in range(models):
+            clients, _ = record["drawn"][f"model{s}"]
+            meetings[t - 1, clients, s] = 1
+            weights[s] = by_hand.averaged(weights[s], clients, 30 / (100 + t))
+    for s in range(models):
+        np.testing.assert_allclose(run.weights[s].cpu(), weights[s], rtol=1e-3, atol=1e-5)
+    assert (meetings.sum(2) == 1).all()  # every client trains one model
+    assert (meetings.sum(1) == CLIENTS / models).all()  # in equal parts
+    frames = meetings.reshape(-1, models, CLIENTS, models).sum(1)
+    assert (frames == 1).all() == (method == "mfa-rr")  # and in a frame of MFA-RR each of them once
+
+
+PUBLISHED = {  # log10(F - F*) after 1000 rounds: mean and spread of 20 runs
+    (2, "constant", "mfa-rand"): (-3.113, 0.012),
+    (2, "constant", "mfa-rr"): (-3.118, 0.000),
+    (12, "constant", "mfa-rand"): (-3.073, 0.072),
+    (12, "constant", "mfa-rr"): (-3.122, 0.006),
+    (2, "decaying", "mfa-rand"): (-2.991, 0.013),
+    (2, "decaying", "mfa-rr"): (-2.990, 0.000),
+    (12, "decaying", "mfa-rand"): (-2.984, 0.067),
+    (12, "decaying", "mfa-rr"): (-2.994, 0.001),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("models", [2, 12])
+@pytest.mark.parametrize("step", ["constant", "decaying"])
+def test_mfa_reaches_the_reference_gaps_of_the_quadratic_federation(models, step):
+    federation = quadratic(models, 0.1 if step == "constant" else Decay(30, 100))
+    result = mmfl.compare(federation, ["mfa-rand", "mfa-rr"], 1000, 1.0, 2, engine="vectorised", evaluate_every=1000)
+    by_hand, gaps = Quadratic(), {}
+    for method in result.methods:
+        gaps[method] = [by_hand.gap(w.double().cpu().numpy()) for run in result.of(method) for w in run.weights]
+        mean, spread = PUBLISHED[models, step, method]
+        assert np.mean(gaps[method]) == pytest.approx(mean, abs=2 * spread + 0.002)
+    assert np.std(gaps["mfa-rr"]) < 0.5 * np.std(gaps["mfa-rand"])
 
 
 def test_an_engine_may_answer_in_any_order():

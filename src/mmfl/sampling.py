@@ -47,7 +47,7 @@ def systematic(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[n
     total = ends[-1] if len(ends) else 0.0
     whole = round(total)
     if 0 < abs(total - whole) < 1e-9 * total:  # a whole budget stays one, whatever the rounding of the sum
-        ends = np.where(ends == total, whole, ends * (whole / total))
+        ends = np.where(ends == total, whole, np.minimum(ends * (whole / total), whole))
     count = np.zeros(probabilities.shape, dtype=np.int64)
     count[order] = _points(ends, float(uniform(view.seed, Purpose.POINTS, view.round))).reshape(count.shape)
     return count
@@ -59,8 +59,13 @@ def without_repeats(probabilities: NDArray[np.float64], view: RoundView) -> NDAr
 
 
 def _points(ends: NDArray[np.float64], first: float | NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many of the points first, first + 1, ... lie in each cell of a line from 0, given the cells' ends."""
-    drawn: NDArray[np.int64] = np.diff(np.ceil(ends - first), axis=-1, prepend=0).astype(np.int64)
+    """How many of the points first, first + 1, ... lie in each cell of a line from 0, given the cells' ends.
+
+    Up to an end there are as many as its whole part, and one more where its fraction lies beyond the first point; the
+    difference of the two would be rounded.
+    """
+    before = np.floor(ends) + (first < ends % 1)
+    drawn: NDArray[np.int64] = np.diff(before, axis=-1, prepend=0).astype(np.int64)
     return drawn
 
 
@@ -76,5 +81,5 @@ def draw_named(draw: str | Draw) -> Draw:
     if callable(draw):
         return draw
     if draw not in DRAWS:
-        raise UserError(f"unknown draw '{draw}': {nearest(draw, DRAWS)}")
+        raise UserError(f"unknown draw '{draw}': {nearest(str(draw), DRAWS)}")
     return DRAWS[draw]

@@ -54,7 +54,7 @@ class Keep:
         if isinstance(setting, Keep):
             return setting
         if not isinstance(setting, Mapping | None):
-            raise UserError(f"stored vectors: keep is {setting!r}; expected a table such as {{ where = \"host\" }}.")
+            raise UserError(f'stored vectors: keep is {setting!r}; expected a table such as {{ where = "host" }}.')
         known = {field.name for field in fields(cls)}
         unknown = next((key for key in setting or {} if key not in known), None)
         if unknown is not None:

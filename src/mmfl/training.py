@@ -114,7 +114,7 @@ class Round:
             self.view = self.view.with_signals(norms=self._sizes(lambda updates: updates.norms()))
         if "residuals" in self.asked:
             rule, memory = method.aggregation, state.aggregation
-            residuals = self._sizes(lambda updates: rule.residuals(updates, memory[updates.task]))
+            residuals = self._sizes(lambda updates: rule.residuals(updates, self.view, memory[updates.task]))
             self.view = self.view.with_signals(residuals=residuals)
         self.allocation, state.allocation = method.allocation.allocate(self.view, state.allocation)
 

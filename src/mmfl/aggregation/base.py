@@ -29,7 +29,7 @@ class AggregationRule:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
 
-    def residuals(self, updates: Updates, state: Any) -> NDArray[np.float64]:
+    def residuals(self, updates: Updates, view: RoundView, state: Any) -> NDArray[np.float64]:
         """Norms of what the rule's memory does not explain of each update, [rows]; without memory, of the updates."""
         return updates.norms()
 

@@ -51,9 +51,9 @@ class ServerOptimiser(AggregationRule):
         """The next weights and moments."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
-    def residuals(self, updates: Updates, state: Moments) -> NDArray[np.float64]:
+    def residuals(self, updates: Updates, view: RoundView, state: Moments) -> NDArray[np.float64]:
         """The inner aggregation's."""
-        return self.inner.residuals(updates, state.inner)
+        return self.inner.residuals(updates, view, state.inner)
 
     def report(self, view: RoundView, task: int, state: Moments) -> Mapping[str, float]:
         """The inner aggregation's."""

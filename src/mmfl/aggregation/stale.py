@@ -94,7 +94,7 @@ class FedStale(AggregationRule):
         state.replace(updates.client, before, updates.flat, sizes)
         return weights - step, state
 
-    def residuals(self, updates: Updates, state: Memory) -> NDArray[np.float64]:
+    def residuals(self, updates: Updates, view: RoundView, state: Memory) -> NDArray[np.float64]:
         """||G - beta h||."""
         return _distances(updates.flat, np.full(len(updates), self.beta), state.stored.rows(updates.client))
 
@@ -161,7 +161,7 @@ class StaleVR(AggregationRule):
         state.stored.put(drawn.client, drawn.flat)
         return weights - step, Betas(state.stored, known)
 
-    def residuals(self, updates: Updates, state: Betas) -> NDArray[np.float64]:
+    def residuals(self, updates: Updates, view: RoundView, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
         before = state.stored.rows(updates.client)
         return _distances(updates.flat, best_beta(updates.flat, before), before)
@@ -259,6 +259,11 @@ class StaleVRE(AggregationRule):
         step = stale.to(weights) + updates.combine(scale) - _combine(scale * beta, before)
         state.replace(updates.client, before, updates.flat, view.round, sizes)
         return weights - step, state
+
+    def residuals(self, updates: Updates, view: RoundView, state: Estimates) -> NDArray[np.float64]:
+        """||G - beta h|| with the estimated beta."""
+        beta = state.beta(view.round)[updates.client]
+        return _distances(updates.flat, beta, state.stored.rows(updates.client))
 
     def report(self, view: RoundView, task: int, state: Estimates) -> Mapping[str, float]:
         """The estimates for the next round, over all clients seen."""

@@ -10,6 +10,8 @@ from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, uniform
 
+WAITING = -2  # in place of a part: who was not there when a split was drawn
+
 
 def sampled(view: RoundView) -> NDArray[np.int64]:
     """The clients of this round in random order, as many as the budget allows."""
@@ -21,21 +23,26 @@ def sampled(view: RoundView) -> NDArray[np.int64]:
 def dealt(clients: NDArray[np.int64], parts: int, view: RoundView) -> NDArray[np.int64]:
     """These clients dealt into equal parts, [all clients]; -1 for the others."""
     part = np.full(len(view.sizes), -1, dtype=np.int64)
-    first = int(uniform(view.seed, Purpose.PARTS, view.round) * parts)  # so that no task is favoured by the remainder
-    part[clients] = (first + np.arange(len(clients))) % parts
+    part[clients] = (first_part(view, parts) + np.arange(len(clients))) % parts
     return part
 
 
-def on_tasks(view: RoundView, task: NDArray[np.int64], tasks: NDArray[np.int64]) -> Allocation:
-    """Each client on the task named for it (-1: none), where it can train it; `tasks` are those that were split over.
+def first_part(view: RoundView, parts: int) -> int:
+    """The part that is dealt first, at random, so that no task is favoured by the remainder."""
+    return int(uniform(view.seed, Purpose.PARTS, view.round) * parts)
 
-    By symmetry of the random split a client takes each of the tasks with the same probability.
+
+def on_tasks(view: RoundView, task: NDArray[np.int64], tasks: NDArray[np.int64]) -> Allocation:
+    """Each client on the task named for it (-1: not sampled, -2: could not be), where it is there and can train it.
+
+    `tasks` are those that were split over. By symmetry of the random split, of the clients that could be sampled each
+    takes each of the tasks with the same probability.
     """
     count = np.zeros(view.sizes.shape, dtype=np.int64)
-    drawn = np.flatnonzero(task >= 0)
+    drawn, asked = np.flatnonzero(view.present & (task >= 0)), view.present & (task > WAITING)
     count[drawn, task[drawn]] = 1
-    able = view.able & np.isin(np.arange(view.sizes.shape[1]), tasks)
-    chance = len(drawn) / max(int(view.present.sum()), 1) / max(len(tasks), 1)
+    able = view.able & asked[:, None] & np.isin(np.arange(view.sizes.shape[1]), tasks)
+    chance = len(drawn) / max(int(asked.sum()), 1) / max(len(tasks), 1)
     return Allocation.of(count * able, able * chance / np.maximum(view.capacity, 1)[:, None])
 
 
@@ -51,7 +58,10 @@ class RandomSplit(AllocationRule):
 
 @dataclass
 class Frame:
-    """A split and the round in which it was drawn (0: none yet); `tasks` marks those that it rotates over."""
+    """A split and the round in which it was drawn (0: none yet); `tasks` marks those that it rotates over.
+
+    `part` [clients] is -1 for who was there and not sampled, -2 for who was not there.
+    """
 
     drawn: int
     part: NDArray[np.int64]
@@ -72,7 +82,8 @@ class RotatingSplit(AllocationRule):
         """Draw at the first round of a frame, rotate in the others."""
         if ended(view, state):
             here = np.any(view.able, axis=0)
-            state = Frame(view.round, dealt(sampled(view), max(int(here.sum()), 1), view), here)
+            part = dealt(sampled(view), max(int(here.sum()), 1), view)
+            state = Frame(view.round, np.where(view.present, part, WAITING), here)
         return rotated(view, state, state.part), state
 
 
@@ -95,7 +106,7 @@ class FixedSplit(RotatingSplit):
         if len(new):
             part = state.part.copy()
             filled = np.bincount(part[part >= 0], minlength=parts)
-            part[new] = _smallest_first(filled, len(new))
+            part[new] = _smallest_first(filled, len(new), first_part(view, parts))
             state = Frame(state.drawn, part, state.tasks)
         return rotated(view, state, np.where(np.isin(np.arange(len(state.part)), asked), state.part, -1)), state
 
@@ -107,16 +118,18 @@ def ended(view: RoundView, frame: Frame) -> bool:
 
 
 def rotated(view: RoundView, frame: Frame, part: NDArray[np.int64]) -> Allocation:
-    """Part j on task (j + u) mod S in round u of the frame; -1 trains nothing."""
+    """Part j on task (j + u) mod S in round u of the frame; who has no part trains nothing."""
     tasks = np.flatnonzero(frame.tasks)
     if not len(tasks):
         return on_tasks(view, part, tasks)
     turn = (part + view.round - frame.drawn) % len(tasks)
-    return on_tasks(view, np.where(part >= 0, tasks[turn], -1), tasks)
+    return on_tasks(view, np.where(part >= 0, tasks[turn], part), tasks)
 
 
-def _smallest_first(filled: NDArray[np.int64], newcomers: int) -> NDArray[np.int64]:
-    """A part for each newcomer such that sizes stay as equal as they can: each takes the lowest free place."""
-    place = filled + np.arange(newcomers)[:, None]
+def _smallest_first(filled: NDArray[np.int64], newcomers: int, first: int) -> NDArray[np.int64]:
+    """A part for each newcomer such that sizes stay as equal as they can: each takes the lowest free place, of equally
+    low ones the next from part `first` on."""
+    parts = np.roll(np.arange(len(filled)), -first)
+    place = filled[parts] + np.arange(newcomers)[:, None]
     lowest: NDArray[np.int64] = np.argsort(place, axis=None, kind="stable")[:newcomers] % len(filled)
-    return lowest
+    return parts[lowest]

@@ -1,0 +1,412 @@
+"""Probabilities of least variance: against a convex solver, against duality, against the conditions of optimality."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.optimize import minimize, minimize_scalar
+
+from conftest import refusals, refused, view_of
+from mmfl.allocation import LeastVariance, LossVariance, ResidualVariance, UpdateVariance, least_variance
+
+RULES = {"losses": LossVariance, "norms": UpdateVariance, "residuals": ResidualVariance}
+SIGNALS = pytest.mark.parametrize("signal", RULES)
+
+# --- least variance ------------------------------------------------------------------
+
+
+@st.composite
+def problems(draw):
+    """Importance [clients, tasks] with zeros and ties, unequal capacities, a budget from 0.1 past V."""
+    clients, tasks = draw(st.integers(1, 6)), draw(st.integers(1, 4))
+    one = st.sampled_from([0.0, 1.0, 2.0]) | st.floats(1e-4, 1e4)
+    row = st.lists(one, min_size=tasks, max_size=tasks)
+    importance = np.array(draw(st.lists(row, min_size=clients, max_size=clients)))
+    capacity = np.array(draw(st.lists(st.integers(1, 4), min_size=clients, max_size=clients)))
+    budget = draw(st.floats(0.1, 1.2 * capacity.sum()) | st.integers(1, int(capacity.sum())))
+    return importance, capacity, float(budget)
+
+
+def objective(importance, capacity, p):
+    terms = np.divide(importance**2, p, out=np.zeros_like(p), where=importance > 0)
+    return float((capacity[:, None] * terms).sum())
+
+
+def lower_bound(importance, capacity, budget):
+    """The best value of the Lagrangian dual: by weak duality no feasible p does better.
+
+    At price r^2 of the budget, a client's minimum over sum_s p <= 1 is 2 r M if r >= M, else M^2 + r^2.
+    """
+    M, V = importance.sum(1), capacity[importance.sum(1) > 0].sum()
+    m = min(budget, V)
+
+    def dual(r):
+        inner = np.where(r >= M, 2 * r * M, M**2 + r**2)
+        return float((capacity * np.where(M > 0, inner, 0)).sum() - r**2 * m)
+
+    top = (capacity * M).sum() / m
+    best = minimize_scalar(lambda r: -dual(r), bounds=(0, top), method="bounded", options={"xatol": 1e-9 * top})
+    return max(dual(0.0), dual(top), -best.fun)
+
+
+def literal(importance, capacity, budget):
+    """The specification word for word: all V processors in a row, k scanned from the largest down."""
+    M = importance.sum(1)
+    processor = np.repeat(np.arange(len(M)), np.where(M > 0, capacity, 0))
+    processor = processor[np.argsort(M[processor], kind="stable")]
+    V, sums = len(processor), np.cumsum(M[processor])
+    m = min(budget, V)
+    k = next(k for k in range(V, 0, -1) if 0 < m - V + k <= sums[k - 1] / M[processor[k - 1]] * (1 + 1e-12))
+    p = np.zeros_like(importance)
+    for place, i in enumerate(processor):
+        p[i] = (m - V + k) * importance[i] / sums[k - 1] if place < k else importance[i] / M[i]
+    return p
+
+
+@given(problems())
+@example((np.ones((4, 3)), np.array([1, 2, 3, 1]), 2.5))
+@example((np.array([[1.0, 2.0]]), np.array([3]), 3.0))
+@example((np.array([[1.0], [5.0], [100.0]]), np.array([1, 1, 1]), 2.0))
+@example((np.array([[0.0, 3.0], [3.0, 0.0], [0.0, 0.0]]), np.array([1, 2, 1]), 1.0))
+def test_least_variance_meets_every_constraint_and_its_dual_bound(problem):
+    importance, capacity, budget = problem
+    p = least_variance(importance, capacity, budget)
+    able = importance.sum(1) > 0
+    assert (p >= 0).all()
+    assert ((p > 0) == (importance > 0)).all()
+    assert (p.sum(1) <= 1 + 1e-12).all()
+    assert abs((capacity * p.sum(1)).sum() - min(budget, capacity[able].sum())) <= 1e-12
+    if able.any():
+        bound = lower_bound(importance, capacity, budget)
+        assert objective(importance, capacity, p) == pytest.approx(bound, rel=1e-6)
+        assert objective(importance, capacity, p) <= bound * (1 + 1e-9)
+        np.testing.assert_allclose(p, literal(importance, capacity, budget), rtol=1e-9)
+
+
+def solved(importance, capacity, budget):
+    """The least objective that a general solver finds over the pairs of some importance.
+
+    It moves in units of where it starts, an even spread, and compares with the objective there.
+    """
+    pairs = np.nonzero(importance)
+    own, processors = (importance > 0).sum(1), capacity[importance.any(1)].sum()
+    even = np.where(importance > 0, budget / processors / np.maximum(own, 1)[:, None], 0.0)
+    start = objective(importance, capacity, even)
+
+    def table(x):
+        p = even.copy()
+        p[pairs] *= x
+        return p
+
+    found = minimize(
+        lambda x: objective(importance, capacity, table(x)) / start,
+        np.ones(len(pairs[0])),
+        jac=lambda x: -(capacity[:, None] * importance**2)[pairs] / even[pairs] / x**2 / start,
+        bounds=[(1e-4, None)] * len(pairs[0]),
+        constraints=[
+            {"type": "ineq", "fun": lambda x: 1 - capacity @ table(x).sum(1) / budget},
+            {"type": "ineq", "fun": lambda x: 1 - table(x).sum(1)},
+        ],
+        method="SLSQP",
+        options={"maxiter": 1000, "ftol": 1e-12},
+    )
+    assert found.success, found.message
+    return float(found.fun) * start
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_least_variance_is_what_a_general_solver_finds(seed):
+    rng = np.random.default_rng(seed)
+    clients, tasks = 4, 3
+    importance = rng.lognormal(0, 1.2, (clients, tasks)) * (rng.random((clients, tasks)) < 0.8)
+    importance[np.arange(clients), rng.integers(0, tasks, clients)] = 1.0
+    capacity = rng.integers(1, 4, clients)
+    budget = capacity.sum() * rng.choice([0.1, 0.4, 0.7, 0.95])
+    ours, best = (
+        objective(importance, capacity, least_variance(importance, capacity, budget)),
+        solved(importance, capacity, budget),
+    )
+    assert ours == pytest.approx(best, rel=1e-6)
+    assert ours <= best * (1 + 1e-8)
+
+
+@given(problems())
+@example((np.array([[1e-9], [1.0], [1e9]]), np.array([3, 1, 2]), 4.0))
+@example((np.array([[1.0], [1.0], [2.0]]), np.array([1, 1, 1]), 2.0))
+def test_the_conditions_of_karush_kuhn_and_tucker_hold(problem):
+    """At a price x of the budget and y_i >= 0 of client i's time, U / p = sqrt(x + y_i), and y_i = 0 if sum_s p < 1."""
+    importance, capacity, budget = problem
+    p = least_variance(importance, capacity, budget)
+    price = [row[row > 0] / chance[row > 0] for row, chance in zip(importance, p, strict=True) if row.any()]
+    busy = p[importance.any(1)].sum(1)
+    for one in price:
+        np.testing.assert_allclose(one, one[0], rtol=1e-12)
+    idle = np.array([one[0] for one, time in zip(price, busy, strict=True) if time < 1 - 1e-12])
+    always = np.array([one[0] for one, time in zip(price, busy, strict=True) if time >= 1 - 1e-12])
+    np.testing.assert_allclose(idle, idle[:1].sum(), rtol=1e-12)
+    assert (always >= idle.max(initial=0.0) * (1 - 1e-9)).all()
+    if budget < capacity[importance.any(1)].sum() * (1 - 1e-9):
+        assert len(idle)
+
+
+@given(problems(), st.floats(1e-30, 1e30))
+def test_only_the_proportions_of_importance_count(problem, scale):
+    importance, capacity, budget = problem
+    p, q = (least_variance(values, capacity, budget) for values in (importance, scale * importance))
+    np.testing.assert_allclose(q, p, rtol=1e-9)
+
+
+@given(problems(), st.randoms(use_true_random=False))
+def test_the_order_of_clients_and_whether_processors_share_a_client_make_no_difference(problem, random):
+    importance, capacity, budget = problem
+    p = least_variance(importance, capacity, budget)
+    order = list(range(len(capacity)))
+    random.shuffle(order)
+    np.testing.assert_allclose(least_variance(importance[order], capacity[order], budget), p[order], rtol=1e-9)
+    apart = np.repeat(np.arange(len(capacity)), capacity)
+    np.testing.assert_allclose(least_variance(importance[apart], np.ones_like(apart), budget), p[apart], rtol=1e-9)
+
+
+@given(problems(), st.floats(1.0, 3.0))
+def test_more_budget_never_lowers_a_probability(problem, factor):
+    importance, capacity, budget = problem
+    less, more = (least_variance(importance, capacity, m) for m in (budget, factor * budget))
+    assert (more >= less * (1 - 1e-12)).all()
+
+
+@given(problems())
+def test_clients_without_processors_get_nothing_and_change_nothing(problem):
+    importance, capacity, budget = problem
+    p = least_variance(importance, capacity, budget)
+    crowd = np.vstack([importance, 5 * importance])
+    q = least_variance(crowd, np.concatenate([capacity, np.zeros_like(capacity)]), budget)
+    np.testing.assert_allclose(q, np.vstack([p, np.zeros_like(p)]), rtol=1e-12)
+
+
+@pytest.mark.parametrize("budget", [0.0, -1.0])
+def test_no_budget_is_no_allocation(budget):
+    assert not least_variance(np.ones((2, 2)), np.array([1, 2]), budget).any()
+
+
+def test_least_variance_of_no_importance_is_no_allocation():
+    assert not least_variance(np.zeros((2, 2)), np.array([1, 1]), 1.0).any()
+
+
+# --- loss variance -------------------------------------------------------------------
+
+SIZES = [[10, 0, 5], [20, 30, 0], [5, 5, 5], [0, 40, 10]]
+LOSSES = [[1.0, 0.0, 2.0], [0.5, 3.0, 0.0], [0.1, 0.2, 0.3], [0.0, 1.0, 1.0]]
+
+
+@given(
+    st.lists(st.just(0.0) | st.floats(1e-9, 1e9), min_size=12, max_size=12),
+    st.floats(0.1, 9.0),
+    st.tuples(*[st.integers(1, 2)] * 4),
+)
+@example([0.0] * 12, 2.0, (1, 2, 2, 1))
+def test_loss_variance_gives_every_able_pair_a_chance_and_no_other(losses, budget, capacity):
+    view = view_of(SIZES, capacity, budget, losses=np.reshape(losses, (4, 3)))
+    allocation, _ = LossVariance().allocate(view, None)
+    p = allocation.probabilities
+    assert ((p > 0) == view.able).all()
+    assert (p.sum(1) <= 1 + 1e-12).all()
+    assert (view.capacity @ p.sum(1)) == pytest.approx(min(budget, sum(capacity)), abs=1e-12)
+
+
+def test_loss_variance_uses_share_times_loss_over_capacity():
+    view = view_of(SIZES, [1, 2, 3, 1], 2.0, losses=LOSSES)
+    allocation, _ = LossVariance(floor=1e-12).allocate(view, None)
+    expected = literal(view.share * np.array(LOSSES) / view.capacity[:, None], view.capacity, 2.0)
+    np.testing.assert_allclose(allocation.probabilities, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_loss_that_is_no_number_counts_like_the_largest_finite_one(bad):
+    losses, mended = np.array(LOSSES), np.array(LOSSES)
+    losses[2, 1], mended[2, 1] = bad, 3.0
+    p, expected = (
+        LossVariance().allocate(view_of(SIZES, 1, 2.0, losses=values), None)[0].probabilities
+        for values in (losses, mended)
+    )
+    np.testing.assert_allclose(p, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_losses_that_are_no_numbers_at_all_leave_a_valid_allocation(bad):
+    view = view_of(SIZES, 1, 2.0, losses=np.full((4, 3), bad))
+    allocation, _ = LossVariance().allocate(view, None)
+    assert ((allocation.probabilities > 0) == view.able).all()
+    assert allocation.probabilities.sum() == pytest.approx(2.0)
+
+
+def test_a_negative_loss_counts_by_its_size_because_its_variance_does():
+    view = view_of(SIZES, 1, 2.0, losses=LOSSES)
+    mirrored = view.with_signals(losses=-view.losses)
+    p, q = (LossVariance().allocate(each, None)[0].probabilities for each in (view, mirrored))
+    np.testing.assert_allclose(p, q, rtol=1e-9)
+
+
+# --- the rules -----------------------------------------------------------------------
+
+
+@st.composite
+def rounds_of(draw):
+    """A round with gaps, absent clients, unequal capacities and a budget from 0.1 past V, and a signal with zeros."""
+    clients, tasks = draw(st.integers(1, 7)), draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    sizes = rng.integers(1, 60, (clients, tasks)) * (rng.random((clients, tasks)) < 0.75)
+    sizes[rng.integers(clients), rng.integers(tasks)] = 7
+    own = (sizes > 0).sum(1)
+    capacity = np.minimum(rng.integers(1, tasks + 1, clients), own)
+    budget = draw(st.floats(0.1, 1.3 * capacity.sum()) | st.integers(1, int(capacity.sum())))
+    signal = rng.lognormal(0, draw(st.sampled_from([0.0, 1.0, 4.0])), sizes.shape)
+    signal *= rng.random(sizes.shape) < draw(st.sampled_from([0.0, 0.5, 1.0]))
+    return view_of(sizes, capacity, budget), signal
+
+
+def chances(rule, view, **signals):
+    return rule.allocate(view.with_signals(**signals), None)[0].probabilities
+
+
+def check_constraints(p, view, budget=None):
+    """All that must hold of any p; by default all the budget is spent."""
+    assert (p >= 0).all()
+    assert (p[~view.able] == 0).all()
+    assert (p.sum(1) <= 1 + 1e-12).all()
+    spent = min(view.budget, view.processors) if budget is None else budget
+    assert view.capacity @ p.sum(1) == pytest.approx(spent, abs=1e-12)
+
+
+@SIGNALS
+@given(rounds_of())
+def test_every_rule_meets_every_constraint_and_gives_every_able_pair_a_chance(signal, case):
+    view, values = case
+    p = chances(RULES[signal](), view, **{signal: values})
+    check_constraints(p, view)
+    assert ((p > 0) == view.able).all()
+
+
+@SIGNALS
+@pytest.mark.parametrize("rate", [0.02, 0.3, 0.8, 1.0, 1.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_rule_finds_the_minimum_of_a_general_solver_over_share_times_signal(signal, rate, seed):
+    rng = np.random.default_rng([seed, round(100 * rate)])
+    sizes = rng.integers(1, 60, (4, 3)) * (rng.random((4, 3)) < 0.7)
+    sizes[np.arange(4), rng.integers(0, 3, 4)] = 9
+    capacity = rng.integers(1, (sizes > 0).sum(1) + 1)
+    values = rng.lognormal(0, 1, (4, 3)) * (rng.random((4, 3)) < 0.8)
+    view = view_of(sizes, capacity, rate * capacity.sum())
+    p = chances(RULES[signal](floor=0.05), view, **{signal: values})
+
+    importance = sizes / np.maximum(sizes.sum(0), 1) * values / capacity[:, None]
+    importance = np.where(sizes > 0, np.maximum(importance, 0.05 * importance[sizes > 0].mean()), 0.0)
+    ours = objective(importance, capacity, p)
+    best = solved(importance, capacity, min(view.budget, view.processors))
+    assert ours == pytest.approx(best, rel=1e-6)
+    assert ours <= best * (1 + 1e-7)
+
+
+@given(rounds_of(), st.floats(0, 1), st.sampled_from([0.0, 1e-6, 0.3]))
+@example((view_of([[1, 1], [1, 0]], [2, 1], 3.0), np.zeros((2, 2))), 1.0, 0.0)
+def test_mixing_keeps_the_constraints_and_every_pair_above_its_share_of_an_even_spread(case, mix, floor):
+    view, values = case
+    p = chances(LeastVariance("norms", floor=floor, mix=mix), view, norms=values)
+    least_variant = chances(LeastVariance("norms", floor=floor), view, norms=values)
+    spent = min(view.budget, view.processors)
+    check_constraints(p, view, (1 - mix) * (view.capacity @ least_variant.sum(1)) + mix * spent)
+    even = spent / view.processors / np.maximum(view.tasks_of, 1)[:, None] * view.able
+    assert (p >= mix * even * (1 - 1e-12)).all()
+    np.testing.assert_allclose(p, (1 - mix) * least_variant + mix * even, rtol=1e-12)
+    if floor > 0:
+        check_constraints(p, view)
+
+
+@given(rounds_of())
+def test_without_a_floor_pairs_of_no_signal_get_nothing_and_the_others_all_they_can_take(case):
+    view, values = case
+    p = chances(LossVariance(floor=0.0), view, losses=values)
+    telling = view.able & (values > 0)
+    if telling.any():
+        assert ((p > 0) == telling).all()
+        check_constraints(p, view, min(view.budget, view.capacity[telling.any(1)].sum()))
+    else:
+        check_constraints(p, view)
+
+
+@given(rounds_of(), st.floats(1e-30, 1e30))
+def test_the_unit_of_the_signal_does_not_matter(case, scale):
+    view, values = case
+    p, q = (chances(UpdateVariance(), view, norms=norms) for norms in (values, scale * values))
+    np.testing.assert_allclose(q, p, rtol=1e-9)
+
+
+@SIGNALS
+def test_a_signal_that_is_zero_everywhere_spreads_the_budget_evenly_over_like_clients(signal):
+    view = view_of([[3, 3, 0], [3, 0, 3], [0, 3, 3]], [1, 2, 1], 2.0)
+    p = chances(RULES[signal](), view, **{signal: np.zeros((3, 3))})
+    np.testing.assert_allclose(p, view.able * 0.25, rtol=1e-12)
+
+
+@given(rounds_of(), st.integers(0, 10**6), st.sampled_from([np.nan, np.inf, -np.inf]), st.sampled_from([0.3, 1.0]))
+def test_signals_that_are_no_numbers_count_like_the_largest_of_those_who_can_train(case, seed, bad, share):
+    view, values = case
+    lost = np.random.default_rng(seed).random(values.shape) < share
+    known = view.able & ~lost
+    mended = np.where(lost, values[known].max(initial=0.0), values)
+    p, expected = (
+        chances(ResidualVariance(), view, residuals=residuals) for residuals in (np.where(lost, bad, values), mended)
+    )
+    check_constraints(p, view)
+    np.testing.assert_allclose(p, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("junk", [np.nan, np.inf, 1e300])
+def test_what_a_signal_says_of_pairs_that_cannot_train_is_never_read(junk):
+    view = view_of(SIZES, [1, 2, 3, 1], 2.0)
+    p, q = (chances(LossVariance(), view, losses=np.where(view.able, LOSSES, elsewhere)) for elsewhere in (0.0, junk))
+    np.testing.assert_array_equal(p, q)
+
+
+def test_each_rule_asks_for_its_own_signal_of_everybody_who_can_train_and_for_no_other():
+    view = view_of(SIZES)
+    for signal, rule in RULES.items():
+        asked = rule().asks(view, None)
+        assert set(asked) == {signal} == set(rule().needs)
+        assert (asked[signal] == view.able).all()
+
+
+def test_a_rule_reads_its_own_signal_among_several():
+    view = view_of(SIZES, 1, 2.0)
+    other = np.ones((4, 3))
+    for signal, rule in RULES.items():
+        alone = chances(rule(), view, **{signal: np.array(LOSSES)})
+        among = chances(rule(), view, **{**dict.fromkeys(RULES, other), signal: np.array(LOSSES)})
+        np.testing.assert_array_equal(alone, among)
+
+
+def test_a_task_in_many_clients_and_one_in_few_get_trainings_by_their_spread_of_shares():
+    """Equal losses: U = d / B, so two tasks whose shares sum to 1 each take half of a budget that binds nobody."""
+    sizes = np.zeros((20, 2), dtype=int)
+    sizes[:, 0], sizes[:4, 1] = 5, 5
+    p = chances(LossVariance(floor=0), view_of(sizes, 1, 0.5), losses=np.ones((20, 2)))
+    np.testing.assert_allclose(p.sum(0), 0.25, rtol=1e-12)
+
+
+@refusals(
+    (lambda: LossVariance(floor=-0.1), "floor is -0.1", "[0, 1]"),
+    (lambda: UpdateVariance(floor=1.5), "floor is 1.5", "[0, 1]"),
+    (lambda: ResidualVariance(mix=1.01), "mix is 1.01", "[0, 1]"),
+    (lambda: LossVariance(mix=float("nan")), "mix is nan", "[0, 1]"),
+    (lambda: LossVariance(draw="sistematic"), "'sistematic'", "did you mean 'systematic'?"),
+)
+def test_settings_outside_their_range_are_refused(make, words):
+    with refused(*words):
+        make()
+
+
+def test_the_state_of_a_rule_without_memory_passes_through():
+    view = view_of(SIZES, 1, 2.0, losses=LOSSES)
+    assert LossVariance().allocate(view, None)[1] is None
+    assert LossVariance().observe(view.losses, replace(view, round=2), None) is None
