@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mmfl.data import Dataset
+from mmfl.data.dataset import as_inputs
 from mmfl.errors import UserError
 from mmfl.objectives import Objective, accuracy, cross_entropy, finite, per_example
 from mmfl.randomness import Purpose, bits
@@ -104,7 +105,7 @@ class Task:
 
     def _try(self, module: nn.Module) -> Tensor:
         """Outputs for the first two examples, from a model that works and keeps nothing to itself."""
-        x = self.data.x[:2]
+        x = as_inputs(self.data.x[:2])
         before = {name: buffer.clone() for name, buffer in module.named_buffers()}
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):

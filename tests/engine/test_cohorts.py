@@ -1,8 +1,10 @@
 """Who trains together, and that it makes no difference to anyone."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small import (
@@ -16,6 +18,7 @@ from small import (
     federation,
     linear,
     normal,
+    numbers,
     only,
     task,
     train,
@@ -25,7 +28,7 @@ from torch import Tensor, nn
 
 from mmfl import models
 from mmfl.data import Dataset
-from mmfl.engine import Simulation, simulation
+from mmfl.engine import Simulation, Workload, simulation
 from mmfl.engine.chunk import Chunk
 from mmfl.local import SGD, LocalRule, Prox
 from mmfl.objectives import cross_entropy
@@ -233,3 +236,17 @@ def test_a_task_keeps_its_name_in_the_label_of_what_it_shares():
     tasks: list[Task] = [task(name="a"), task(name="b", x=VECTORS.flip(0))]
     assert [engine.architecture(one).label for one in tasks] == ["a", "a+b"]
     assert engine.architecture(tasks[0]).label == "a+b"
+
+
+@both_modes
+def test_images_kept_as_bytes_train_and_test_as_their_fractions_of_255(mode):
+    pixels = numbers(256, 100, 2, 8, 8).to(torch.uint8)
+    model = partial(models.SmallCNN, 8, 2, (3, 4), 5, 3, padding=1)
+    pools = [federation(task(model, x)) for x in (pixels, pixels / 255)]
+    kept, scaled = (train_alone(pool, mode=mode) for pool in pools)
+    assert_agree(kept, scaled)
+    engines = [Simulation("cpu", mode) for _ in pools]
+    loads = [Workload(p, 0, e.initial(p, 0, seed=1), np.arange(6)) for p, e in zip(pools, engines, strict=True)]
+    losses = [engine.losses([load])[0] for engine, load in zip(engines, loads, strict=True)]
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+    assert np.ptp([engine.evaluate([load])[0].loss for engine, load in zip(engines, loads, strict=True)]) < 1e-6

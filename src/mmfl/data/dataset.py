@@ -16,6 +16,7 @@ from mmfl.randomness import Purpose, generator
 class Dataset:
     """Training and test examples of one task.
 
+    Inputs that are bytes (uint8) are scaled to [0, 1] when they are used, so that images take a byte a pixel.
     `owner` numbers the natural owner (writer, role, device) of each training row from 0, where there is one;
     `owner_test` does so for the test rows and makes them per-client test sets. Without it the test set is shared.
     """
@@ -58,6 +59,11 @@ class Dataset:
     def owners(self) -> int:
         """Number of natural owners, 0 where the source has none."""
         return 0 if self.owner is None else int(self.owner.max()) + 1
+
+
+def as_inputs(x: Tensor) -> Tensor:
+    """What a model sees of stored inputs: bytes, as images are kept, as numbers in [0, 1]; all else as it is."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
 def _finite_rows(values: Tensor) -> Tensor:

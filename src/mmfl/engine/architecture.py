@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from mmfl.data.dataset import as_inputs
 from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, PRODUCTS, RECURRENT, Operators
 from mmfl.engine.products import Factors, Product
 from mmfl.objectives import Objective
@@ -183,7 +184,7 @@ class Architecture:
             return tensor
 
         with Operators(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            self.module(task.data.x[:2].to(device))
+            self.module(as_inputs(task.data.x[:2].to(device)))
         return frozenset(mode.seen), max(1, sum(kept.values()) // 2)
 
     def _addressed(self, x: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ class Architecture:
         if any(isinstance(part, _BatchNorm) for part in self.module.modules()):
             return True
         rows = torch.linspace(0, len(task.data.x) - 1, 6).long()
-        x = task.data.x[rows].to(device)
+        x = as_inputs(task.data.x[rows].to(device))
         torch.manual_seed(0)
         alone = self._addressed(x[:3])
         torch.manual_seed(0)
@@ -207,7 +208,7 @@ class Architecture:
     def _draws(self, task: Task, device: torch.device) -> bool:
         """Whether the module draws random numbers of its own, beyond those that can be addressed."""
         before = _generator_state(device)
-        self._addressed(task.data.x[:2].to(device))
+        self._addressed(as_inputs(task.data.x[:2].to(device)))
         return not torch.equal(before, _generator_state(device))
 
 

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.data.dataset import as_inputs
 from mmfl.engine.base import Training
 from mmfl.randomness import Purpose, bits
 
@@ -198,7 +199,7 @@ class Batches:
         share = (within <= last) / (last + 1)
         rows = self.order[torch.from_numpy(cells.reshape(-1)).to(self.device, non_blocking=True)]
         return (
-            self.x.index_select(0, rows).unflatten(0, (active, width)),
+            as_inputs(self.x.index_select(0, rows)).unflatten(0, (active, width)),
             self.y.index_select(0, rows).unflatten(0, (active, width)),
             torch.from_numpy(share).to(self.device, torch.float32, non_blocking=True),
             torch.from_numpy(length).to(self.device, non_blocking=True),
@@ -207,7 +208,7 @@ class Batches:
     def examples(self, begin: int, length: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one batch."""
         rows = self.order[begin : begin + length]
-        return self.x.index_select(0, rows), self.y.index_select(0, rows)
+        return as_inputs(self.x.index_select(0, rows)), self.y.index_select(0, rows)
 
     def key(self, step: int, jobs: slice | int) -> Tensor:
         """Address of the random numbers of a step, for each job."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 
+from mmfl.data.dataset import as_inputs
 from mmfl.engine.architecture import Architecture, signature
 from mmfl.engine.base import Evaluation, Trained, Training, Workload
 from mmfl.engine.batches import Jobs
@@ -226,7 +227,7 @@ class Simulation:
             if architecture.draws:
                 torch.manual_seed(0)
             for rows in index.split(sizes):
-                outputs = functional_call(module, parameters, (x.index_select(0, rows),))
+                outputs = functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),))
                 targets = y.index_select(0, rows)
                 for column, objective in zip(values, objectives, strict=True):
                     column.append(per_example(objective(outputs, targets)).double())
