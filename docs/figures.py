@@ -194,7 +194,7 @@ def variance() -> Figure:
         axes[1].plot(size, dash, color=colour, linewidth=1.3, label=f"{run.method} (sd {size.std():.2f})")
     axes[1].axhline(1, color="grey", linewidth=0.8)
     axes[1].set(xlabel="round", ylabel="step size ||H||", title="first task")
-    axes[1].set_ylim(0, 3)
+    axes[1].set_ylim(0, 3.3)
     axes[1].legend(fontsize=8)
     for panel in axes:
         panel.grid(alpha=0.3)

@@ -33,6 +33,15 @@ def test_frames_have_a_row_per_round_and_a_column_per_task():
     assert run.final(2)["a"] == pytest.approx(run.accuracy["a"].iloc[-2:].mean())
 
 
+def test_a_frame_has_gaps_where_a_quantity_was_not_measured_and_knows_no_other_names():
+    run = mmfl.train(federation(), "mmfl-stalevr", rounds=3, rate=0.5)
+    betas = run.frame("beta_mean")
+    assert betas.loc[1].isna().all()
+    assert betas.loc[3].notna().any()
+    with pytest.raises(mmfl.UserError, match="did you mean 'beta_mean'"):
+        run.frame("beta_maen")
+
+
 def test_a_trained_module_scores_what_the_run_recorded():
     run = mmfl.train(federation(), "full", rounds=3)
     data = mmfl.data.digits()

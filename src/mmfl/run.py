@@ -39,7 +39,10 @@ class Run:
 
     def frame(self, quantity: str) -> pd.DataFrame:
         """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
-        rows = {r["round"]: {name: task[quantity] for name, task in r["tasks"].items()} for r in self.records}
+        known = {name for r in self.records for task in r["tasks"].values() for name in task}
+        if self.records and quantity not in known:
+            raise UserError(f"run: no quantity '{quantity}' was recorded: {nearest(quantity, known)}")
+        rows = {r["round"]: {name: task.get(quantity) for name, task in r["tasks"].items()} for r in self.records}
         frame = pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float)
         frame.index.name = "round"
         return frame
