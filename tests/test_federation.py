@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import refusals, refused, toy_task
-from mmfl import Federation, Task, data, models, partition
+from mmfl import Federation, Task, UserError, data, models, partition
+from mmfl.arrivals import exponential
 from mmfl.availability import Always, Bernoulli, Trace
 from mmfl.data import from_arrays
 
@@ -195,3 +196,20 @@ def test_a_federation_of_real_images_describes_itself():
     made = federation(20, [Task("digits", models.LogisticRegression, data.digits())])
     assert "1,438 examples" in made.describe()["tasks"]
     assert "20 clients" in repr(made)
+
+
+def test_clients_arrive_one_by_one_after_the_first_with_random_gaps():
+    made = federation(arrivals=exponential(first=5, gap=3.0), seed=4)
+    assert (made.arrivals[:5] == 1).all()
+    assert (made.arrivals[5:] > 1).all()
+    assert (np.diff(made.arrivals) >= 0).all()
+    assert (federation(arrivals=exponential(5, 3.0), seed=4).arrivals == made.arrivals).all()
+    assert (federation(arrivals=exponential(5, 3.0), seed=5).arrivals != made.arrivals).any()
+    gaps = exponential(1, 3.0)(4000, np.random.default_rng(0))
+    assert gaps[-1] / 4000 == pytest.approx(3.0, rel=0.1)
+
+
+@pytest.mark.parametrize(("first", "gap", "words"), [(0, 2.0, "first is 0"), (3, 0.0, "gap is 0.0"), (99, 1.0, "99")])
+def test_impossible_arrivals_are_refused(first, gap, words):
+    with pytest.raises(UserError, match=words):
+        federation(arrivals=exponential(first, gap))

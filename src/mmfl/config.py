@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from mmfl.arrivals import ARRIVALS
 from mmfl.availability import AVAILABILITIES
 from mmfl.data import SOURCES, Dataset
 from mmfl.errors import UserError, nearest
@@ -69,7 +70,7 @@ class FederationConfig(_Section):
     partition: Spec | None = None
     capacity: int | list[int] | str = 1
     lacks: float = 0.0
-    arrivals: list[int] | None = None
+    arrivals: list[int] | Spec | None = None
     task_arrivals: dict[str, int] = Field(default_factory=dict)
     departures: list[int] | None = None
     availability: Spec = "always"
@@ -139,7 +140,9 @@ class Config(_Section):
             partition={name: _partition(spec) for name, spec in specs.items() if spec is not None},
             capacity=given.capacity,  # type: ignore[arg-type]  # Federation checks the word
             lacks=given.lacks,
-            arrivals=given.arrivals,
+            arrivals=given.arrivals
+            if given.arrivals is None or isinstance(given.arrivals, list)
+            else build("arrivals", given.arrivals, ARRIVALS),
             task_arrivals=given.task_arrivals,
             departures=given.departures,
             availability=build("availability", given.availability, AVAILABILITIES),

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mmfl.arrivals import Arrivals
 from mmfl.availability import Always, Availability
 from mmfl.errors import UserError, nearest
 from mmfl.partition import Partition, Shards, iid, owners
@@ -87,8 +88,9 @@ class Federation:
     - `capacity` B_i: tasks a client can train in a round: a number, one per client, a short list repeated over the
       clients, "all" (every task it has) or "mixed" (a quarter all, half of them half, a quarter one).
     - `lacks`: who cannot train what: a share of clients that lack one random task, or a table [clients, tasks].
-    - `arrivals`, `task_arrivals`: the round from which a client or a task takes part (1 by default); `departures`: the
-      round from which a client is gone for good (0: never).
+    - `arrivals`, `task_arrivals`: the round from which a client or a task takes part (1 by default); for clients also
+      a process such as `mmfl.arrivals.exponential`. `departures`: the round from which a client is gone for good (0:
+      never).
     - `seed` fixes partition, capacities and missing tasks; a run has a seed of its own.
 
     >>> from mmfl import data, models
@@ -105,7 +107,7 @@ class Federation:
         partition: Partition | Mapping[str, Partition] | None = None,
         capacity: Capacity = 1,
         lacks: float | ArrayLike = 0.0,
-        arrivals: Sequence[int] | None = None,
+        arrivals: Sequence[int] | Arrivals | None = None,
         task_arrivals: Mapping[str, int] | None = None,
         departures: Sequence[int] | None = None,
         availability: Availability | None = None,
@@ -126,7 +128,8 @@ class Federation:
         self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
         self._check_sizes()
         self.capacity: NDArray[np.int64] = self._capacity(capacity)
-        self.arrivals = self._rounds("arrivals", arrivals, 1)
+        arriving = arrivals(self.clients, generator(seed, Purpose.ARRIVALS)) if callable(arrivals) else arrivals
+        self.arrivals = self._rounds("arrivals", arriving, 1)
         self.departures = self._rounds("departures", departures, 0)
         self.task_arrivals = self._task_arrivals(task_arrivals)
 
@@ -250,7 +253,7 @@ class Federation:
             )
         return per_client
 
-    def _rounds(self, name: str, rounds: Sequence[int] | None, default: int) -> NDArray[np.int64]:
+    def _rounds(self, name: str, rounds: Sequence[int] | NDArray[np.int64] | None, default: int) -> NDArray[np.int64]:
         if rounds is None:
             return np.full(self.clients, default, dtype=np.int64)
         if len(rounds) != self.clients:

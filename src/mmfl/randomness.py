@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     DROPOUT = 10
     PARTS = 11
     POINTS = 12
+    ARRIVALS = 13
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64

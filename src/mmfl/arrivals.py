@@ -1,0 +1,33 @@
+"""When clients arrive: processes that give each client the round from which it takes part."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.errors import UserError
+
+Arrivals = Callable[[int, np.random.Generator], NDArray[np.int64]]
+
+
+def exponential(first: int, gap: float = 2.0) -> Arrivals:
+    """The `first` clients are there from the start; the others come one by one, `gap` rounds apart on average.
+
+    >>> exponential(first=2, gap=3.0)(4, np.random.default_rng(0))
+    array([1, 1, 4, 7])
+    """
+    if first < 1:
+        raise UserError(f"arrivals 'exponential': first is {first}; expected at least 1 client at the start.")
+    if not gap > 0:
+        raise UserError(f"arrivals 'exponential': gap is {gap}; expected a positive number of rounds.")
+
+    def arrivals(clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        if first > clients:
+            raise UserError(f"arrivals 'exponential': first is {first}, but there are {clients} clients.")
+        later = 1 + np.ceil(np.cumsum(rng.exponential(gap, clients - first))).astype(np.int64)
+        return np.concatenate([np.ones(first, dtype=np.int64), later])
+
+    return arrivals
+
+
+ARRIVALS: dict[str, Callable[..., Arrivals]] = {"exponential": exponential}
