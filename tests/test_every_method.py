@@ -3,6 +3,8 @@
 import json
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
@@ -11,14 +13,19 @@ from torch import Tensor
 
 import mmfl
 from mmfl import checkpoint
+from mmfl.aggregation import AGGREGATIONS
+from mmfl.allocation import ALLOCATIONS
 from mmfl.engine import Simulation
+from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS, make_method
+from mmfl.registry import read_spec
 from mmfl.run import RunDirectory
 from mmfl.stored import Stored
 from mmfl.training import Replica, State, rounds
 
 LAST = 30
 RATE = 0.6
+SEEDS = [0, 1]
 EMPTY = 13  # the round in which nobody is there
 
 # Client 1 has no task b, client 2 alone has task c. Client 4 stays away for a while, 5 arrives, 6 leaves for good.
@@ -64,8 +71,10 @@ def spec(name: str) -> dict:
     return {"method": name, "name": name, **({"rounds": 10} if name == "fedavg" else {})}
 
 
-def start(name: str, engine: Simulation) -> Replica:
-    return Replica.start(moving(), make_method(spec(name)), 0, RATE, engine)
+def start(engine: Simulation) -> list[Replica]:
+    """All methods with two seeds, before their first round."""
+    methods = [make_method(spec(name)) for name in METHODS]
+    return [Replica.start(moving(), method, seed, RATE, engine) for method in methods for seed in SEEDS]
 
 
 def plain(record: dict) -> dict:
@@ -87,10 +96,10 @@ class History:
     weights: list[list[Tensor]]
     kept: list[list[tuple[np.ndarray, Tensor]]]
 
-    def note(self, replica: Replica) -> None:
+    def note(self, state: State) -> None:
         everyone = np.arange(len(HAS))
-        self.weights.append([w.clone() for w in replica.state.weights])
-        self.kept.append([(s.has(everyone), s.rows(everyone)) for s in stored(replica.state)])
+        self.weights.append([w.clone() for w in state.weights])
+        self.kept.append([(s.has(everyone), s.rows(everyone)) for s in stored(state)])
 
     def drawn(self, round: int) -> np.ndarray:
         """How many processors of each client trained each task, [clients, tasks]."""
@@ -101,16 +110,44 @@ class History:
 
 
 @cache
-def history(name: str) -> History:
-    """The uninterrupted run of a method on the federation in motion."""
+def histories() -> dict[tuple[str, int], History]:
+    """The uninterrupted runs, by method and seed, all in lockstep."""
     engine = Simulation("cpu", "vectorised")
-    replica = start(name, engine)
-    history = History([], [], [])
-    history.note(replica)
-    for records in rounds([replica], engine, LAST):
-        history.records += records
-        history.note(replica)
-    return history
+    replicas = start(engine)
+    found = {(r.method.name, r.seed): History([], [], []) for r in replicas}
+    for replica, history in zip(replicas, found.values(), strict=True):
+        history.note(replica.state)
+    for records in rounds(replicas, engine, LAST):
+        for replica, history, record in zip(replicas, found.values(), records, strict=True):
+            history.records.append(record)
+            history.note(replica.state)
+    return found
+
+
+def history(name: str) -> History:
+    return histories()[name, 0]
+
+
+@cache
+def resumed() -> dict[tuple[str, int], tuple[list[dict], list[list[Tensor]]]]:
+    """The same with all states written to disk, and read into new replicas, between any two rounds."""
+    engine = Simulation("cpu", "vectorised")
+    replicas = start(engine)
+    found = {(r.method.name, r.seed): ([], []) for r in replicas}
+    with TemporaryDirectory() as folder:
+        for t in range(1, LAST + 1):
+            for (records, weights), record, replica in zip(
+                found.values(), next(rounds(replicas, engine, t)), replicas, strict=True
+            ):
+                records.append(record)
+                weights.append([w.clone() for w in replica.state.weights])
+            checkpoint.write(Path(folder), t, "mark", [replica.state for replica in replicas])
+            replicas = start(engine)
+            read = checkpoint.read(Path(folder), "mark", [replica.state for replica in replicas])
+            assert read[0] == t
+            for replica, state in zip(replicas, read[1], strict=True):
+                replica.state = state
+    return found
 
 
 WARMED_UP = ("ranklist-multi-ucb", "pareto-multi-ucb")
@@ -195,19 +232,12 @@ def test_what_is_kept_of_a_client_changes_when_it_trains_and_never_else(name):
 
 
 @every_method
-def test_a_run_resumed_after_every_single_round_has_the_same_bits_and_records(name, tmp_path):
-    """The state goes to disk and into a new replica between any two rounds, so every round is resumed once."""
-    engine = Simulation("cpu", "vectorised")
-    replica = start(name, engine)
-    for t in range(1, LAST + 1):
-        (record,) = next(rounds([replica], engine, t))
-        assert plain(record) == plain(history(name).records[t - 1])
-        assert all(map(torch.equal, replica.state.weights, history(name).weights[t]))
-        checkpoint.write(tmp_path, t, "mark", replica.state)
-        replica = start(name, engine)
-        round, replica.state = checkpoint.read(tmp_path, "mark", replica.state)
-        assert round == replica.state.round == t
-        assert all(map(torch.equal, replica.state.weights, history(name).weights[t]))
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_resumed_after_every_single_round_has_the_same_bits_and_records(name, seed):
+    whole, (records, weights) = histories()[name, seed], resumed()[name, seed]
+    for t in range(LAST):
+        assert plain(records[t]) == plain(whole.records[t])
+        assert all(map(torch.equal, weights[t], whole.weights[t + 1]))
 
 
 class Crash(mmfl.experiment.Listener):
@@ -219,38 +249,32 @@ class Crash(mmfl.experiment.Listener):
             raise MemoryError
 
 
-# After the warm-up; before a task arrives; in the empty round; in the middle of most frames and cycles.
-@pytest.mark.parametrize("stop", [1, 5, 13, 16])
-def test_all_methods_together_resume_from_their_directory_with_the_same_bits(stop, together, tmp_path):
+# Before a task arrives, and after the empty round; in the middle of frames and cycles.
+@pytest.mark.parametrize("stop", [5, 13])
+def test_all_methods_together_resume_from_their_directory_with_the_same_bits(stop, tmp_path):
     def compare(**options) -> mmfl.Comparison:
-        directory = {"directory": tmp_path / "run", "checkpoint_every": 1, "engine": "vectorised"}
-        return mmfl.compare(moving(), list(map(spec, METHODS)), 18, RATE, [1, 2], **directory, **options)
+        directory = {"directory": tmp_path / "run", "checkpoint_every": 2, "engine": "vectorised"}
+        return mmfl.compare(moving(), list(map(spec, METHODS)), 16, RATE, SEEDS, **directory, **options)
 
     with pytest.raises(MemoryError):
         compare(listener=Crash(stop))
-    resumed = compare(resume=True)
-    for whole, run in zip(together, resumed, strict=True):
-        assert (whole.method, whole.seed) == (run.method, run.seed)
-        assert all(map(torch.equal, whole.weights, run.weights))
-        assert list(map(plain, whole.records)) == list(map(plain, run.records))
-    assert len(RunDirectory.open(tmp_path / "run").records()) == 18 * len(together.runs)
-
-
-@pytest.fixture(scope="module")
-def together() -> mmfl.Comparison:
-    return mmfl.compare(moving(), list(map(spec, METHODS)), 18, RATE, [1, 2], engine="vectorised")
+    for run in compare(resume=True):
+        whole = histories()[run.method, run.seed]
+        assert all(map(torch.equal, run.weights, whole.weights[16]))
+        assert list(map(plain, run.records)) == list(map(plain, whole.records[:16]))
+    assert len(RunDirectory.open(tmp_path / "run").records()) == 16 * len(METHODS) * len(SEEDS)
 
 
 @every_method
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_method_gives_alone_what_it_gives_among_all_others(name, seed, together):
-    (crowd,) = (run for run in together if (run.method, run.seed) == (name, seed))
-    alone = mmfl.train(moving(), spec(name), 18, RATE, seed, engine="vectorised")
-    assert [r["drawn"] for r in alone.records] == [r["drawn"] for r in crowd.records]
-    assert [r["cost"] for r in alone.records] == [r["cost"] for r in crowd.records]
-    for mine, theirs in zip(alone.weights, crowd.weights, strict=True):
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_method_gives_alone_what_it_gives_among_all_others(name, seed):
+    crowd = histories()[name, seed]
+    alone = mmfl.train(moving(), spec(name), 12, RATE, seed, engine="vectorised", evaluate_every=12)
+    for mine, theirs in zip(alone.records, crowd.records[:12], strict=True):
+        assert mine["drawn"] == theirs["drawn"]
+        assert mine["cost"] == theirs["cost"]
+    for mine, theirs in zip(alone.weights, crowd.weights[12], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(alone.loss, crowd.loss, rtol=1e-4)
 
 
 # Where one method must be another.
@@ -258,10 +282,10 @@ def test_a_method_gives_alone_what_it_gives_among_all_others(name, seed, togethe
 
 def single(sizes, **options) -> mmfl.Federation:
     """One task, which fills every client's capacity."""
-    return mmfl.Federation([blobs("a", **options)], len(sizes), partition=mmfl.partition.labels(0.5, sizes))
+    return mmfl.Federation([blobs("a", **options)], len(sizes), partition=mmfl.partition.labels(0.5, list(sizes)))
 
 
-EQUAL, UNEQUAL = [16] * 8, [5, 30, 9, 17, 8, 21, 25, 14]
+EQUAL, UNEQUAL = (16,) * 8, (5, 30, 9, 17, 8, 21, 25, 14)
 
 
 def weights_of(federation: mmfl.Federation, method, last: int = 6, rate: float = 1.0) -> Tensor:
@@ -280,11 +304,17 @@ def same(first: Tensor, second: Tensor) -> None:
 FULL = [name for name in METHODS if name not in ("pareto-multi-ucb", "scaffold")]
 
 
-@pytest.mark.parametrize("method", [*FULL, {"method": "pareto-multi-ucb", "fill": True}], ids=str)
+@cache
+def everyone(sizes: tuple[int, ...]) -> mmfl.Comparison:
+    methods = [*FULL, {"method": "pareto-multi-ucb", "fill": True, "name": "pareto-multi-ucb"}]
+    return mmfl.compare(single(sizes, epochs=2, batch_size=7), methods, 6, 1.0, engine="vectorised", evaluate_every=6)
+
+
+@pytest.mark.parametrize("method", [*FULL, "pareto-multi-ucb"])
 @pytest.mark.parametrize("sizes", [EQUAL, UNEQUAL], ids=["equal", "unequal"])
 def test_with_one_task_and_a_budget_for_all_a_method_is_full_participation(method, sizes):
-    federation = single(sizes, epochs=2, batch_size=7)
-    same(weights_of(federation, method), weights_of(federation, "full"))
+    (run,), (full,) = everyone(sizes).of(method), everyone(sizes).of("full")
+    same(run.weights[0], full.weights[0])
 
 
 def test_the_front_of_a_single_index_is_one_client():
@@ -353,11 +383,49 @@ def test_memory_counts_from_the_second_round_on(method):
     assert (is_random(1), is_random(2)) == (True, False)
 
 
-def test_the_server_s_control_variate_is_the_mean_of_the_clients():
-    federation, engine = single(UNEQUAL, epochs=2), Simulation("cpu", "vectorised")
-    replica = Replica.start(federation, make_method("scaffold"), 0, 0.5, engine)
-    for _ in rounds([replica], engine, 8):
-        (controls,) = replica.state.local
-        mean = controls.client.rows(np.arange(8)).mean(0)
-        torch.testing.assert_close(controls.server, mean, rtol=1e-4, atol=1e-6)
-    assert controls.server.norm() > 0
+def test_the_control_variate_of_the_server_is_the_mean_over_all_who_ever_had_the_task():
+    engine = Simulation("cpu", "vectorised")
+    replica = Replica.start(moving(), make_method("scaffold"), 0, RATE, engine)
+    had = np.zeros_like(HAS)
+    for t, _ in enumerate(rounds([replica], engine, LAST), 1):
+        had |= able(t)
+        for s, controls in enumerate(replica.state.local):
+            mean = controls.client.rows(np.flatnonzero(had[:, s])).sum(0) / max(had[:, s].sum(), 1)
+            torch.testing.assert_close(controls.server, mean, rtol=1e-4, atol=1e-6)
+    assert all(controls.server.norm() > 0 for controls in replica.state.local)
+
+
+# Methods nobody has named.
+
+ALLOCATED = [
+    *(name for name in ALLOCATIONS if name not in ("fixed", "round-robin-tasks", "sequential-tasks", "warm-up")),
+    {"name": "fixed", "probabilities": 0.4},
+    {"name": "round-robin-tasks", "inner": "residual-variance"},
+    {"name": "sequential-tasks", "inner": {"name": "update-variance", "mix": 0.1}, "rounds": 3},
+    {"name": "warm-up", "inner": {"name": "loss-variance", "draw": "without-repeats"}},
+]
+AGGREGATED = [
+    *(name for name in AGGREGATIONS if name not in ("adam", "momentum")),
+    {"name": "adam", "inner": "stalevre"},
+    {"name": "momentum", "inner": {"name": "stalevr", "keep": {"precision": "float16"}}, "lr": 0.3},
+]
+
+
+def test_any_allocation_goes_with_any_aggregation_and_any_local_rule():
+    pairs = [(i, j) for i in range(len(ALLOCATED)) for j in range(len(AGGREGATED))]
+    methods = [
+        {
+            "name": f"{i} {j}",
+            "allocation": ALLOCATED[i],
+            "aggregation": AGGREGATED[j],
+            "local": list(LOCAL_RULES)[(i + j) % len(LOCAL_RULES)],
+        }
+        for i, j in pairs
+    ]
+    result = mmfl.compare(moving(), methods, 7, RATE, engine="vectorised", evaluate_every=7)
+    for (i, j), run in zip(pairs, result, strict=True):
+        combined = torch.cat(run.weights)
+        assert combined.abs().max() < 50, (ALLOCATED[i], AGGREGATED[j])
+        assert run.costs["trainings"].sum() > 0
+    assert len({ALLOCATIONS[read_spec("", a)[0]] for a in ALLOCATED}) == len(ALLOCATIONS)
+    assert len({AGGREGATIONS[read_spec("", a)[0]] for a in AGGREGATED}) == len(AGGREGATIONS)

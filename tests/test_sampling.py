@@ -346,7 +346,7 @@ def test_draws_differ_between_rounds_and_between_seeds_and_nowhere_else(draw):
 def test_draws_of_neighbouring_rounds_and_of_neighbouring_seeds_are_independent(draw, step):
     """One client that trains half the time: the four outcomes of two draws are equally frequent."""
     p, pairs = np.array([[0.5]]), Counter()
-    for t in range(0, 2000, 2):
+    for t in range(0, 1000, 2):
         at = {"round": 1, "seed": 0}
         key = next(iter(step))
         draws = [draw(p, view_of([[1]], **{**at, key: at[key] + t + late})).item() for late in (0, 1)]

@@ -1,6 +1,6 @@
 """The round loop: lockstep, dynamics, faulty clients, diagnostics, and what the methods promise."""
 
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -26,9 +26,14 @@ def weights_of(run: mmfl.Run) -> torch.Tensor:
     return torch.cat([w.cpu() for w in run.weights])
 
 
+@pytest.fixture(scope="module")
+def learned() -> mmfl.Comparison:
+    return mmfl.compare(digits(), list(METHODS), rounds=15, rate=0.5, engine="vectorised")
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns(method):
-    run = mmfl.train(digits(), method, rounds=15, rate=0.5, engine="vectorised")
+def test_every_method_learns(method, learned):
+    (run,) = learned.of(method)
     assert run.summary["mean"].iloc[-1] > 0.4 > run.summary["mean"].iloc[0] - 0.2
     assert len(run.accuracy) == 15
 
@@ -111,11 +116,17 @@ class Nonsense(Simulation):
         return answers
 
 
+@cache
+def harmed() -> dict[str, tuple[Replica, list[dict]]]:
+    engine, federation = Nonsense(mode="vectorised"), digits(capacity="mixed")
+    replicas = [Replica.start(federation, make_method(method), 0, 0.6, engine) for method in METHODS]
+    history = zip(*rounds(replicas, engine, 12, evaluate_every=12), strict=True)
+    return dict(zip(METHODS, zip(replicas, history, strict=True), strict=True))
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_is_harmed_by_clients_that_send_nonsense(method):
-    engine = Nonsense(mode="vectorised")
-    replica = Replica.start(digits(capacity="mixed"), make_method(method), 0, 0.6, engine)
-    history = [records[0] for records in rounds([replica], engine, 12, evaluate_every=12)]
+    replica, history = harmed()[method]
     assert all(torch.isfinite(w).all() for w in replica.state.weights)
     rejected = sum(task["rejected"] for record in history for task in record["tasks"].values())
     asked = sum(client in (3, 7) for record in history for clients, _ in record["drawn"].values() for client in clients)

@@ -75,6 +75,10 @@ class GrowingShare:
 
     def __post_init__(self) -> None:
         _check(self, scale=(0, -1), least=(0, 0))
+        if self.least > 1:
+            raise UserError(f"schedule GrowingShare: least is {self.least}; expected a share of the data, at most 1.")
+        if not callable(self.step):
+            raise UserError(f"schedule GrowingShare: step is {self.step!r}; expected a schedule.")
 
     def __call__(self, round: int) -> float:
         """The share of a client's data in each of its batches."""

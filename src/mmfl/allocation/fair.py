@@ -37,10 +37,13 @@ class Fair(AllocationRule):
 
     def allocate(self, view: RoundView, state: TaskLosses) -> tuple[Allocation, TaskLosses]:
         """p[i, s] = (m / V) weight_s / sum of the weights of the client's tasks."""
-        worst = np.nanmax(state.mean) if np.isfinite(state.mean).any() else 1.0
-        relative = np.where(np.isfinite(state.mean), state.mean, worst) / (worst if worst > 0 else 1.0)
+        known = np.isfinite(state.mean)
+        worst = state.mean[known].max(initial=0.0)
+        relative = np.where(known, state.mean, worst) / (worst if worst > 0 else 1.0)
         # Losses may be as small as they like, chances must stay positive.
-        weight = view.able * np.maximum(relative, 1e-6) ** (self.alpha - 1)
+        relative = view.able * np.maximum(relative, 1e-6)
+        own = relative.max(1, keepdims=True)  # in units of a client's worst task no power vanishes for all of them
+        weight = view.able * (relative / np.where(own > 0, own, 1.0)) ** (self.alpha - 1)
         chance = min(1.0, view.budget / max(view.processors, 1))
         total = weight.sum(1, keepdims=True)
         probabilities = chance * weight / np.where(total > 0, total, 1.0)
@@ -51,5 +54,5 @@ class Fair(AllocationRule):
         trained = np.isfinite(losses)
         examples = np.where(trained, view.sizes, 0)
         total = examples.sum(0)
-        mean = (np.where(trained, losses, 0.0) * examples).sum(0) / np.maximum(total, 1)
+        mean = (np.where(trained, losses, 0.0) * (examples / np.maximum(total, 1))).sum(0)
         return TaskLosses(np.where(total > 0, np.abs(mean), state.mean))

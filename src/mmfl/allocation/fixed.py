@@ -20,7 +20,7 @@ class Fixed(AllocationRule):
     def __init__(self, probabilities: ArrayLike, draw: str | Draw = independent):
         try:
             self.probabilities: NDArray[np.float64] = np.asarray(probabilities, dtype=np.float64)
-        except ValueError:
+        except (TypeError, ValueError):
             raise UserError(
                 "allocation 'fixed': probabilities are no table; expected [clients] or [clients, tasks]."
             ) from None

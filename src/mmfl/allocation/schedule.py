@@ -20,8 +20,10 @@ def _check_inner(kind: str, inner: AllocationRule) -> None:
 class OneTask(AllocationRule):
     """All the budget of a round to one task, allocated by `inner` as if there were no other."""
 
+    name = "one-task"
+
     def __init__(self, inner: AllocationRule):
-        _check_inner("one task", inner)
+        _check_inner(self.name, inner)
         self.inner = inner
         self.needs = inner.needs
 
@@ -58,6 +60,8 @@ class OneTask(AllocationRule):
 class RoundRobinTasks(OneTask):
     """RoundRobin-X: task t mod S in round t, of the tasks that somebody has."""
 
+    name = "round-robin-tasks"
+
     def task(self, view: RoundView) -> int:
         """The next in turn."""
         here = np.flatnonzero(view.able.any(0))
@@ -65,17 +69,24 @@ class RoundRobinTasks(OneTask):
 
 
 class SequentialTasks(OneTask):
-    """One task after another, each for so many rounds; then it is done and the last one goes on."""
+    """One task after another, each for so many rounds; then it is done and the last one goes on.
+
+    A task that nobody has (it may yet arrive) leaves its round to the next one after it, else to the last before it.
+    """
+
+    name = "sequential-tasks"
 
     def __init__(self, inner: AllocationRule, rounds: int = 100):
         super().__init__(inner)
-        if rounds < 1:
-            raise UserError(f"allocation 'sequential-tasks': rounds is {rounds}; expected at least 1.")
+        if not isinstance(rounds, int | np.integer) or rounds < 1:
+            raise UserError(f"allocation '{self.name}': rounds is {rounds}; expected a whole number, at least 1.")
         self.rounds = rounds
 
     def task(self, view: RoundView) -> int:
         """The first task that is not done."""
-        return int(min((view.round - 1) // self.rounds, view.sizes.shape[1] - 1))
+        here = np.flatnonzero(view.able.any(0))
+        left = here[here >= (view.round - 1) // self.rounds]
+        return int(left[0] if len(left) else here.max(initial=0))
 
 
 class WarmUp(AllocationRule):
