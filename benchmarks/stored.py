@@ -69,7 +69,8 @@ def main() -> None:
     options = parser.parse_args()
     keep = Keep(options.where, options.precision)
     marks = [1_000, 10_000, 100_000]
-    print(f"CPU; Python {platform.python_version()}, torch {torch.__version__}; {options.parameters} parameters, {keep}")
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    print(f"CPU; {versions}; {options.parameters} parameters; {keep}")
     print("| aggregation |", " | ".join(f"{mark:,} seen ms | direct ms | MiB" for mark in marks), "|")
     print("|---|" + "---|" * (3 * len(marks)))
     for rule in (FedVARP(keep), MIFA(keep), StaleVRE(keep)):
