@@ -98,6 +98,29 @@ def test_updates_that_are_not_numbers_are_rejected_counted_and_cost_nothing_else
     assert all(torch.isfinite(w).all() for w in replica.state.weights)
 
 
+class Listening(mmfl.allocation.RandomProcessors):
+    """Random processors that keep what they are told after each round."""
+
+    def __init__(self):
+        super().__init__()
+        self.heard = []
+
+    def observe(self, losses, view, state):
+        self.heard.append(losses)
+        return state
+
+
+@pytest.mark.parametrize("aggregation", [mmfl.aggregation.Unbiased(), mmfl.aggregation.StaleVR()])
+def test_an_allocation_hears_the_losses_of_the_drawn_alone_even_where_everyone_trains(aggregation):
+    rule = Listening()
+    run = mmfl.train(digits(), mmfl.Method("mine", rule, aggregation), rounds=3, rate=0.5, engine="vectorised")
+    for heard, record in zip(rule.heard, run.records, strict=True):
+        drawn = np.zeros((12, 2), dtype=bool)
+        for task, (clients, _) in record["drawn"].items():
+            drawn[clients, int(task[-1])] = True
+        np.testing.assert_array_equal(np.isfinite(heard), drawn)
+
+
 class Nonsense(Simulation):
     """An engine with clients that send back what is no number: 3 always, 7 in one place, 0 and 3 as their loss."""
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 
 import mmfl
 from mmfl import config as configuration
+from mmfl import presets
 from mmfl.config import Config
 from mmfl.data import SOURCES
 from mmfl.display import Display, listing, show_summary, show_table
@@ -30,11 +31,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+data_app = typer.Typer(help="Look at data and who holds it.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
 console = Console(width=None if sys.stdout.isatty() else 120)
 DEFAULT_METHODS = "random,mmfl-lvr,full"
 
 ConfigFile = Annotated[
-    Path | None, typer.Argument(help="A TOML file; the embedded default without one.", show_default=False)
+    Path | None,
+    typer.Argument(help="A TOML file or a preset's name; the embedded default without one.", show_default=False),
 ]
 Settings = Annotated[
     list[str] | None,
@@ -116,11 +120,32 @@ def methods() -> None:
 
 @app.command()
 def datasets() -> None:
-    """List the data sets."""
+    """List the data sets, and the papers' federations that can be run by name."""
     table = listing("data", "what it is")
     for name, source in SOURCES.items():
         table.add_row(name, escape((source.__doc__ or "").strip().split("\n")[0]))
     console.print(table)
+    table = listing("preset", "what it is", "tasks", "clients", "rounds", "seeds")
+    for name in presets.NAMES:
+        known = configuration.read(name)
+        numbers = (len(known.tasks), known.federation.clients, known.rounds, known.seeds)
+        table.add_row(name, escape(presets.summary(name)), *map(str, numbers))
+    console.print(table)
+
+
+@data_app.command()
+def plot(
+    file: ConfigFile = None,
+    set_: Settings = None,
+    seed: Annotated[int, typer.Option(help="The seed whose partition to draw.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("data-plots"),
+) -> None:
+    """Draw who holds what: labels and volumes by client. Example: mmfl data plot lvr-3tasks."""
+    from mmfl.report import partition_plots
+
+    federation = configuration.read(file, set_ or ()).experiment().federation_of(seed)
+    for path in partition_plots.draw(federation, out):
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
 def start(config: Config, out: Path | None) -> None:

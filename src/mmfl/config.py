@@ -20,12 +20,13 @@ from mmfl.methods import make_method
 from mmfl.models import MODELS
 from mmfl.objectives import LOSSES, METRICS
 from mmfl.partition import PARTITIONS, SIZES, Partition
+from mmfl.presets import NAMES, path_of
 from mmfl.registry import build, call, find, read_spec
 from mmfl.schedules import SCHEDULES
 from mmfl.task import Task
 
 Spec = str | dict[str, Any]
-EMBEDDED = Path(__file__).with_name("demo.toml")
+EMBEDDED = path_of("demo")
 _TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that may be of several
 
 
@@ -134,10 +135,11 @@ class Config(_Section):
     def _federation(self, tasks: Sequence[Task], seed: int) -> Federation:
         given = self.federation
         specs = {task.name: task.partition or given.partition for task in self.tasks}
+        seed = seed if given.seed is None else given.seed
         return Federation(
             tasks,
             given.clients,
-            partition={name: _partition(spec) for name, spec in specs.items() if spec is not None},
+            partition={name: _partition(spec, seed) for name, spec in specs.items() if spec is not None},
             capacity=given.capacity,  # type: ignore[arg-type]  # Federation checks the word
             lacks=given.lacks,
             arrivals=given.arrivals
@@ -146,7 +148,7 @@ class Config(_Section):
             task_arrivals=given.task_arrivals,
             departures=given.departures,
             availability=build("availability", given.availability, AVAILABILITIES),
-            seed=seed if given.seed is None else given.seed,
+            seed=seed,
         )
 
     def plain(self) -> dict[str, Any]:
@@ -159,27 +161,37 @@ def _scheduled(value: Any) -> Any:
     return build("schedule", value, SCHEDULES) if isinstance(value, Mapping) else value
 
 
-def _partition(spec: Spec) -> Partition:
-    """A partition; its `sizes` may be a table of its own."""
+def _partition(spec: Spec, seed: int) -> Partition:
+    """A partition; its `sizes` may be a table of its own. `shared = true`: what a client is like is the same for every
+    task, drawn from the federation's seed."""
     name, options = read_spec("partition", spec)
     if isinstance(options.get("sizes"), Mapping | str):
-        options["sizes"] = build("sizes", options["sizes"], SIZES)
-    made: Partition = call("partition", name, find("partition", name, PARTITIONS), options)
+        sizes, settings = read_spec("sizes", options["sizes"])
+        options["sizes"] = call("sizes", sizes, find("sizes", sizes, SIZES), _shared(settings, seed))
+    made: Partition = call("partition", name, find("partition", name, PARTITIONS), _shared(options, seed))
     return made
 
 
+def _shared(options: dict[str, Any], seed: int) -> dict[str, Any]:
+    return {**options, "seed": seed} if options.pop("shared", False) else options
+
+
 def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any) -> Config:
-    """The configuration in a file (the embedded default without one), changed by `key=value` settings and overrides."""
-    path = EMBEDDED if path is None else Path(path)
+    """The configuration in a file or preset (the embedded default without one), changed by `key=value` settings and
+    overrides."""
+    given, path = path, EMBEDDED if path is None else Path(path)
+    if str(given) in NAMES and not path.exists():
+        path = path_of(str(given))
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(f"configuration '{path}' does not exist.") from None
+        hint = f" or a preset: {nearest(str(path), NAMES)}" if path.suffix != ".toml" else "."
+        raise UserError(f"configuration '{path}' does not exist; expected a TOML file{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"configuration '{path}' cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"configuration '{path}' is not valid TOML: {error}.") from None
-    if path != EMBEDDED:
+    if path.parent != EMBEDDED.parent:
         values.setdefault("python_path", str(path.resolve().parent))
     for setting in settings:
         apply(values, setting)

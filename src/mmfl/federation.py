@@ -93,6 +93,8 @@ class Federation:
       never).
     - `seed` fixes partition, capacities and missing tasks; a run has a seed of its own.
 
+    `groups` has, by task, the true cluster of each client where the partition made clusters.
+
     >>> from mmfl import data, models
     >>> task = Task("digits", models.LogisticRegression, data.digits())
     >>> Federation([task], clients=20).sizes.sum()
@@ -124,6 +126,7 @@ class Federation:
         ]
         lacking = self._lacking(lacks)
         self.shards: tuple[Shards, ...] = tuple(split.train.without(lacking[:, s]) for s, split in enumerate(splits))
+        self.groups: tuple[NDArray[np.int64] | None, ...] = tuple(split.groups for split in splits)
         self.test_shards: tuple[Shards | None, ...] = tuple(split.test for split in splits)
         self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
         self._check_sizes()

@@ -99,10 +99,26 @@ def functional_norm() -> nn.Module:
     return Model(compute, conv=nn.Conv2d(2, 3, 3), output=nn.Linear(108, 3))
 
 
+PICTURES = normal(100, 2, 18, 18)
+
+
+def residual(norm: str) -> nn.Module:
+    return models.PreActResNet18(3, width=4, channels=2, norm=norm)
+
+
+def faces(norm: str) -> nn.Module:
+    return models.CelebACNN(18, channels=2, width=4, classes=3, norm=norm)
+
+
 KINDS: dict[str, Task] = {
     "logistic regression": task(lambda: models.LogisticRegression(6, 3)),
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
     "small cnn": task(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1), IMAGES),
+    "larger cnn": task(lambda: models.LargerCNN(10, 2, (3, 4), 5, 3), normal(100, 2, 10, 10)),
+    "celeba cnn, batch norm": task(lambda: faces("batch"), PICTURES, lr=0.05),
+    "celeba cnn, group norm": task(lambda: faces("group"), PICTURES),
+    "residual network, batch norm": task(lambda: residual("batch"), PICTURES, lr=0.02, epochs=1),
+    "residual network, group norm": task(lambda: residual("group"), PICTURES, epochs=1),
     "strided convolution": task(
         lambda: images(nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 2)), features=132), IMAGES
     ),
@@ -166,6 +182,12 @@ def test_vectorised_and_sequential_training_agree_for(kind, batch_size):
     (vectorised,) = train(engine, ask(engine, pool))
     assert engine.architecture(pool.tasks[0]).vectorisable
     assert_agree(vectorised, train_alone(pool, mode="sequential"))
+
+
+@pytest.mark.parametrize("kind", ["celeba cnn, batch norm", "residual network, batch norm"])
+def test_clients_with_as_many_examples_share_a_cohort_but_not_their_batches_for(kind):
+    pool = federation(KINDS[kind], sizes=(6, 6, 6))
+    assert_agree(train_alone(pool), train_alone(pool, mode="sequential"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -6,14 +6,30 @@ example. Who holds which rows is the business of `mmfl.partition`; nothing here 
 
 from collections.abc import Callable
 
+from mmfl.data.celeba import celeba
+from mmfl.data.cifar10 import cifar10
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.data.digits import digits
+from mmfl.data.emnist import emnist
+from mmfl.data.faces import faces
+from mmfl.data.fashion_mnist import fashion_mnist
+from mmfl.data.femnist import femnist
 from mmfl.data.generated import blobs, images
+from mmfl.data.mnist import mnist
 from mmfl.data.quadratic import quadratic
+from mmfl.data.shakespeare import shakespeare
 from mmfl.data.synthetic import synthetic, synthetic_iid
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": digits,
+    "mnist": mnist,
+    "fashion-mnist": fashion_mnist,
+    "emnist": emnist,
+    "femnist": femnist,
+    "cifar10": cifar10,
+    "shakespeare": shakespeare,
+    "celeba": celeba,
+    "faces": faces,
     "synthetic": synthetic,
     "synthetic-iid": synthetic_iid,
     "quadratic": quadratic,
@@ -25,10 +41,18 @@ __all__ = [
     "SOURCES",
     "Dataset",
     "blobs",
+    "celeba",
+    "cifar10",
     "digits",
+    "emnist",
+    "faces",
+    "fashion_mnist",
+    "femnist",
     "from_arrays",
     "images",
+    "mnist",
     "quadratic",
+    "shakespeare",
     "synthetic",
     "synthetic_iid",
 ]

@@ -1,1 +1,1 @@
-"""Pictures of runs. Everything here works from records alone; nothing trains."""
+"""Pictures of runs. Everything here works from records, or from a federation; nothing trains."""

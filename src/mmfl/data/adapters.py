@@ -1,0 +1,163 @@
+"""Data sets of other libraries, read once into base tensors: PyTorch's map-style ones and Hugging Face's."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from mmfl.data.dataset import Dataset, from_arrays
+from mmfl.errors import UserError, nearest
+
+
+def from_torch_dataset(
+    dataset: Any,
+    test: Any = None,
+    owner: ArrayLike | None = None,
+    owner_test: ArrayLike | None = None,
+    *,
+    test_share: float = 0.2,
+    name: str = "data",
+    seed: int = 0,
+) -> Dataset:
+    """A data set from anything with a length whose items are (input, label), such as those of torchvision.
+
+    Inputs and labels may be tensors, arrays, numbers or PIL images, which become bytes [channels, height, width]; a
+    transform of the data set's own is applied once, here. `test` is another such data set, `owner` and `owner_test`
+    have one entry per row; without `test`, `test_share` of the rows (of each owner) is set aside.
+
+    >>> pairs = [(torch.full((3,), float(n)), n % 2) for n in range(10)]
+    >>> data = from_torch_dataset(pairs, owner=["ann", "bob"] * 5)
+    >>> data.owners, tuple(data.x.shape), tuple(data.x_test.shape)
+    (2, (8, 3), (2, 3))
+    """
+    if test is None and owner_test is not None:
+        raise UserError(f"data '{name}': owner_test is given, but no test set.")
+    given = None if test is None else (*_pairs(test, f"data '{name}' (test)"), *_present(owner_test))
+    x, y = _pairs(dataset, f"data '{name}'")
+    return from_arrays(x, y, owner, test=given, test_share=test_share, name=name, seed=seed)
+
+
+def from_huggingface(
+    dataset: Any,
+    x: str = "image",
+    y: str = "label",
+    owner: str | None = None,
+    test: Any = None,
+    *,
+    test_share: float = 0.2,
+    name: str = "data",
+    seed: int = 0,
+) -> Dataset:
+    """A data set from the columns `x`, `y` and, if there is one, `owner` of a `datasets.Dataset`.
+
+    Columns may hold numbers, lists of them or images. Of a `DatasetDict` the part `train` is for training and `test`,
+    where it is there, for testing. `test` names another part or is a data set itself; without one, `test_share` of
+    the rows (of each owner) is set aside. Test rows belong to owners where they have that column too.
+    """
+    if isinstance(dataset, Mapping):
+        for part in ("train", test):
+            if isinstance(part, str) and part not in dataset:
+                raise UserError(f"data '{name}': no part '{part}': {nearest(part, dataset)}")
+        if test is None or isinstance(test, str):
+            test = dataset.get(test or "test")
+        dataset = dataset["train"]
+    if isinstance(test, str):
+        raise UserError(f"data '{name}': test is '{test}', but the data set has no parts; expected a data set.")
+    where = f"data '{name}'"
+    given = None
+    if test is not None:
+        there = f"{where} (test)"
+        owners = list(_values(test, owner, there)) if owner and owner in _columns(test, there) else None
+        given = (_column(test, x, there), _column(test, y, there), *_present(owners))
+    names = None if owner is None else list(_values(dataset, owner, where))
+    inputs, targets = _column(dataset, x, where), _column(dataset, y, where)
+    return from_arrays(inputs, targets, names, test=given, test_share=test_share, name=name, seed=seed)
+
+
+def _present(value: Any) -> tuple[Any, ...]:
+    return () if value is None else (np.asarray(value),)
+
+
+def _pairs(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
+    """Inputs and labels of a map-style data set."""
+    try:
+        rows = len(dataset)
+    except TypeError:
+        raise UserError(f"{where}: a {type(dataset).__name__} has no length; expected a map-style data set.") from None
+
+    labels: list[Any] = []
+
+    def inputs() -> Iterable[Any]:
+        for row in range(rows):
+            item = dataset[row]
+            if not isinstance(item, tuple | list) or len(item) != 2:
+                raise UserError(f"{where}: row {row} is a {type(item).__name__}; expected a pair (input, label).")
+            labels.append(item[1])
+            yield item[0]
+
+    return _stacked(inputs(), rows, f"{where}, input"), _stacked(labels, rows, f"{where}, label")
+
+
+def _columns(dataset: Any, where: str) -> Sequence[str]:
+    names = getattr(dataset, "column_names", None)
+    if names is None or isinstance(names, Mapping):
+        raise UserError(f"{where}: a {type(dataset).__name__} has no column_names; expected a data set with columns.")
+    return list(names)
+
+
+def _values(dataset: Any, column: str, where: str) -> Any:
+    """A column that has a length."""
+    names = _columns(dataset, where)
+    if column not in names:
+        raise UserError(f"{where}: unknown column '{column}': {nearest(column, names)}")
+    try:
+        values = dataset[column]
+        len(values)
+    except (TypeError, NotImplementedError):
+        raise UserError(f"{where}: a {type(dataset).__name__} streams its rows; expected one with a length.") from None
+    return values
+
+
+def _column(dataset: Any, column: str, where: str) -> Tensor:
+    values = _values(dataset, column, where)
+    return _stacked(values, len(values), f"{where}, column '{column}'")
+
+
+def _stacked(values: Iterable[Any], rows: int, where: str) -> Tensor:
+    """One tensor [rows, ...] of the values, filled row by row so that there is never a second copy."""
+    stacked: Tensor | None = None
+    for row, value in enumerate(values):
+        entry = _tensor(value, f"{where} at row {row}")
+        if stacked is None:
+            stacked = torch.empty((rows, *entry.shape), dtype=entry.dtype)
+        if entry.shape != stacked.shape[1:]:
+            shapes = f"{tuple(entry.shape)}, but that at row 0 has {tuple(stacked.shape[1:])}"
+            raise UserError(f"{where} at row {row} has shape {shapes}; all must have the same.")
+        stacked = stacked.to(torch.promote_types(entry.dtype, stacked.dtype))  # whole numbers, then a real one
+        stacked[row] = entry
+    if stacked is None:
+        raise UserError(f"{where}: no rows.")
+    return stacked
+
+
+def _tensor(value: Any, where: str) -> Tensor:
+    """A tensor of one value; an image as bytes, channels first."""
+    if isinstance(value, Tensor):
+        entry = value.detach()
+    elif hasattr(value, "getbands"):  # a PIL image
+        pixels = torch.from_numpy(np.array(value.convert("L" if value.mode in ("1", "L") else "RGB")))
+        entry = pixels[None] if pixels.dim() == 2 else pixels.permute(2, 0, 1)
+    else:
+        try:
+            entry = torch.tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(f"{where} is {_short(value)}; expected numbers or an image.") from None
+    return entry.float() if entry.is_floating_point() else entry
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"a {type(value).__name__}"

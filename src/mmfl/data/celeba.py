@@ -1,0 +1,150 @@
+"""CelebA: photographs of celebrities with 40 binary attributes (Liu et al. 2015); a celebrity is an owner."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.data import files, leaf
+from mmfl.data.dataset import Dataset, from_arrays
+from mmfl.data.pictures import shared
+from mmfl.errors import UserError, nearest
+
+_PLACES = ("", "raw/", "data/raw/", "Anno/", "Eval/", "Img/")
+_LABELS = {"1": 1, "-1": 0}
+
+
+def celeba(
+    attribute: str = "Smiling",
+    folder: str | Path | None = None,
+    size: Sequence[int] = (84, 84),
+    least: int | None = None,
+    unseen: bool = False,
+    test_share: float = 0.2,
+    seed: int = 0,
+) -> Dataset:
+    """Images [3, height, width] as bytes, resized to `size`, with label 1 where the attribute shows, else 0.
+
+    The folder holds `img_align_celeba/*.jpg`, `list_attr_celeba.txt` and `identity_CelebA.txt`; `test_share` of each
+    celebrity's images is for testing, or with `unseen` the images that `list_eval_partition.txt` sets aside for
+    testing, of other celebrities than those of training. Where the folder has LEAF's `train` and `test`, they divide
+    the images. Celebrities with fewer than `least` images are left out. Data sets of several attributes, with all
+    else equal, share the very same `x`.
+    """
+    if len(size) != 2 or min(size) < 1:
+        raise UserError(f"data 'celeba': size is {tuple(size)}; expected (height, width).")
+    place = files.folder_of("celeba", folder)
+    pictures, table = _find(place, "img_align_celeba"), _find(place, "list_attr_celeba.txt")
+    if pictures is None:
+        raise files.missing("celeba", place, "img_align_celeba, list_attr_celeba.txt and identity_CelebA.txt")
+    if found := leaf.split_files(place):
+        names, numbered = _leaf_images(found, table, attribute, least, unseen)
+    else:
+        names, numbered = _official_images(place, table, attribute, least, unseen, test_share, seed)
+    height, width = (int(length) for length in size)
+    x, x_test = shared("celeba", pictures, names, (height, width), numbered.x, numbered.x_test)
+    return replace(numbered, name=f"celeba, {attribute}", x=x, x_test=x_test)
+
+
+def _leaf_images(
+    split: tuple[list[Path], list[Path]], table: Path | None, attribute: str, least: int | None, unseen: bool
+) -> tuple[list[str], Dataset]:
+    """Names of LEAF's images, and a data set whose inputs are places among them.
+
+    The labels are those of the table of attributes, or LEAF's own where there is none.
+    """
+    if table is None and attribute != "Smiling":
+        where = split[0][0].parent.parent
+        raise UserError(f"data 'celeba': {where} has labels for 'Smiling' only; others need list_attr_celeba.txt.")
+    known = None if table is None else _attribute(table, attribute)
+    names: list[str] = []
+
+    def rows(celebrity: leaf.Examples) -> leaf.Rows:
+        places = np.arange(len(names), len(names) + len(celebrity.x))
+        names.extend(str(name) for name in celebrity.x)
+        labels = celebrity.y if known is None else [known.get(str(name)) for name in celebrity.x]
+        if not all(label in (0, 1) for label in labels):
+            lacking = "a label is not 0 or 1" if known is None else f"{table} lacks one of the images"
+            raise UserError(f"{celebrity.where}: {lacking}.")
+        return places, np.array(labels, dtype=np.int64)
+
+    train, test = (leaf.by_user("celeba", part, rows) for part in split)
+    return names, leaf.joined("celeba", train, test, least, unseen)
+
+
+def _official_images(
+    place: Path, table: Path | None, attribute: str, least: int | None, unseen: bool, test_share: float, seed: int
+) -> tuple[list[str], Dataset]:
+    """Names of all images in the table of attributes, and a data set whose inputs are places among them."""
+    if table is None:
+        raise files.missing("celeba", place, "list_attr_celeba.txt")
+    label = _attribute(table, attribute)
+    names = list(label)
+    x, y = np.arange(len(names)), np.array(list(label.values()))
+    owner = _numbers(place, "identity_CelebA.txt", names)
+    if not unseen:
+        kept = _frequent(owner, least)
+        return names, from_arrays(x[kept], y[kept], owner[kept], test_share=test_share, name="celeba", seed=seed)
+    part = _numbers(place, "list_eval_partition.txt", names)
+    train, test = np.flatnonzero(part == 0), np.flatnonzero(part == 2)
+    train = train[_frequent(owner[train], least)]
+    return names, from_arrays(x[train], y[train], owner[train], test=(x[test], y[test]), name="celeba")
+
+
+def _frequent(owner: NDArray[np.int64], least: int | None) -> NDArray[np.int64]:
+    """The rows whose owner has at least `least` of them."""
+    if least is not None and least < 1:
+        raise UserError(f"data 'celeba': least is {least}; expected at least 1.")
+    _, inverse, counts = np.unique(owner, return_inverse=True, return_counts=True)
+    return np.flatnonzero(counts[inverse] >= (least or 1))
+
+
+def _find(place: Path, name: str) -> Path | None:
+    return files.find(place, *(f"{part}{name}" for part in _PLACES))
+
+
+def _lines(path: Path) -> list[str]:
+    with files.reading("celeba", path):
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _attribute(path: Path, attribute: str) -> dict[str, int]:
+    """The label of each image, from a file with their number, the names of the attributes, and a line for each."""
+    lines = _lines(path)
+    where = f"data 'celeba': {path}"
+    if len(lines) < 3 or not lines[0].strip().isdigit():
+        raise UserError(f"{where} does not begin with the number of images and a line of attributes.")
+    attributes = lines[1].split()
+    if attribute not in attributes:
+        raise UserError(f"data 'celeba': unknown attribute '{attribute}': {nearest(attribute, attributes)}")
+    column = attributes.index(attribute)
+    labels: dict[str, int] = {}
+    for number, line in enumerate(lines[2:], 3):
+        name, *values = line.split() or [""]
+        if len(values) != len(attributes):
+            raise UserError(f"{where}, line {number}: {len(values)} values for {len(attributes)} attributes.")
+        if values[column] not in _LABELS:
+            raise UserError(f"{where}, line {number}: {attribute} is '{values[column]}'; expected 1 or -1.")
+        labels[name] = _LABELS[values[column]]
+    if len(labels) != int(lines[0]):
+        raise UserError(f"{where} has {len(labels)} images, but says {int(lines[0])}: cut short?")
+    return labels
+
+
+def _numbers(place: Path, file: str, names: Sequence[str]) -> NDArray[np.int64]:
+    """The number of each named image, from a file with a line `image number` for each."""
+    path = _find(place, file)
+    if path is None:
+        raise files.missing("celeba", place, file)
+    numbers: dict[str, int] = {}
+    for at, line in enumerate(_lines(path), 1):
+        fields = line.split()
+        if len(fields) != 2 or not fields[1].isdigit():
+            raise UserError(f"data 'celeba': {path}, line {at} is '{line}'; expected an image and a number.")
+        numbers[fields[0]] = int(fields[1])
+    lacking = next((name for name in names if name not in numbers), None)
+    if lacking is not None:
+        raise UserError(f"data 'celeba': {path} has no line for image '{lacking}'.")
+    return np.array([numbers[name] for name in names], dtype=np.int64)

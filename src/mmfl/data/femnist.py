@@ -1,0 +1,65 @@
+"""FEMNIST: handwritten digits and letters of 62 classes, by writer (NIST's special database 19, as LEAF cuts it)."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mmfl.data import files, leaf
+from mmfl.data.dataset import Dataset
+from mmfl.errors import UserError
+
+_SIDE, _CLASSES = 28, 62
+
+
+def femnist(folder: str | Path | None = None, unseen: bool = False, least: int | None = None) -> Dataset:
+    """Images [1, 28, 28] as bytes, black on white; labels 0-9 digits, 10-35 capitals, 36-61 small letters.
+
+    A writer is an owner, with test images of its own. The folder holds LEAF's `train` and `test`, or
+    `femnist62.npz`. With `unseen` one shared test set of writers who have no training images takes the place of the
+    writers' own; so it does by itself where LEAF has divided by user. Writers with fewer than `least` images are left
+    out.
+    """
+    place = files.folder_of("femnist", folder)
+    if path := files.find(place, "femnist62.npz"):
+        train, own, strangers = _stored(path)
+        return leaf.joined("femnist", train, strangers if unseen else own, least)
+    if found := leaf.split_files(place):
+        train, test = (leaf.by_user("femnist", part, _images) for part in found)
+        return leaf.joined("femnist", train, test, least, unseen)
+    raise files.missing("femnist", place, "the folders train and test of LEAF's FEMNIST, or femnist62.npz")
+
+
+def _stored(path: Path) -> list[dict[str, leaf.Rows]]:
+    """Training rows, test rows and rows of further writers, each by writer."""
+    (writers,) = files.arrays("femnist", path, "writers")
+    return [_by_writer(path, part, writers) for part in ("train", "test", "heldout")]
+
+
+def _by_writer(path: Path, part: str, writers: NDArray[np.str_]) -> dict[str, leaf.Rows]:
+    names = tuple(f"{kind}_{part}" for kind in ("x", "y", "writer"))
+    x, y, writer = files.arrays("femnist", path, *names)
+    if x.shape != (len(y), _SIDE, _SIDE) or x.dtype != np.uint8 or writer.shape != y.shape:
+        raise UserError(
+            f"data 'femnist': {path}: {names[0]} is {x.dtype} {x.shape}, {names[1]} {y.shape}, {names[2]} "
+            f"{writer.shape}; expected bytes (images, {_SIDE}, {_SIDE}), (images,), (images,)."
+        )
+    rows = {number: np.flatnonzero(writer == number) for number in np.unique(writer)}
+    return {str(writers[number]): (x[mine, None], _labels(y[mine], str(path))) for number, mine in rows.items()}
+
+
+def _images(writer: leaf.Examples) -> leaf.Rows:
+    try:
+        x = np.array(writer.x, dtype=np.float32).reshape(len(writer.x), _SIDE * _SIDE)
+    except (TypeError, ValueError):
+        raise UserError(f"{writer.where}: an image in x is not {_SIDE * _SIDE} numbers.") from None
+    if not ((x >= 0) & (x <= 1)).all():
+        raise UserError(f"{writer.where}: a pixel in x is not a number in [0, 1].")
+    return np.rint(x * 255).astype(np.uint8).reshape(-1, 1, _SIDE, _SIDE), _labels(writer.y, writer.where)
+
+
+def _labels(y: ArrayLike, where: str) -> NDArray[np.int64]:
+    labels = np.asarray(y)
+    if labels.size and (labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= _CLASSES):
+        raise UserError(f"{where}: a label is not a class number from 0 to {_CLASSES - 1}.")
+    return labels.astype(np.int64)

@@ -1,0 +1,93 @@
+"""The idx format of MNIST and its kin: a magic number, the dimensions, then a byte per entry."""
+
+import struct
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.data import byte_images, files
+from mmfl.data.dataset import Dataset
+from mmfl.data.files import RemoteFile
+from mmfl.errors import UserError
+
+PARTS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+SIDE = 28
+
+_CHUNK = 2**20
+
+
+def published(address: str, contents: Sequence[str]) -> tuple[RemoteFile, ...]:
+    """The four files of a data set like MNIST under an address, with the sha256 of what each of them unpacks to."""
+    return tuple(
+        RemoteFile(f"{part}.gz", f"{address}/{part}.gz", content=content, also=spellings(part)[1:])
+        for part, content in zip(PARTS, contents, strict=True)
+    )
+
+
+def spellings(part: str) -> tuple[str, ...]:
+    """The names such a file goes by: packed or not, with a dash or a dot before `idx`."""
+    dotted = part.replace("-idx", ".idx")
+    return f"{part}.gz", part, f"{dotted}.gz", dotted
+
+
+def like_mnist(source: str, npz: str, folder: str | Path | None, remote: Sequence[RemoteFile]) -> Dataset:
+    """Ten classes of 28x28 images: from idx files in the folder, else from the `.npz` file there, else downloaded."""
+    place = files.folder_of(source, folder)
+    path = files.find(place, npz)
+    if path and not files.find_all(place, [file.names for file in remote]):
+        return byte_images.from_npz(source, path, (1, SIDE, SIDE), 10)
+    return dataset(source, place, files.fetch(source, place, remote), 10)
+
+
+def dataset(
+    name: str, where: Path, parts: Sequence[Path | zipfile.Path], classes: int, transposed: bool = False
+) -> Dataset:
+    """The data set in four idx files: training images and labels, test images and labels."""
+    x, y, x_test, y_test = (read(name, part, *shape) for part, shape in zip(parts, [(SIDE, SIDE), ()] * 2, strict=True))
+    if transposed:
+        turn_upright(x)
+        turn_upright(x_test)
+    return byte_images.dataset(name, where, (x[:, None], y), (x_test[:, None], y_test), classes)
+
+
+def read(name: str, path: Path | zipfile.Path, *shape: int) -> NDArray[np.uint8]:
+    """The entries of an idx file of bytes, each of `shape`; its header and its length must agree with that."""
+    where = f"data '{name}': {path}"
+    magic = bytes((0, 0, 8, 1 + len(shape)))
+    with files.reading(name, path), files.opened(path) as stream:
+        start = stream.read(4)
+        if start != magic:
+            raise UserError(
+                f"{where} starts with {start.hex(' ') or 'nothing'}, not with {magic.hex(' ')} as expected of it."
+            )
+        header = stream.read(4 * (1 + len(shape)))
+        if len(header) < 4 * (1 + len(shape)):
+            raise UserError(f"{where} was cut short: it ends within its header.")
+        rows, *stated = struct.unpack(f">{1 + len(shape)}I", header)
+        if tuple(stated) != shape:
+            raise UserError(f"{where} has entries of shape {tuple(stated)}; expected {shape}.")
+        try:
+            entries = np.empty((rows, *shape), np.uint8)
+        except MemoryError:
+            raise UserError(
+                f"{where} states {rows:,} entries, more than memory holds: its header is damaged."
+            ) from None
+        flat, filled = entries.reshape(-1), 0
+        while filled < flat.size and (piece := stream.read(min(_CHUNK, flat.size - filled))):
+            flat[filled : filled + len(piece)] = np.frombuffer(piece, np.uint8)
+            filled += len(piece)
+        if filled < flat.size:
+            raise UserError(f"{where} was cut short: {filled:,} bytes for {rows:,} entries, which take {flat.size:,}.")
+        if stream.read(1):
+            raise UserError(f"{where} goes on after the {rows:,} entries its header states.")
+    return entries
+
+
+def turn_upright(images: NDArray[np.uint8]) -> None:
+    """Swaps rows and columns in place, a block at a time, so that no second copy of the images is needed."""
+    for start in range(0, len(images), 4096):
+        block = images[start : start + 4096]
+        block[:] = block.transpose(0, 2, 1).copy()

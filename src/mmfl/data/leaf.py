@@ -1,0 +1,97 @@
+"""LEAF's JSON: examples by user, as the scripts of the LEAF benchmark write them (Caldas et al. 2018).
+
+A data set is a folder with `train/*.json` and `test/*.json`; each file holds `users`, `num_samples` and, for every
+user, the lists `x` and `y` under `user_data`.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.data.dataset import Dataset, from_arrays
+from mmfl.errors import UserError
+
+Rows = tuple[NDArray[Any], NDArray[Any]]
+"""Inputs and targets of one user."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """What a file says of one user; `where` names both in messages."""
+
+    user: str
+    x: list[Any]
+    y: list[Any]
+    where: str
+
+
+def split_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
+    """LEAF's training and test files in the folder or its subfolder `data`; None where there are none."""
+    for base in (folder, folder / "data"):
+        train, test = (sorted((base / part).glob("*.json")) for part in ("train", "test"))
+        if train and test:
+            return train, test
+    return None
+
+
+def examples(source: str, files: Sequence[Path]) -> Iterator[Examples]:
+    """The users of LEAF's files, read one file at a time."""
+    for file in files:
+        where = f"data '{source}': {file}"
+        try:
+            content = json.loads(file.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{where} is not LEAF's JSON ({error}).") from None
+        try:
+            users, counts, stored = content["users"], content["num_samples"], content["user_data"]
+            found = [(str(user), stored[user]["x"], stored[user]["y"]) for user in users]
+        except (KeyError, TypeError) as error:
+            lacking = f"has no {error}" if isinstance(error, KeyError) else "is not an object of objects"
+            raise UserError(f"{where} {lacking}; expected 'users', 'num_samples', 'user_data' with 'x', 'y'.") from None
+        if not isinstance(counts, list) or len(counts) != len(users):
+            raise UserError(f"{where}: 'num_samples' does not have one number for each of {len(users)} users.")
+        for (user, x, y), count in zip(found, counts, strict=True):
+            at = f"{where}, user '{user}'"
+            if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y) == count):
+                sizes = (len(part) if isinstance(part, list) else f"a {type(part).__name__}" for part in (x, y))
+                raise UserError("{}: x has {}, y has {}, 'num_samples' is {}.".format(at, *sizes, count))
+            yield Examples(user, x, y, at)
+
+
+def by_user(source: str, files: Sequence[Path], convert: Callable[[Examples], Rows]) -> dict[str, Rows]:
+    """Each user's rows as arrays."""
+    return {user.user: convert(user) for user in examples(source, files)}
+
+
+def joined(
+    name: str, train: Mapping[str, Rows], test: Mapping[str, Rows], least: int | None = None, unseen: bool = False
+) -> Dataset:
+    """One data set of all users' rows; each user is an owner.
+
+    Users with fewer than `least` rows, training and test together, are left out. Test rows belong to their users,
+    or to all where no user of the test set has training rows, which `unseen` demands.
+    """
+    if unseen and not train.keys().isdisjoint(test):
+        raise UserError(f"data '{name}': the owners in 'test' are those in 'train'; LEAF parts them with -t user.")
+    if least is not None and least < 1:
+        raise UserError(f"data '{name}': least is {least}; expected at least 1.")
+    sizes = {user: len(y) + (len(test[user][1]) if user in test else 0) for user, (_, y) in train.items() if len(y)}
+    kept = [user for user, size in sizes.items() if size >= (least or 1)]
+    if not kept:
+        raise UserError(f"data '{name}': no owner has {least or 1} examples (most: {max(sizes.values(), default=0)}).")
+    x, y, owner = _stacked(train, kept)
+    if train.keys().isdisjoint(test):
+        return from_arrays(x, y, owner, test=_stacked(test, list(test))[:2], name=name)
+    dropped = sizes.keys() - set(kept)
+    return from_arrays(x, y, owner, test=_stacked(test, [u for u in test if u not in dropped]), name=name)
+
+
+def _stacked(rows: Mapping[str, Rows], users: list[str]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.str_]]:
+    parts = [rows[user] for user in users]
+    owner = np.repeat(np.array(users), [len(y) for _, y in parts])
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), owner

@@ -1,0 +1,196 @@
+"""Files that are published somewhere: how to tell that one is the published one, and how it arrives."""
+
+import gzip
+import hashlib
+import http.client
+import io
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+if sys.platform != "win32":
+    import fcntl
+
+TIMEOUT = 30.0
+"""Seconds without a byte after which a connection counts as broken."""
+
+PAUSES = (1.0, 2.0, 4.0)
+"""Seconds between one attempt to download and the next."""
+
+_CHUNK = 2**16
+_PASSING = (408, 425, 429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a public data set: its name in the folder, its official address, and what it must be.
+
+    `sha256` and `md5` are of the file itself. `content` is the sha256 of what it holds once unpacked: that stays the
+    same however the file was compressed, so a copy from elsewhere, packed anew or not at all, is recognised too.
+    `also` are other names under which people have it.
+    """
+
+    name: str
+    url: str
+    sha256: str | None = None
+    size: int | None = None
+    md5: str | None = None
+    content: str | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names the file may have."""
+        return (self.name, *self.also)
+
+
+class DownloadError(Exception):
+    """A download that did not succeed; the message says why."""
+
+
+class _BrokenError(DownloadError):
+    """A download that may succeed when tried again."""
+
+
+class _UnreachableError(_BrokenError):
+    """Nobody answers at the address."""
+
+
+@contextmanager
+def opened(path: Path | zipfile.Path) -> Iterator[IO[bytes]]:
+    """The content of a file, or of a file in a zip archive; unpacked if it is gzipped, whatever its name says."""
+    with cast(io.BufferedReader, path.open("rb")) as stream:
+        packed = stream.peek(2)[:2] == b"\x1f\x8b"
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if packed else stream
+
+
+def fault(path: Path, file: RemoteFile) -> str | None:
+    """Why a file is not the published one, or None if it is, as far as is known."""
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
+        return f"it has {size:,} bytes instead of {file.size:,}"
+    try:
+        for algorithm, expected in (("sha256", file.sha256), ("md5", file.md5)):
+            with path.open("rb") as stream:
+                if expected and (found := _digest(stream, algorithm)) != expected:
+                    return f"its {algorithm} is {found} instead of {expected}"
+        with opened(path) as stream:
+            if file.content and (found := _digest(stream, "sha256")) != file.content:
+                return f"the sha256 of its content is {found} instead of {file.content}"
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        return f"it cannot be unpacked ({error})"
+    return None
+
+
+def _digest(stream: Any, algorithm: str) -> str:
+    return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def download(folder: Path, files: Sequence[RemoteFile]) -> None:
+    """Brings these files into the folder; each gets its name when it is complete and verified.
+
+    What has arrived of a file waits in `NAME.part`, where the next attempt, or the next call, continues. Raises
+    `DownloadError` where the network is the reason and `OSError` where the folder is.
+    """
+    if os.environ.get("MMFL_OFFLINE", "0") not in ("", "0"):
+        raise DownloadError(f"not found in {folder}, and MMFL_OFFLINE forbids to download it")
+    folder.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with _alone(folder), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        for file in files:
+            if not (folder / file.name).exists():
+                bar = progress.add_task(file.name, total=file.size)
+                _complete(file, folder / file.name, progress, bar)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Lets one process download; another that wants the same files waits, and then finds them there."""
+    if sys.platform == "win32":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network drives have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _complete(file: RemoteFile, path: Path, progress: Progress, bar: TaskID) -> None:
+    part = path.with_name(f"{path.name}.part")
+    continued = part.exists()
+    for pause in (*PAUSES, None):
+        try:
+            _receive(file, part, progress, bar)
+            break
+        except _BrokenError as error:
+            no_network = isinstance(error, _UnreachableError) and not part.exists()
+            if pause is None or no_network:
+                raise
+            time.sleep(pause)
+    if reason := fault(part, file):
+        part.unlink()
+        if continued:  # its beginning may have been of another version
+            return _complete(file, path, progress, bar)
+        raise DownloadError(f"{file.url} did not send the published file: {reason}")
+    part.replace(path)
+    return None
+
+
+def _receive(file: RemoteFile, part: Path, progress: Progress, bar: TaskID) -> None:
+    """Appends what is still missing to the partial file, or starts over where the server sends only the whole."""
+    start = part.stat().st_size if part.exists() else 0
+    with _answer(file.url, start) as answer:
+        sent = answer.headers.get("Content-Range", "")
+        if sent == f"bytes */{start}":
+            return  # everything had arrived before
+        resumed = sent.startswith(f"bytes {start}-")
+        if answer.status != 200 and not resumed:
+            part.unlink(missing_ok=True)
+            raise _BrokenError(f"{file.url} sent another part of the file than the one asked for")
+        arrived = start if resumed else 0
+        total = file.size if answer.length is None else arrived + answer.length
+        with part.open("ab" if resumed else "wb") as out:
+            for chunk in _chunks(file.url, answer):
+                out.write(chunk)
+                arrived += len(chunk)
+                progress.update(bar, total=total, completed=arrived)
+    if total is not None and arrived < total:
+        raise _BrokenError(f"{file.url} broke off after {arrived:,} of {total:,} bytes")
+
+
+def _answer(url: str, start: int) -> http.client.HTTPResponse:
+    span = {"Range": f"bytes={start}-"} if start else {}
+    try:
+        request = urllib.request.Request(url, headers={"User-Agent": "mmfl", **span})
+        return cast(http.client.HTTPResponse, urllib.request.urlopen(request, timeout=TIMEOUT))
+    except urllib.error.HTTPError as error:
+        if error.code == 416:  # nothing at or beyond `start`
+            return cast(http.client.HTTPResponse, error)
+        kind = _BrokenError if error.code in _PASSING else DownloadError
+        raise kind(f"{url} answered {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        raise _UnreachableError(f"{url} cannot be reached ({getattr(error, 'reason', error)})") from None
+
+
+def _chunks(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+    try:
+        while chunk := answer.read(_CHUNK):
+            yield chunk
+    except (OSError, http.client.HTTPException) as error:
+        raise _BrokenError(f"{url} broke off ({error})") from None

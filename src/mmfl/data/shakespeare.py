@@ -1,0 +1,129 @@
+"""Shakespeare: the next character in the lines of every role of every play; a role is an owner."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
+
+from mmfl.data import files, leaf
+from mmfl.data.dataset import Dataset
+from mmfl.errors import UserError
+
+CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's vocabulary of 80 characters: a character's number is its place here."""
+
+_SPACE = CHARACTERS.index(" ")
+_NUMBER = np.full(128, _SPACE, dtype=np.int32)
+_NUMBER[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
+
+
+def encode(text: str) -> NDArray[np.int32]:
+    """The numbers of a text's characters; one outside the vocabulary reads as a space, as in LEAF.
+
+    >>> encode("To be")
+    array([44, 67,  1, 54, 57], dtype=int32)
+    """
+    code = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+    return _NUMBER[np.where(code < len(_NUMBER), code, ord(" "))]
+
+
+def decode(numbers: ArrayLike) -> str:
+    """The text again: `decode(encode(text)) == text` for characters of the vocabulary."""
+    return "".join(CHARACTERS[number] for number in np.asarray(numbers).ravel())
+
+
+def shakespeare(
+    folder: str | Path | None = None,
+    window: int = 80,
+    stride: int | None = None,
+    most: int | None = None,
+    least: int | None = None,
+    test_share: float = 0.2,
+) -> Dataset:
+    """Windows of a role's lines: x [rows, window] character numbers, y [rows, window] the characters that follow.
+
+    Fits `CharacterLSTM` and the loss `next_token`. The folder holds `shakespeare.jsonl.gz`, one object with `user`
+    and `text` per line, or LEAF's `train` and `test`. Windows start every `stride` characters (default: `window`, so
+    that they do not overlap). The last `test_share` of a role's text, at least one window, is for testing, and
+    shares no character with the training windows; a text too short for two windows is for training alone. LEAF's
+    own division is kept: of its rows, which slide by one character, every `stride`-th is taken.
+
+    `most` bounds a role's windows, for training and for testing; roles with fewer than `least` are left out.
+    """
+    stride = window if stride is None else stride
+    for name, value in (("window", window), ("stride", stride), ("most", 1 if most is None else most)):
+        if value < 1:
+            raise UserError(f"data 'shakespeare': {name} is {value}; expected at least 1.")
+    if not 0 < test_share < 1:
+        raise UserError(f"data 'shakespeare': test_share is {test_share}; expected a number between 0 and 1.")
+    place = files.folder_of("shakespeare", folder)
+    train: dict[str, leaf.Rows] = {}
+    test: dict[str, leaf.Rows] = {}
+    if path := files.find(place, "shakespeare.jsonl.gz", "shakespeare.jsonl"):
+        for user, text in _roles(path).items():
+            tokens = encode(text)
+            cut = _cut(len(tokens), window + 1, test_share)
+            train[user] = _inputs_and_targets(_windows(tokens[:cut], window, stride)[:most])
+            test[user] = _inputs_and_targets(_windows(tokens[cut:], window, stride)[:most])
+    elif found := leaf.split_files(place):
+
+        def rows(role: leaf.Examples) -> leaf.Rows:
+            return _inputs_and_targets(_leaf_windows(role, window)[::stride][:most])
+
+        train, test = (leaf.by_user("shakespeare", part, rows) for part in found)
+    else:
+        raise files.missing(
+            "shakespeare", place, "shakespeare.jsonl.gz, or the folders train and test of LEAF's Shakespeare"
+        )
+    return leaf.joined("shakespeare", train, test, least)
+
+
+def _roles(path: Path) -> dict[str, str]:
+    """Each role's text."""
+    roles: dict[str, str] = {}
+    with files.reading("shakespeare", path), files.opened(path) as lines:
+        for number, line in enumerate(lines, 1):
+            where = f"data 'shakespeare': {path}, line {number}"
+            try:
+                role = json.loads(line)
+                user, text = role["user"], role["text"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(f"{where} is not an object with 'user' and 'text' ({error}).") from None
+            if not isinstance(user, str) or not isinstance(text, str):
+                raise UserError(f"{where}: 'user' and 'text' are not both strings.")
+            if user in roles:
+                raise UserError(f"{where}: role '{user}' again.")
+            roles[user] = text
+    return roles
+
+
+def _cut(length: int, least: int, share: float) -> int:
+    """Where the test part of a text begins; both parts hold at least one window, or the test part nothing."""
+    if length < 2 * least:
+        return length
+    return max(least, length - max(round(share * length), least))
+
+
+def _windows(tokens: NDArray[np.int32], window: int, stride: int) -> NDArray[np.int32]:
+    """Windows [rows, window + 1]: the inputs and the character after each."""
+    if len(tokens) <= window:
+        return np.empty((0, window + 1), dtype=np.int32)
+    return sliding_window_view(tokens, window + 1)[::stride]
+
+
+def _leaf_windows(role: leaf.Examples, window: int) -> NDArray[np.int32]:
+    if not role.x:
+        return np.empty((0, window + 1), dtype=np.int32)
+    if not all(isinstance(text, str) for text in (*role.x, *role.y)) or {len(y) for y in role.y} != {1}:
+        raise UserError(f"{role.where}: expected strings as x and single characters as y.")
+    lengths = {len(text) for text in role.x}
+    if len(lengths) > 1 or min(lengths) < window:
+        raise UserError(f"{role.where}: x has strings of {min(lengths)} characters; expected {window} (window).")
+    tokens = encode("".join(x[-window:] + y for x, y in zip(role.x, role.y, strict=True)))
+    return tokens.reshape(-1, window + 1)
+
+
+def _inputs_and_targets(windows: NDArray[np.int32]) -> leaf.Rows:
+    return windows[:, :-1], windows[:, 1:].astype(np.int64)

@@ -1,0 +1,39 @@
+"""Options that several networks share, and what is wrong with bad ones."""
+
+from typing import Literal
+
+import numpy as np
+from torch import nn
+
+from mmfl.errors import UserError, nearest
+
+Norm = Literal["group", "batch"]
+
+
+def require_counts(model: nn.Module, **counts: int) -> None:
+    """Refuses numbers of units, channels or pixels that are not at least 1."""
+    for name, count in counts.items():
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise refusal(model, f"{name} is {count!r}; expected a whole number, at least 1.")
+
+
+def require_norm(model: nn.Module, norm: str, groups: int, channels: int) -> None:
+    """Refuses unknown norms, and groups that `channels` cannot be divided into."""
+    if norm not in ("group", "batch"):
+        raise refusal(model, f"unknown norm '{norm}': {nearest(str(norm), ('group', 'batch'))}")
+    if norm == "group":
+        require_counts(model, groups=groups)
+        if channels % groups:
+            raise refusal(model, f"{groups} groups do not divide {channels} channels; expected a divisor.")
+
+
+def normalisation(norm: Norm, channels: int, groups: int) -> nn.Module:
+    """Group norm, or batch norm by the statistics of each batch alone."""
+    if norm == "group":
+        return nn.GroupNorm(groups, channels)
+    return nn.BatchNorm2d(channels, track_running_stats=False)
+
+
+def refusal(model: nn.Module, problem: str) -> UserError:
+    """What to raise when a network cannot be built."""
+    return UserError(f"model '{type(model).__name__}': {problem}")

@@ -1,0 +1,64 @@
+"""A partition's answer: the rows of each client."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.data import Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """Rows of a data set by client: client i holds `index[offset[i]:offset[i + 1]]`."""
+
+    index: NDArray[np.int64]
+    offset: NDArray[np.int64]
+
+    @classmethod
+    def by_owner(cls, owner: NDArray[np.int64], clients: int) -> "Shards":
+        """From the owner of each row; rows of owner -1 belong to nobody."""
+        index = np.argsort(owner, kind="stable")
+        sizes = np.bincount(owner[owner >= 0], minlength=clients)
+        return cls(index[len(index) - sizes.sum() :], np.concatenate([[0], np.cumsum(sizes)]))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Examples of each client, [clients]."""
+        return np.diff(self.offset)
+
+    def of(self, client: int) -> NDArray[np.int64]:
+        """The rows of one client."""
+        return self.index[self.offset[client] : self.offset[client + 1]]
+
+    def owner(self, rows: int) -> NDArray[np.int64]:
+        """The client of each of the data set's rows, -1 where nobody holds it."""
+        owner = np.full(rows, -1, dtype=np.int64)
+        owner[self.index] = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return owner
+
+    def without(self, clients: NDArray[np.bool_]) -> "Shards":
+        """The same shards with those of the marked clients emptied."""
+        kept = np.where(clients, 0, self.sizes)
+        return Shards(self.index[np.repeat(~clients, self.sizes)], np.concatenate([[0], np.cumsum(kept)]))
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """A partition's answer: training rows by client, and test rows by client where the test set is not shared.
+
+    `groups` is the true cluster of each client, [clients], where the partition made clusters.
+    """
+
+    train: Shards
+    test: Shards | None = None
+    groups: NDArray[np.int64] | None = None
+
+
+class Partition(Protocol):
+    """Divides a data set among clients."""
+
+    def __call__(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
+        """Each client's rows; `rng` is the only source of randomness."""
+        ...
