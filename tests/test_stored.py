@@ -266,3 +266,12 @@ def test_rows_come_to_the_device_of_the_weights_from_wherever_they_are_kept(wher
         rows = again.rows(np.arange(CLIENTS))
         assert rows.is_cuda
         assert same(rows.cpu(), beside.rows(np.arange(CLIENTS)))
+
+
+def test_a_checkpoint_gives_back_as_much_room_as_there_was():
+    stored = Keep().start(40, torch.zeros(4))
+    for first in (0, 10, 18):
+        stored.put(np.arange(first, first + 8), torch.ones(8, 4))
+    again = Keep().start(40, torch.zeros(4)).adopt(stored.saved())
+    assert again.nbytes == stored.nbytes
+    assert (again.starts == stored.starts).all()

@@ -154,9 +154,10 @@ class Stored:
         return replace(self, blocks=[block[:rows] for block, rows in zip(self.blocks, used, strict=True)])
 
     def adopt(self, restored: "Stored") -> "Stored":
-        """The vectors of a checkpoint, moved to where this one keeps its own."""
+        """The vectors of a checkpoint, moved to where this one keeps its own, in blocks of the same sizes."""
         moved = self.keep.start(len(restored.slot), self.none)
-        moved._make_room(restored.count)
+        moved.blocks = [self.keep.block(rows, self.none) for rows in np.diff(restored.starts).tolist()]
+        moved.starts = restored.starts.copy()
         for client, rows in restored.batches():
             moved.put(client, rows)
         return moved

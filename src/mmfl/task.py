@@ -59,7 +59,7 @@ class Task:
         if self.batch_size is None:
             return size
         if callable(self.batch_size):
-            wanted = np.maximum(np.ceil(self.batch_size(round) * size), 1).astype(np.int64)
+            wanted = np.maximum(np.ceil((self.batch_size(round) * size).round(9)), 1).astype(np.int64)
         else:
             wanted = np.full(len(size), self.batch_size)
         batches: NDArray[np.int64] = np.minimum(wanted, size)
