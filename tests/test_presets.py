@@ -42,8 +42,7 @@ def small_data(tmp_path_factory):
         yield
 
 
-def federation(name: str, seed: int = 0) -> mmfl.Federation:
-    return config.read(name).experiment().federation_of(seed)
+federation = mmfl.preset
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -135,6 +134,7 @@ def test_faces_share_their_pictures():
     assert len(made.tasks) == 9
 
 
-def test_an_unknown_preset_is_refused_with_the_nearest():
+@pytest.mark.parametrize("find", [config.read, mmfl.preset])
+def test_an_unknown_preset_is_refused_with_the_nearest(find):
     with pytest.raises(mmfl.UserError, match="did you mean 'lvr-3tasks'"):
-        config.read("lvr-3task")
+        find("lvr-3task")

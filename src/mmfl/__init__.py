@@ -5,6 +5,7 @@ from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
 from mmfl.api import compare, train
 from mmfl.availability import Always, Bernoulli, Trace
+from mmfl.config import preset
 from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.local import LocalRule
@@ -37,5 +38,6 @@ __all__ = [
     "models",
     "objectives",
     "partition",
+    "preset",
     "train",
 ]

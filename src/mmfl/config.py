@@ -201,6 +201,17 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     return parse(values, str(path) if path != EMBEDDED else "the embedded default")
 
 
+def preset(name: str, seed: int = 0) -> Federation:
+    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them).
+
+    >>> preset("quadratic")
+    Federation(24 clients, tasks: copy-a, copy-b)
+    """
+    if name not in NAMES:
+        raise UserError(f"unknown preset '{name}': {nearest(name, NAMES)}")
+    return read(name).experiment().federation_of(seed)
+
+
 def apply(values: dict[str, Any], setting: str) -> None:
     """Changes one value: `rounds=50`, `federation.clients=40`, `tasks.digits.lr=0.1` (a task by name or number)."""
     key, equals, text = setting.partition("=")

@@ -6,6 +6,7 @@ example. Who holds which rows is the business of `mmfl.partition`; nothing here 
 
 from collections.abc import Callable
 
+from mmfl.data.adapters import from_huggingface, from_torch_dataset
 from mmfl.data.celeba import celeba
 from mmfl.data.cifar10 import cifar10
 from mmfl.data.dataset import Dataset, from_arrays
@@ -49,6 +50,8 @@ __all__ = [
     "fashion_mnist",
     "femnist",
     "from_arrays",
+    "from_huggingface",
+    "from_torch_dataset",
     "images",
     "mnist",
     "quadratic",
