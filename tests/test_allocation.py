@@ -503,6 +503,11 @@ def test_a_lost_update_teaches_the_fair_rule_nothing(lost):
     assert np.isnan(start.mean).all()
 
 
+def test_losses_below_zero_count_by_their_size():
+    losses = np.array([1.0, 2.0, 4.0])
+    np.testing.assert_allclose(fair(-losses, FAIR_VIEW), fair(losses, FAIR_VIEW), rtol=1e-12)
+
+
 def test_losses_too_large_for_their_mean_leave_a_valid_allocation():
     p = fair([1e308, 1.0, 1.0], FAIR_VIEW)
     np.testing.assert_allclose(p.sum(1), 1.4 / 7, rtol=1e-12)

@@ -132,7 +132,7 @@ def test_growing_batches_grow_to_all_of_the_data_from_at_least_one_example(scale
     batches = [task.batches(t, size) for t in [*ROUNDS, 10**9]]
     assert all(batch.dtype == np.int64 for batch in batches)
     assert all(((batch >= 1) & (batch <= size)).all() for batch in batches)
-    assert all((batch >= least * size * (1 - 1e-12)).all() for batch in batches)
+    assert all((batch >= least * size - 1e-6).all() for batch in batches)
     assert all((late >= early).all() for early, late in itertools.pairwise(batches))
     assert (batches[-1] == size).all()
 
@@ -140,8 +140,8 @@ def test_growing_batches_grow_to_all_of_the_data_from_at_least_one_example(scale
 def test_growing_batches_leave_out_the_part_of_the_data_that_the_theorem_allows():
     """A scale of 2 and steps 1 / frame: nothing but the least, then 0, 1/3, 1/2, 3/5 of the data."""
     task = toy_task(batch_size=GrowingShare(2, FrameDecay(1, 0, 2), 0.05))
-    batches = [int(task.batches(t, np.array([50]))[0]) for t in (1, 2, 3, 5, 6, 7, 9)]
-    assert batches == [3, 3, 3, 17, 17, 25, 30]
+    batches = [int(task.batches(t, np.array([60]))[0]) for t in (1, 2, 3, 5, 6, 7, 9)]
+    assert batches == [3, 3, 3, 20, 20, 30, 36]
 
 
 @pytest.mark.parametrize("share", [0.0, -1.0, 1e-9])

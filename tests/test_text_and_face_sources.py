@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conftest import refusals, refused
@@ -60,7 +60,7 @@ def handwriting(sizes, seed) -> dict[str, tuple[np.ndarray, list[int]]]:
 
 
 def leaf_femnist(folder: Path, train, test) -> Path:
-    scaled = ({user: ((x / 255).tolist(), y) for user, (x, y) in part.items()} for part in (train, test))
+    scaled = ({user: ((x / 255).round(4).tolist(), y) for user, (x, y) in part.items()} for part in (train, test))
     return write_leaf(folder, *scaled)
 
 
@@ -154,6 +154,7 @@ def of_ann(content) -> dict:
     (spoil_leaf(lambda c: c["user_data"].pop("bob")), "train_9.json", "has no 'bob'"),
     (spoil_leaf(lambda c: of_ann(c).pop("y")), "train_9.json", "has no 'y'"),
     (spoil_leaf(lambda c: c["num_samples"].pop()), "train_9.json", "'num_samples'", "2 users"),
+    (spoil_leaf(lambda c: c["num_samples"].__setitem__(0, 3)), "user 'ann'", "'num_samples' is 3"),
     (spoil_leaf(lambda c: of_ann(c)["y"].pop()), "user 'ann'", "x has 2, y has 1"),
     (spoil_leaf(lambda c: of_ann(c)["x"][1].pop()), "user 'ann'", "784"),
     (spoil_leaf(lambda c: of_ann(c)["x"].__setitem__(0, "000001.jpg")), "user 'ann'", "784"),
@@ -202,6 +203,8 @@ def test_the_vocabulary_is_leafs_80_characters_and_all_else_reads_as_a_space():
     stride=st.none() | st.integers(1, 50),
     share=st.floats(0.01, 0.99),
 )
+@example(length=2 * 21, window=20, stride=None, share=0.5)
+@example(length=2 * 21 - 1, window=20, stride=None, share=0.5)
 def test_windows_are_pieces_of_the_text_and_those_of_the_test_share_nothing_with_training(
     tmp_path_factory, length, window, stride, share
 ):

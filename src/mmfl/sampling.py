@@ -47,7 +47,7 @@ def systematic(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[n
     total = ends[-1] if len(ends) else 0.0
     whole = round(total)
     if 0 < abs(total - whole) < 1e-9 * total:  # a whole budget stays one, whatever the rounding of the sum
-        ends = np.where(ends == total, whole, np.minimum(ends * (whole / total), whole))
+        ends = np.where(ends == total, whole, ends * (whole / total))
     count = np.zeros(probabilities.shape, dtype=np.int64)
     count[order] = _points(ends, float(uniform(view.seed, Purpose.POINTS, view.round))).reshape(count.shape)
     return count

@@ -12,6 +12,7 @@ from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.data.pictures import shared
 from mmfl.errors import UserError, nearest
 
+_ORIGIN = "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
 _PLACES = ("", "raw/", "data/raw/", "Anno/", "Eval/", "Img/")
 _LABELS = {"1": 1, "-1": 0}
 
@@ -38,7 +39,7 @@ def celeba(
     place = files.folder_of("celeba", folder)
     pictures, table = _find(place, "img_align_celeba"), _find(place, "list_attr_celeba.txt")
     if pictures is None:
-        raise files.missing("celeba", place, "img_align_celeba, list_attr_celeba.txt and identity_CelebA.txt")
+        raise files.missing("celeba", place, f"img_align_celeba, list_attr_celeba.txt, identity_CelebA.txt ({_ORIGIN})")
     if found := leaf.split_files(place):
         names, numbered = _leaf_images(found, table, attribute, least, unseen)
     else:

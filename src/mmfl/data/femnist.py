@@ -27,7 +27,9 @@ def femnist(folder: str | Path | None = None, unseen: bool = False, least: int |
     if found := leaf.split_files(place):
         train, test = (leaf.by_user("femnist", part, _images) for part in found)
         return leaf.joined("femnist", train, test, least, unseen)
-    raise files.missing("femnist", place, "the folders train and test of LEAF's FEMNIST, or femnist62.npz")
+    raise files.missing(
+        "femnist", place, "the folders train and test of LEAF's FEMNIST (https://leaf.cmu.edu), or femnist62.npz"
+    )
 
 
 def _stored(path: Path) -> list[dict[str, leaf.Rows]]:

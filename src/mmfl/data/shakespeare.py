@@ -75,7 +75,9 @@ def shakespeare(
         train, test = (leaf.by_user("shakespeare", part, rows) for part in found)
     else:
         raise files.missing(
-            "shakespeare", place, "shakespeare.jsonl.gz, or the folders train and test of LEAF's Shakespeare"
+            "shakespeare",
+            place,
+            "shakespeare.jsonl.gz, or the folders train and test of LEAF's Shakespeare (https://leaf.cmu.edu)",
         )
     return leaf.joined("shakespeare", train, test, least)
 
