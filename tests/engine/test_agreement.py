@@ -198,6 +198,10 @@ def test_training_on_a_gpu_agrees_with_a_cpu_for(kind, mode):
     with torch.backends.cudnn.flags(allow_tf32=False):
         (gpu,) = train(engine, ask(engine, pool))
     assert_agree(gpu, train_alone(pool, mode="sequential"), tolerance=1e-3)
+    if mode == "vectorised":
+        cpu = Simulation("cpu", mode)
+        train(cpu, ask(cpu, pool))
+        assert engine.architecture(pool.tasks[0]).vectorisable == cpu.architecture(pool.tasks[0]).vectorisable
 
 
 @both_modes

@@ -12,6 +12,7 @@ from mmfl.engine import Simulation, products
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.operators import PRODUCTS
 from mmfl.engine.products import Convolution, Factors, Linear
+from mmfl.engine.recurrence import Recurrence
 from mmfl.local import SGD, Prox
 
 CLIENTS = 3
@@ -191,3 +192,46 @@ def test_linear_layers_of_every_kind_train_as_by_hand(name, mode, rule, monkeypa
     (answer,) = train(engine, ask(engine, pool, local=rule))
     assert engine.architecture(pool.tasks[0]).vectorisable is (None if mode == "sequential" else True)
     torch.testing.assert_close(answer.flat, torch.stack(by_hand(pool, rule)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+def test_the_recurrence_of_many_clients_equals_torchs_own_lstm(biased, backwards):
+    layers = [nn.LSTM(3, 4, bias=biased, batch_first=True, bidirectional=backwards).double() for _ in range(CLIENTS)]
+    half = slice(len(layers[0]._flat_weights) // 2, None) if backwards else slice(None)
+    weights = [list(layer.parameters())[half] for layer in layers]
+    stacked = [torch.stack([w.detach() for w in ws]).requires_grad_() for ws in zip(*weights, strict=True)]
+    x, h, c = leaf(CLIENTS, 2, 5, 3, seed=1), leaf(CLIENTS, 2, 4, seed=2), leaf(CLIENTS, 2, 4, seed=3)
+
+    def ours(x: Tensor, h: Tensor, c: Tensor, *w: Tensor) -> tuple[Tensor, Tensor]:
+        steps = x.transpose(0, 1).flip(0) if backwards else x.transpose(0, 1)
+        states, cells, _ = Recurrence.apply(F.linear(steps, w[0], w[2] + w[3] if biased else None), w[1], h, c)
+        return (states.flip(0) if backwards else states).transpose(0, 1), cells[-1]
+
+    got = vmap(ours)(x, h, c, *stacked)
+    one_by_one = []
+    for n, layer in enumerate(layers):
+        first = (torch.stack([h[n]] * (1 + backwards)), torch.stack([c[n]] * (1 + backwards)))
+        states, (_, cell) = layer(x[n], first)
+        one_by_one.append((states[..., 4:] if backwards else states, cell[-1]))
+    native = [torch.stack(parts) for parts in zip(*one_by_one, strict=True)]
+    by_hand = [torch.stack(parts) for parts in zip(*weights, strict=True)]
+    for mine, theirs in zip(got, native, strict=True):
+        torch.testing.assert_close(mine, theirs)
+    total, theirs = (sum((t * normal(*t.shape, seed=9)).sum() for t in tensors) for tensors in (got, native))
+    mine = torch.autograd.grad(total, [x, h, c, *stacked])
+    leaves = [w for ws in weights for w in ws]
+    other = torch.autograd.grad(theirs, [x, h, c, *leaves])
+    count = len(by_hand)
+    torch.testing.assert_close(mine[:3], other[:3])
+    for k in range(count):
+        torch.testing.assert_close(mine[3 + k], torch.stack(other[3 + k :: count]))
+
+
+@pytest.mark.parametrize("mode", ["vectorised", "sequential"])
+def test_strided_convolutions_of_single_pixels_train_as_by_hand(mode):
+    model = lambda: nn.Sequential(nn.Conv2d(2, 3, 1, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))  # noqa: E731
+    pool, engine = federation(task(model, IMAGES, batch_size=None)), Simulation("cpu", mode)
+    (answer,) = train(engine, ask(engine, pool))
+    torch.testing.assert_close(answer.flat, torch.stack(by_hand(pool, SGD())), rtol=1e-4, atol=1e-5)
+    assert "thinned" in engine.architecture(pool.tasks[0]).operators

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
-from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, PRODUCTS, RECURRENT, Operators
+from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, PRODUCTS, RECURRENT, THINNED, Operators
 from mmfl.engine.products import Factors, Product
 from mmfl.objectives import Objective
 from mmfl.task import Task
@@ -107,6 +107,9 @@ class Bare:
         self.places = list(places.values())
         for part, name in (place for places in self.places for place in places):
             del part._parameters[name]
+        for part in self.module.modules():
+            if isinstance(part, nn.RNNBase):  # would look for the memory of what is handed in
+                part.flatten_parameters = lambda: None  # type: ignore[method-assign]
 
     def __call__(self, parameters: Sequence[Tensor | None], *inputs: Tensor) -> Tensor:
         """The module's outputs at these parameters."""
@@ -163,15 +166,15 @@ class Architecture:
 
     def cohort_operators(self, device: torch.device) -> frozenset[str]:
         """What must be substituted when many clients run as one, and on a GPU what had better be."""
-        substitutes = ADDRESSED | BATCHED | (PRODUCTS if device.type == "cuda" else frozenset())
+        substitutes = ADDRESSED | BATCHED | THINNED | (PRODUCTS if device.type == "cuda" else frozenset())
         return substitutes & self.operators
 
     @property
     def sequential_operators(self) -> frozenset[str]:
-        """What must be substituted when one client runs alone: whatever draws random numbers, and batch norm, of which
-        torch's own refuses batches of a single example."""
+        """What must be substituted when one client runs alone: whatever draws random numbers, batch norm, of which
+        torch's own refuses batches of a single example, and what torch's own gets wrong."""
         inner = any(isinstance(part, nn.LSTM) and part.dropout > 0 for part in self.module.modules())
-        return (ADDRESSED - (frozenset() if inner else RECURRENT) | BATCH_NORM) & self.operators
+        return (ADDRESSED - (frozenset() if inner else RECURRENT) | BATCH_NORM | THINNED) & self.operators
 
     def _probe(self, task: Task, device: torch.device) -> tuple[frozenset[str], int]:
         """Runs two examples: which substitutable operators it uses, and bytes kept for one example's gradient."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mmfl.engine.products import Convolution, Factors, Linear
+from mmfl.engine.recurrence import Recurrence
 from mmfl.randomness import uniform
 
 
@@ -38,6 +39,9 @@ class Operators(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.conv2d and (thinned := _thinned(*args, **kwargs)):
+            self.seen |= THINNED
+            args, kwargs = (thinned, {}) if self.substitutes >= THINNED else (args, kwargs)
         name = _SUBSTITUTED.get(func)
         if name is not None:
             self.seen.add(name)
@@ -150,6 +154,7 @@ _SUBSTITUTED: dict[Callable[..., Any], str] = {
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
 }
+THINNED = frozenset({"thinned"})  # strided convolutions of single pixels
 RECURRENT = frozenset({"lstm"})
 BATCH_NORM = frozenset({"batch_norm"})
 PRODUCTS = frozenset({"conv2d", "linear"})  # those that are faster as plain batched matrix products on a GPU
@@ -162,6 +167,25 @@ def _count(shape: Sequence[int]) -> int:
     for size in shape:
         count *= size
     return count
+
+
+def _thinned(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> tuple[Any, ...] | None:
+    """Arguments of the same convolution without a stride, if its kernel is a single pixel: it only leaves pixels out.
+
+    oneDNN's own way back through such strides writes past its memory when channels are few and last.
+    """
+    if weight.shape[-2:] != (1, 1) or input.dim() != 4 or _pair(stride) == (1, 1) or padding not in (0, (0, 0), [0, 0]):
+        return None
+    down, across = _pair(stride)
+    return input[:, :, ::down, ::across], weight, bias, 1, 0, dilation, groups
 
 
 def _pair(value: Any) -> tuple[int, int]:
@@ -184,14 +208,16 @@ def _lstm_pass(
     x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], backwards: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer in one direction over x [batch, time, inputs]; states [batch, time, hidden] and the last h, c."""
-    inward, recurrent = weights[0], weights[1]
-    gates = x @ inward.T
-    if len(weights) == 4:
-        gates = gates + weights[2] + weights[3]
-    states: list[Tensor] = []
-    for t in range(x.shape[1] - 1, -1, -1) if backwards else range(x.shape[1]):
-        i, f, g, o = (gates[:, t] + h @ recurrent.T).chunk(4, -1)
+    bias = weights[2] + weights[3] if len(weights) == 4 else None
+    if x.is_cuda:
+        steps = x.transpose(0, 1).flip(0) if backwards else x.transpose(0, 1)
+        states, cells, _ = Recurrence.apply(F.linear(steps, weights[0], bias), weights[1], h, c)  # type: ignore[no-untyped-call]
+        return (states.flip(0) if backwards else states).transpose(0, 1), states[-1], cells[-1]
+    gates = F.linear(x, weights[0], bias).unbind(1)
+    outputs: list[Tensor] = []
+    for step in gates[::-1] if backwards else gates:
+        i, f, g, o = (step + h @ weights[1].T).chunk(4, -1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         h = torch.sigmoid(o) * torch.tanh(c)
-        states.append(h)
-    return torch.stack(states[::-1] if backwards else states, 1), h, c
+        outputs.append(h)
+    return torch.stack(outputs[::-1] if backwards else outputs, 1), h, c

@@ -97,7 +97,7 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """The cohort's form, with clients as a leading dimension of input, weight and bias."""
-        return CohortConvolution.apply(*_lead(info, in_dims, args[:3]), *args[3:]), 0  # type: ignore[no-untyped-call]
+        return CohortConvolution.apply(*lead(info, in_dims, args[:3]), *args[3:]), 0  # type: ignore[no-untyped-call]
 
 
 class Linear(torch.autograd.Function):
@@ -115,7 +115,7 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """The cohort's form: inputs [C, ..., inputs], a weight and a bias per client."""
-        input, weight, bias = _lead(info, in_dims, args[:3])
+        input, weight, bias = lead(info, in_dims, args[:3])
         return cohort_linear(input, weight, bias, args[3]), 0
 
 
@@ -130,7 +130,7 @@ def cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: F
     return outputs.view(*input.shape[:-1], weight.shape[1])
 
 
-def _lead(info: Any, in_dims: Any, tensors: Any) -> list[Any]:
+def lead(info: Any, in_dims: Any, tensors: Any) -> list[Any]:
     """Tensors with the clients' dimension first; those without one are the same for all clients."""
     return [
         None if t is None else t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
