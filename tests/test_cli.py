@@ -55,17 +55,32 @@ def test_a_users_own_module_runs_by_dotted_path_from_anywhere(tmp_path):
 
 
 def test_listings_name_every_method_and_data_set(tmp_path):
-    for command, words in (("methods", ["mmfl-lvr", "fedcluster"]), ("datasets", ["digits", "quadratic", "[1, 8, 8]"])):
+    for command, words in (
+        ("methods", ["mmfl-lvr", "fedcluster", "stalevre-systematic"]),
+        ("datasets", ["digits", "fashion-mnist", "[1, 8, 8]", "lvr-3tasks", "group-dynamic-clients"]),
+    ):
         listing = mmfl(command, cwd=tmp_path)
         assert listing.returncode == 0
         assert all(word in listing.stdout for word in words)
 
 
+def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
+    made = mmfl("run", "quadratic", "--rounds", "3", "--seeds", "2", "--out", "run", cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert len(lines(tmp_path / "run")) == 6
+    drawn = mmfl("data", "plot", "mfa-synthetic", "--out", "pictures", cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    pictures = sorted(path.name for path in (tmp_path / "pictures").iterdir())
+    assert pictures == ["labels-1-synthetic-a.png", "labels-2-synthetic-b.png", "volumes.png"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["run", "lvr-3taks"], ["error: configuration 'lvr-3taks' does not exist", "did you mean 'lvr-3tasks'?"]),
+        (["data", "plot", "--set", "tasks.digits.partition=labls"], ["error: unknown partition 'labls'"]),
         (["run", "--set", "method=mmfl-lrv"], ["error: unknown method 'mmfl-lrv': did you mean 'mmfl-lvr'?"]),
-        (["run", "missing.toml"], ["error: configuration 'missing.toml' does not exist."]),
+        (["run", "missing.toml"], ["error: configuration 'missing.toml' does not exist"]),
         (["run", "--set", "rate=1.5", "--out", "unused"], ["error: rate is 1.5"]),
         (["run", "--out", "."], ["error: run directory '.' exists"]),
         (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
