@@ -2,9 +2,10 @@
 
 import json
 import os
-from pathlib import Path
 
 import torch
+
+from mmfl.data.files import cache_folder
 
 
 class Choices:
@@ -16,7 +17,7 @@ class Choices:
 
     def __init__(self) -> None:
         self.made: dict[str, str] = {}
-        self._file = _cache_folder() / f"engine-torch{torch.__version__}-{torch.get_num_threads()}threads.json"
+        self._file = cache_folder() / f"engine-torch{torch.__version__}-{torch.get_num_threads()}threads.json"
 
     def __contains__(self, key: str) -> bool:
         if key not in self.made:
@@ -47,9 +48,3 @@ class Choices:
             return {}
         ways = ("vectorised", "sequential")
         return {k: v for k, v in found.items() if v in ways} if isinstance(found, dict) else {}
-
-
-def _cache_folder() -> Path:
-    if folder := os.environ.get("MMFL_CACHE"):
-        return Path(folder)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmfl"
