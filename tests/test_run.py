@@ -1,5 +1,6 @@
 """Runs: frames, the directory, checkpoints, and what survives a crash."""
 
+import itertools
 import json
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 
 import mmfl
 from mmfl import checkpoint
+from mmfl.experiment import Pace
 from mmfl.run import RunDirectory
 
 
@@ -200,3 +202,20 @@ def test_plots_are_drawn_for_one_run_and_for_many(tmp_path):
     mmfl.train(federation(), "random", rounds=2, rate=0.5, evaluate_every=2).plot(tmp_path / "one.png")
     for name in ("many.png", "one.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_slow_checkpoints_are_written_as_often_as_a_tenth_of_the_time_allows():
+    now = [0.0]
+    written, pace = [], Pace(every=2, clock=lambda: now[0])
+
+    def save(seconds: float):
+        written.append(round(now[0]))
+        now[0] += seconds
+
+    for t in range(1, 41):
+        now[0] += 1.0
+        if pace.due(t):
+            pace.write(lambda: save(0.5 if len(written) < 3 else 2.0))
+    assert written[:4] == [2, 4, 7, 10]  # quick ones every second round
+    assert all(later - earlier >= 18 for earlier, later in itertools.pairwise(written[3:]))
+    assert len(written) > 4

@@ -3,9 +3,11 @@
 import hashlib
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mmfl import checkpoint
@@ -15,6 +17,8 @@ from mmfl.federation import Federation
 from mmfl.methods import Method
 from mmfl.run import Comparison, Run, RunDirectory
 from mmfl.training import Record, Replica, rounds
+
+_QUICK = 1.0  # seconds that any checkpoint may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +73,29 @@ class Snapshot:
     choices: dict[str, str] = field(default_factory=dict)
 
 
+class Pace:
+    """When to write a checkpoint: every so many rounds, but large ones rarer, so that they take a tenth of the time.
+
+    Stored updates of many methods and seeds can be gigabytes. Which rounds have a checkpoint changes no result.
+    """
+
+    def __init__(self, every: int, clock: Callable[[], float] = time.monotonic):
+        self.every, self.clock = every, clock
+        self.cost, self.written = 0.0, clock()
+
+    def due(self, round: int) -> bool:
+        """Whether this round gets one."""
+        slow = self.cost > _QUICK and self.clock() - self.written < 9 * self.cost
+        return round % self.every == 0 and not slow
+
+    def write(self, save: Callable[[], None]) -> None:
+        """Writes one, and sees how long it takes."""
+        begun = self.clock()
+        save()
+        self.written = self.clock()
+        self.cost = self.written - begun
+
+
 def conduct(
     experiment: Experiment,
     engine: Simulation,
@@ -91,6 +118,7 @@ def conduct(
     if directory and resume:
         records = restore(directory, mark, replicas, engine)
     first, last = replicas[0].state.round + 1, experiment.rounds
+    pace = Pace(experiment.checkpoint_every)
     listener.begin(replicas, first, last)
     try:
         with interruptible() as interrupted:
@@ -99,8 +127,8 @@ def conduct(
                 records += fresh
                 if directory:
                     directory.append(fresh)
-                    if t % experiment.checkpoint_every == 0 or t == last or interrupted.is_set():
-                        save(directory, mark, replicas, engine)
+                    if pace.due(t) or t == last or interrupted.is_set():
+                        pace.write(partial(save, directory, mark, replicas, engine))
                 listener.round(fresh)
                 if interrupted.is_set() and t < last:
                     raise KeyboardInterrupt
