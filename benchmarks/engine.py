@@ -21,7 +21,6 @@ from torch import nn
 import mmfl
 from mmfl.engine import Simulation, Training
 from mmfl.local import SGD
-from mmfl.objectives import cross_entropy
 
 LOGISTIC = partial(mmfl.models.LogisticRegression, 60, 10)
 CNN = partial(mmfl.models.SmallCNN)
@@ -67,9 +66,9 @@ def plain_loop(
         optimiser = torch.optim.SGD(module.parameters(), lr=task.learning_rate(1))
         rows = torch.from_numpy(federation.shards[0].of(client)).to(device)
         for _ in range(task.epochs):
-            for batch in rows[torch.randperm(len(rows), device=device)].split(task.batch_size):
+            for batch in rows[torch.randperm(len(rows), device=device)].split(task.batch_size or len(rows)):
                 optimiser.zero_grad()
-                cross_entropy(module(inputs[batch]), targets[batch]).mean().backward()
+                task.loss(module(inputs[batch]), targets[batch]).mean().backward()
                 optimiser.step()
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 import mmfl
-from engine import seconds
+from engine import plain_loop, seconds
 from mmfl.engine import Simulation, Training
 from mmfl.local import SGD
 from mmfl.objectives import next_token
@@ -38,20 +38,6 @@ def federation_of(model: partial, clients: int, each: int) -> mmfl.Federation:
     x, y, owner = text[:, :-1], text[:, 1:], np.repeat(np.arange(clients), each)
     data = mmfl.data.from_arrays(x, y, owner, test=(x[:4], y[:4]))
     return mmfl.Federation([mmfl.Task("text", model, data, lr=0.5, epochs=EPOCHS, loss=next_token)])
-
-
-def plain_loop(federation: mmfl.Federation, clients: int, device: torch.device, x: torch.Tensor, y: torch.Tensor):
-    task = federation.tasks[0]
-    initial = {name: p.to(device) for name, p in task.build().state_dict().items()}
-    for client in range(clients):
-        module = task.model().to(device)
-        module.load_state_dict(initial)
-        optimiser = torch.optim.SGD(module.parameters(), lr=task.learning_rate(1))
-        rows = torch.from_numpy(federation.shards[0].of(client)).to(device)
-        for _ in range(task.epochs):
-            optimiser.zero_grad()
-            next_token(module(x[rows]), y[rows]).mean().backward()
-            optimiser.step()
 
 
 def compare(name: str, model: partial, each: int, clients: int, device: torch.device, repeats: int) -> str:

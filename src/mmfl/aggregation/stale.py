@@ -69,13 +69,10 @@ class Memory:
         self.weight[client] = sizes[client]
 
 
-class FedStale(AggregationRule):
-    """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
+class LastUpdates(AggregationRule):
+    """A rule that remembers every client's last update; a subclass says which step to take."""
 
-    def __init__(self, beta: float = 0.5, keep: KeepSetting = None):
-        if not 0 <= beta <= 1:
-            raise UserError(f"aggregation 'fedstale': beta is {beta}; expected a number in [0, 1].")
-        self.beta = beta
+    def __init__(self, keep: KeepSetting = None):
         self.keep = Keep.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Memory:
@@ -83,16 +80,35 @@ class FedStale(AggregationRule):
         return Memory.start(self.keep, clients, weights)
 
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Memory) -> tuple[Tensor, Memory]:
-        """beta sum d h + sum H (G - beta h), with the h of before the round."""
+        """The step, and what is remembered after it; nothing changes while nobody has the task."""
         sizes = view.sizes[:, updates.task]
         if not sizes.any():
             return weights, state
         state.settle(sizes)
+        return weights - self.step(updates, view, state).to(weights), state
+
+    def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
+        """What to take off the weights; puts the updates into the memory."""
+        raise TypeError(f"{type(self).__name__} does not say how to step.")
+
+
+class FedStale(LastUpdates):
+    """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
+
+    def __init__(self, beta: float = 0.5, keep: KeepSetting = None):
+        if not 0 <= beta <= 1:
+            raise UserError(f"aggregation 'fedstale': beta is {beta}; expected a number in [0, 1].")
+        super().__init__(keep)
+        self.beta = beta
+
+    def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
+        """beta sum d h + sum H (G - beta h), with the h of before the round."""
+        sizes = view.sizes[:, updates.task]
         before, scale = state.stored.rows(updates.client), inverse_probability(updates, view)
-        stale = (self.beta / sizes.sum()) * state.sum
-        step = stale.to(weights) + updates.combine(scale) - self.beta * _combine(scale, before)
+        stale = (self.beta / int(sizes.sum())) * state.sum
+        step = stale.to(before) + updates.combine(scale) - self.beta * _combine(scale, before)
         state.replace(updates.client, before, updates.flat, sizes)
-        return weights - step, state
+        return step
 
     def residuals(self, updates: Updates, view: RoundView, state: Memory) -> NDArray[np.float64]:
         """||G - beta h||."""
@@ -106,24 +122,14 @@ class FedVARP(FedStale):
         super().__init__(1.0, keep)
 
 
-class MIFA(AggregationRule):
+class MIFA(LastUpdates):
     """The mean of all clients' latest updates, this round's included (Gu et al. 2021); no probabilities needed."""
 
-    def __init__(self, keep: KeepSetting = None):
-        self.keep = Keep.of(keep)
-
-    def start(self, clients: int, weights: Tensor) -> Memory:
-        """Nothing remembered."""
-        return Memory.start(self.keep, clients, weights)
-
-    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Memory) -> tuple[Tensor, Memory]:
-        """Remember first, then w - sum d h."""
+    def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
+        """Remember first, then sum d h."""
         sizes = view.sizes[:, updates.task]
-        if not sizes.any():
-            return weights, state
-        state.settle(sizes)
         state.replace(updates.client, state.stored.rows(updates.client), updates.flat, sizes)
-        return weights - (state.sum / sizes.sum()).to(weights), state
+        return state.sum / int(sizes.sum())
 
 
 @dataclass
