@@ -239,6 +239,8 @@ def test_evaluation_can_be_rarer_than_rounds_but_never_misses_the_last():
     run = mmfl.train(digits(), "random", rounds=7, rate=0.5, evaluate_every=3)
     assert run.accuracy.index.tolist() == [3, 6, 7]
     assert len(run.step_size) == 7
+    run = mmfl.train(digits(), "random", rounds=7, rate=0.5, evaluate_every=3, evaluate_last=3)
+    assert run.accuracy.index.tolist() == [3, 5, 6, 7]
 
 
 def test_regression_and_sequence_tasks_train_beside_classification():
@@ -399,6 +401,7 @@ def test_a_rate_outside_0_1_is_refused(rate):
     [
         ({"rounds": 0}, "rounds is 0"),
         ({"evaluate_every": 0}, "evaluate_every is 0"),
+        ({"evaluate_last": 0}, "evaluate_last is 0"),
         ({"checkpoint_every": 0}, "checkpoint_every is 0"),
         ({"seeds": []}, "no seeds"),
         ({"seeds": [1, 1]}, "seeds .* repeat"),

@@ -24,7 +24,8 @@ def train(
     """Trains all tasks of a federation with one method.
 
     `rate` is the share of all processors that the server can pay for in a round. Further options are those of
-    `compare`: `evaluate_every`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`, `diagnose`, `listener`.
+    `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`,
+    `diagnose`, `listener`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -43,6 +44,7 @@ def compare(
     seeds: int | Sequence[int] = 1,
     *,
     evaluate_every: int = 1,
+    evaluate_last: int = 1,
     directory: str | Path | None = None,
     resume: bool = False,
     checkpoint_every: int = 10,
@@ -54,8 +56,9 @@ def compare(
     """Trains several methods with several seeds, all in lockstep: their clients share cohorts, so it costs less.
 
     `federation` may be a function of the seed, to partition the data anew for each. With `directory` metrics and
-    checkpoints are written there as the run goes on, and `resume=True` goes on after a crash. `diagnose` measures all
-    clients' losses every round even where the method does not need them, at no charge to its costs.
+    checkpoints are written there as the run goes on, and `resume=True` goes on after a crash. Models are tested every
+    `evaluate_every` rounds and after each of the `evaluate_last` last ones. `diagnose` measures all clients' losses
+    every round even where the method does not need them, at no charge to its costs.
 
     >>> import mmfl
     >>> task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
@@ -66,7 +69,7 @@ def compare(
     made = [make_method(method) for method in methods]
     federation_of = federation if callable(federation) else lambda seed: federation
     experiment = Experiment(
-        federation_of, made, seeds_of(seeds), rounds, rate, evaluate_every, checkpoint_every, diagnose
+        federation_of, made, seeds_of(seeds), rounds, rate, evaluate_every, evaluate_last, checkpoint_every, diagnose
     )
     config = {
         "source": "python",

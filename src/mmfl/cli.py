@@ -17,7 +17,7 @@ from mmfl import config as configuration
 from mmfl import presets
 from mmfl.config import Config
 from mmfl.data import SOURCES
-from mmfl.display import Display, listing, show_summary, show_table
+from mmfl.display import Display, listing, show_summary, show_table, show_texts
 from mmfl.engine import Simulation
 from mmfl.errors import UserError
 from mmfl.experiment import conduct
@@ -107,6 +107,55 @@ def report(
     show_table(console, comparison)
     for path in plots.write(comparison, out or directories[0] / "report"):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    ids: Annotated[
+        list[str] | None, typer.Argument(help="Tables and figures, such as table1-3tasks.", show_default=False)
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small form, within a minute each, on embedded data.")
+    ] = False,
+    part: Annotated[str, typer.Option(help="Run only the parts whose names match, such as 'lvr-5tasks/*'.")] = "*",
+    redraw: Annotated[bool, typer.Option("--redraw", help="Render what has been run; train nothing.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; by default results/, or results-quick/ with --quick.")
+    ] = None,
+    device: Device = None,
+) -> None:
+    """Reproduce tables and figures of the papers. Example: mmfl reproduce mfa-fig1 --quick."""
+    from mmfl.experiments import CATALOGUE
+    from mmfl.experiments import reproduce as experiments
+    from mmfl.experiments.pages import PAPERS, claims_table
+    from mmfl.experiments.reproduction import Trainer
+    from mmfl.experiments.store import Results
+
+    if list_:
+        table = listing("id", "what it is", "from")
+        for each in CATALOGUE.values():
+            table.add_row(each.id, escape(each.title), escape(PAPERS[each.paper].split(",")[0]))
+        console.print(table)
+        return
+    if not ids and not all_:
+        raise UserError("reproduce: nothing was named; expected ids, --all or --list.")
+    made = experiments.chosen(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
+    results = Results(out or Path("results-quick" if quick else "results"))
+    if not redraw:
+        parts = experiments.parts_of(made, quick, part)
+        trainer = Trainer(device, Display(console))
+        experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
+    found = False
+    for each, findings in experiments.render(made, results, quick):
+        found = True
+        show_texts(console, each.title, findings.table)
+        show_texts(console, "claims", claims_table(findings.claims))
+        console.print(f"wrote {results.folder / each.id}.md and .png", highlight=False, soft_wrap=True)
+    if not found:
+        raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")
+    console.print(f"wrote {experiments.index(CATALOGUE, results, quick)}", highlight=False, soft_wrap=True)
 
 
 @app.command()

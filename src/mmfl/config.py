@@ -88,6 +88,7 @@ class Config(_Section):
     rate: float = 0.1
     seeds: int | list[int] = 1
     evaluate_every: int = 1
+    evaluate_last: int = 1
     checkpoint_every: int = 10
     diagnose: bool = False
     engine: Literal["auto", "vectorised", "sequential"] = "auto"
@@ -128,6 +129,7 @@ class Config(_Section):
             self.rounds,
             self.rate,
             self.evaluate_every,
+            self.evaluate_last,
             self.checkpoint_every,
             self.diagnose,
         )

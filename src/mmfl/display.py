@@ -9,6 +9,7 @@ import pandas as pd
 from rich import box
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -111,6 +112,15 @@ def _show_frame(console: Console, title: str, frame: pd.DataFrame) -> None:
         column.justify = "right"
     for method, row in frame.iterrows():
         table.add_row(str(method), *(_cell(column, row[column]) for column in frame.columns))
+    console.print(table)
+
+
+def show_texts(console: Console, title: str, frame: pd.DataFrame) -> None:
+    """A table of texts and numbers as they are, without its index."""
+    table = listing(*map(str, frame.columns))
+    table.title, table.title_justify = escape(title), "left"
+    for row in frame.astype(object).to_numpy().tolist():
+        table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)
 
 

@@ -25,7 +25,8 @@ _QUICK = 1.0  # seconds that any checkpoint may take
 class Experiment:
     """What to run: every method with every seed, each pair a replica of its own.
 
-    `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each.
+    `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each. Models are tested
+    every `evaluate_every` rounds, and after each of the `evaluate_last` last ones.
     """
 
     federation_of: Callable[[int], Federation]
@@ -34,13 +35,14 @@ class Experiment:
     rounds: int
     rate: float = 0.1
     evaluate_every: int = 1
+    evaluate_last: int = 1
     checkpoint_every: int = 10
     diagnose: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:
             raise UserError(f"rate is {self.rate}; expected a share of the processors in (0, 1].")
-        for name in ("rounds", "evaluate_every", "checkpoint_every"):
+        for name in ("rounds", "evaluate_every", "evaluate_last", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; expected at least 1.")
         for name in ("methods", "seeds"):
@@ -122,7 +124,9 @@ def conduct(
     listener.begin(replicas, first, last)
     try:
         with interruptible() as interrupted:
-            happened = rounds(replicas, engine, last, experiment.evaluate_every, experiment.diagnose)
+            happened = rounds(
+                replicas, engine, last, experiment.evaluate_every, experiment.evaluate_last, experiment.diagnose
+            )
             for t, fresh in enumerate(happened, first):
                 records += fresh
                 if directory:

@@ -145,9 +145,17 @@ class Round:
 
 
 def rounds(
-    replicas: Sequence[Replica], engine: Engine, last: int, evaluate_every: int = 1, diagnose: bool = False
+    replicas: Sequence[Replica],
+    engine: Engine,
+    last: int,
+    evaluate_every: int = 1,
+    evaluate_last: int = 1,
+    diagnose: bool = False,
 ) -> Iterator[list[Record]]:
-    """One federated round after another, all replicas in lockstep; yields what happened, a record per replica."""
+    """One federated round after another, all replicas in lockstep; yields what happened, a record per replica.
+
+    Tests every so many rounds, and after each of the last ones.
+    """
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
         current = [Round.begin(replica, t) for replica in replicas]
@@ -158,7 +166,8 @@ def rounds(
         train(engine, current, [each.late for each in current])
         for each in current:
             each.aggregate()
-        tested = evaluate(engine, replicas, t) if t % evaluate_every == 0 or t == last else [{} for _ in replicas]
+        due = t % evaluate_every == 0 or t > last - evaluate_last
+        tested = evaluate(engine, replicas, t) if due else [{} for _ in replicas]
         seconds = (time.perf_counter() - begun) / len(replicas)
         yield [record(each, tests, seconds) for each, tests in zip(current, tested, strict=True)]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.report.plots import _COLOURS, _DASHES
+from mmfl.report.plots import COLOURS, DASHES
 
 _MAX_ROWS = 250
 _MAX_TICKS = 24
@@ -49,14 +49,14 @@ def draw_labels(federation: Federation, task: str) -> Figure:
 
     place = np.arange(len(classes))
     above.bar(place, pool, width=0.8, color="none", edgecolor="grey", linewidth=0.8, label="in the data")
-    above.bar(place, counts.sum(0), width=0.8, color=_COLOURS[0], label="held by clients")
+    above.bar(place, counts.sum(0), width=0.8, color=COLOURS[0], label="held by clients")
     above.set_ylabel("count")
     above.tick_params(labelbottom=False)
     above.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", frameon=False, ncols=2)
 
     means = _runs(volume[:, None])[:, 0]
     height = len(counts) / len(means)
-    beside.barh((np.arange(len(means)) + 0.5) * height, means, height=height, color=_COLOURS[0])
+    beside.barh((np.arange(len(means)) + 0.5) * height, means, height=height, color=COLOURS[0])
     beside.set_ylim(heat.get_ylim())
     beside.tick_params(labelleft=False)
     beside.set_xlabel("examples")
@@ -86,7 +86,7 @@ def draw_volumes(federation: Federation) -> Figure:
         part = np.concatenate([[0.0], np.cumsum(volume) / volume.sum()])
         place = np.linspace(0, 1, len(part))
         tenth = np.interp(0.1, place, part)
-        style = {"color": _COLOURS[n % len(_COLOURS)], "linestyle": _DASHES[n % len(_DASHES)]}
+        style = {"color": COLOURS[n % len(COLOURS)], "linestyle": DASHES[n % len(DASHES)]}
         curves.plot(100 * place, 100 * part, linewidth=1.5, label=f"{name}: a tenth holds {tenth:.0%}", **style)
     curves.plot([0, 100], [0, 100], color="grey", linewidth=0.8)
     curves.set(xlabel="% of the clients, richest first", ylabel="% of the examples", xlim=(0, 100), ylim=(0, 101))

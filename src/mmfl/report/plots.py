@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from mmfl.run import Comparison, Run
 
 # Okabe and Ito's colours, told apart by everyone, with dashes for print.
-_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-_DASHES = ["-", "--", "-.", ":"]
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+DASHES = ["-", "--", "-.", ":"]
 _MAX_CLIENTS = 400
 _TABLES: dict[str, Callable[[Run], pd.DataFrame]] = {
     "score": lambda run: run.accuracy.join(run.summary),
@@ -20,15 +20,20 @@ _TABLES: dict[str, Callable[[Run], pd.DataFrame]] = {
 }
 
 
+def curve(axes: Axes, runs: pd.DataFrame, label: str, n: int) -> None:
+    """The n-th line of a panel: mean over the columns (runs) by row, with a band of one standard deviation."""
+    mean, spread = runs.mean(axis=1), runs.std(axis=1)
+    colour = COLOURS[n % len(COLOURS)]
+    axes.plot(mean.index, mean, DASHES[n % len(DASHES)], color=colour, label=label, linewidth=1.5)
+    if runs.shape[1] > 1:
+        axes.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+
+
 def _curves(axes: Axes, comparison: Comparison, table: str, column: str) -> None:
-    """A line per method for a column of its runs' tables: mean over seeds, with a band of one standard deviation."""
+    """A line per method for a column of its runs' tables."""
     for n, method in enumerate(comparison.methods):
         runs = pd.concat([_TABLES[table](run)[column] for run in comparison.of(method)], axis=1)
-        mean, spread = runs.mean(axis=1), runs.std(axis=1)
-        colour = _COLOURS[n % len(_COLOURS)]
-        axes.plot(mean.index, mean, _DASHES[n % len(_DASHES)], color=colour, label=method, linewidth=1.5)
-        if runs.shape[1] > 1:
-            axes.fill_between(mean.index, mean - spread, mean + spread, color=colour, alpha=0.15, linewidth=0)
+        curve(axes, runs, method, n)
     axes.grid(alpha=0.3)
     axes.set_xlabel("round")
 
@@ -62,7 +67,8 @@ def _draw_step_size(axes: Axes, comparison: Comparison) -> None:
     axes.set_title("step size ||H||, mean of the tasks")
 
 
-def _grid(panels: int, columns: int = 3, height: float = 3.0) -> tuple[Figure, list[Axes]]:
+def grid(panels: int, columns: int = 3, height: float = 3.0) -> tuple[Figure, list[Axes]]:
+    """A figure of so many panels, in rows of at most `columns`."""
     columns = min(columns, panels)
     rows = -(-panels // columns)
     figure, axes = pyplot.subplots(
@@ -74,22 +80,23 @@ def _grid(panels: int, columns: int = 3, height: float = 3.0) -> tuple[Figure, l
     return figure, flat[:panels]
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
+def legend(figure: Figure, axes: Axes) -> None:
+    """One legend for all panels, above them, with the lines of one."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=min(6, len(labels)), frameon=False)
 
 
 def accuracy(comparison: Comparison) -> Figure:
     """Test metric of each task, mean and worst task, by round."""
-    figure, axes = _grid(len(comparison.tasks) + 2)
+    figure, axes = grid(len(comparison.tasks) + 2)
     _draw_accuracy(axes, comparison)
-    _legend(figure, axes[0])
+    legend(figure, axes[0])
     return figure
 
 
 def participation(comparison: Comparison) -> Figure:
     """Which client trained which task how often, a panel per method."""
-    figure, axes = _grid(len(comparison.methods), height=4.0)
+    figure, axes = grid(len(comparison.methods), height=4.0)
     for panel, method in zip(axes, comparison.methods, strict=True):
         _draw_participation(panel, comparison, method)
     return figure
@@ -97,25 +104,25 @@ def participation(comparison: Comparison) -> Figure:
 
 def step_size(comparison: Comparison) -> Figure:
     """||H||_1 of each task by round; 1 on average for an unbiased method."""
-    figure, axes = _grid(len(comparison.tasks))
+    figure, axes = grid(len(comparison.tasks))
     for panel, task in zip(axes, comparison.tasks, strict=True):
         _curves(panel, comparison, "step", task)
         panel.axhline(1.0, color="grey", linewidth=0.8)
         panel.set_title(task)
         panel.set_ylabel("step size ||H||")
-    _legend(figure, axes[0])
+    legend(figure, axes[0])
     return figure
 
 
 def overview(comparison: Comparison) -> Figure:
     """All of it on one page."""
-    figure, axes = _grid(len(comparison.tasks) + 3 + len(comparison.methods))
+    figure, axes = grid(len(comparison.tasks) + 3 + len(comparison.methods))
     tested = len(comparison.tasks) + 2
     _draw_accuracy(axes[:tested], comparison)
     _draw_step_size(axes[tested], comparison)
     for panel, method in zip(axes[tested + 1 :], comparison.methods, strict=True):
         _draw_participation(panel, comparison, method)
-    _legend(figure, axes[0])
+    legend(figure, axes[0])
     return figure
 
 
