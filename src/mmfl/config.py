@@ -182,7 +182,7 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     """The configuration in a file or preset (the embedded default without one), changed by `key=value` settings and
     overrides."""
     given, path = path, EMBEDDED if path is None else Path(path)
-    if str(given) in NAMES and not path.exists():
+    if str(given) in NAMES and not path.is_file():
         path = path_of(str(given))
     try:
         values = tomllib.loads(path.read_text())

@@ -12,6 +12,9 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.base import Training
 from mmfl.randomness import Purpose, bits
 
+_ENOUGH = 1 << 14  # examples in a step that keep a device busy
+_FINEST = 8  # parts of an octave
+
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
@@ -77,7 +80,7 @@ class Jobs:
 
         With `exact`, only jobs with the same batches at every step share a bucket: then nothing is padded.
         """
-        kind = self.size * (1 << 32) + self.batch if exact else np.ceil(np.log2(self.batch)).astype(np.int64)
+        kind = self.size * (1 << 32) + self.batch if exact else _kinds(self.batch)
         steps = self.steps
         order = np.lexsort((-steps, kind))
         bounds = np.flatnonzero(np.diff(kind[order])) + 1
@@ -106,6 +109,22 @@ class Jobs:
                 mine = torch.from_numpy(np.flatnonzero(self.request == r)).to(rows.device)
                 rows[mine] = correction[torch.from_numpy(self.row[self.request == r]).to(correction.device)]
         return rows
+
+
+def _kinds(batch: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which batch sizes are similar enough to be padded to one another: those within an octave, or within a finer
+    part of it where there is so much work that every part alone fills a device.
+
+    >>> _kinds(np.array([9, 12, 15, 40]))
+    array([32, 32, 32, 48])
+    >>> np.unique(_kinds(np.repeat([9, 12, 15], 5000)))
+    array([26, 29, 32])
+    """
+    octave = np.ceil(np.log2(batch)).astype(np.int64)
+    work = np.bincount(octave, weights=batch)[octave]
+    parts = np.minimum(2 ** np.floor(np.log2(np.maximum(work / _ENOUGH, 1))), _FINEST).astype(np.int64)
+    kinds: NDArray[np.int64] = np.ceil(np.log2(batch) * parts).astype(np.int64) * (_FINEST // parts)
+    return kinds
 
 
 class Batches:

@@ -5,9 +5,15 @@ decided, `store` and `pages` what lies on disk, `reproduce` how it all goes toge
 figure by name.
 """
 
+from mmfl.experiments import learning_rates, staleness, steps, table1
 from mmfl.experiments.reproduction import Reproduction
 
-_ALL: tuple[Reproduction, ...] = ()
+_ALL: tuple[Reproduction, ...] = (
+    *table1.REPRODUCTIONS,
+    *steps.REPRODUCTIONS,
+    *staleness.REPRODUCTIONS,
+    *learning_rates.REPRODUCTIONS,
+)
 
 CATALOGUE: dict[str, Reproduction] = {made.id: made for made in _ALL}
 

@@ -21,6 +21,8 @@ class Difference:
     pairs: int
 
     def __str__(self) -> str:
+        if not self.pairs:
+            return "not measured"
         if not np.isfinite(self.half):
             return f"{self.mean:+.3f} (one seed)"
         return f"{self.mean:+.3f} ± {self.half:.3f} ({self.pairs} seeds, 95%)"

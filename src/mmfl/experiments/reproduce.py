@@ -7,7 +7,7 @@ from pathlib import Path
 from mmfl.errors import UserError, nearest
 from mmfl.experiments import pages
 from mmfl.experiments.reproduction import Claim, Findings, Part, Reproduction, Trainer
-from mmfl.experiments.store import Results
+from mmfl.experiments.store import Results, writing
 
 
 def chosen(ids: Sequence[str], catalogue: Mapping[str, Reproduction]) -> list[Reproduction]:
@@ -46,7 +46,8 @@ def render(made: Sequence[Reproduction], results: Results, quick: bool) -> Itera
             frames = results.frames(done)
             findings = each.find(frames)
             abouts = [results.about(part) if part in done else None for part in parts]
-            pages.write(results.folder, each, findings, frames, abouts)
+            with writing(results.folder):
+                pages.write(results.folder, each, findings, frames, abouts)
             yield each, findings
 
 
@@ -57,5 +58,6 @@ def index(catalogue: Mapping[str, Reproduction], results: Results, quick: bool) 
         done = [part for part in each.parts(quick) if results.done(part, quick)]
         if done:
             claims.append((each, each.find(results.frames(done)).claims))
-    pages.write_index(results.folder, claims)
+    with writing(results.folder):
+        pages.write_index(results.folder, claims)
     return results.folder / "README.md"

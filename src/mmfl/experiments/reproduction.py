@@ -13,6 +13,7 @@ from mmfl.config import read
 from mmfl.experiment import Listener
 from mmfl.federation import Federation
 from mmfl.methods import Method
+from mmfl.presets import path_of
 from mmfl.run import Comparison
 from mmfl.training import Record, Replica
 
@@ -130,4 +131,4 @@ def federations(preset: str, settings: Sequence[str] = ()) -> Callable[[int], Fe
     >>> federations("quadratic", ["federation.clients=24"])(0)
     Federation(24 clients, tasks: copy-a, copy-b)
     """
-    return read(preset, settings).experiment().federation_of
+    return read(path_of(preset), settings).experiment().federation_of

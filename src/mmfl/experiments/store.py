@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -51,10 +53,13 @@ class Results:
         try:
             return About(**json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
-            raise UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.") from None
+            raise _damaged(path, error) from None
 
     def run(self, part: Part, quick: bool, trainer: Trainer) -> None:
         """Runs a part and keeps what it measured. `about.json` comes last: a part broken off counts as not run."""
+        place = self._place(part)
+        with writing(self.folder):  # before the training, which may take long
+            place.mkdir(parents=True, exist_ok=True)
         begun = time.monotonic()
         frames = part.run(trainer)
         about = About(
@@ -67,27 +72,44 @@ class Results:
             f"mmfl {mmfl.__version__}, torch {torch.__version__}",
             commit(),
         )
-        place = self._place(part)
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-            (place / "about.json").unlink(missing_ok=True)
+        with writing(self.folder):
+            for old in (place / "about.json", *place.glob("*.csv.gz")):
+                old.unlink(missing_ok=True)
             for name, frame in frames.items():
                 packing = {"method": "gzip", "mtime": 0}
                 frame.to_csv(place / f"{name}.csv.gz", index=False, float_format="%.5g", compression=packing)
             write_atomically(place / "about.json", (json.dumps(asdict(about), indent=1) + "\n").encode())
-        except OSError as error:
-            raise UserError(f"results folder '{self.folder}' cannot be written: {error.strerror}.") from None
 
     def frames(self, parts: Sequence[Part]) -> Frames:
         """What the parts measured, frames of the same name one below the other."""
         found: dict[str, list[pd.DataFrame]] = {}
         for part in parts:
             for path in sorted(self._place(part).glob("*.csv.gz")):
-                found.setdefault(path.name.removesuffix(".csv.gz"), []).append(pd.read_csv(path))
+                found.setdefault(path.name.removesuffix(".csv.gz"), []).append(_read(path))
         return {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
 
     def _place(self, part: Part) -> Path:
         return self.folder / "data" / part.name
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Says which results folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"results folder '{folder}' cannot be written: {error.strerror}.") from None
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path)
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise _damaged(path, error) from None
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.")
 
 
 def device_name(device: str | None) -> str:
@@ -99,9 +121,11 @@ def device_name(device: str | None) -> str:
 
 
 def commit() -> str:
-    """The commit of the source, from git or, without it, from `MMFL_COMMIT`."""
+    """The commit of the source: `MMFL_COMMIT` where the source is a copy without its history, otherwise git's."""
+    if named := os.environ.get("MMFL_COMMIT"):
+        return named
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("MMFL_COMMIT", "unknown")
+        return "unknown"
