@@ -30,7 +30,7 @@ class Display(Listener):
 
     def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
         """Starts the clock."""
-        self.first, self.last = first, last
+        self.first, self.last, self.latest = first, last, {}
         self.begun = self.spoken = time.monotonic()
         self.tasks = replicas[0].federation.task_names
         self.bar = Progress(

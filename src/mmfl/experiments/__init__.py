@@ -5,13 +5,17 @@ decided, `store` and `pages` what lies on disk, `reproduce` how it all goes toge
 figure by name.
 """
 
-from mmfl.experiments import learning_rates, staleness, steps, table1
+from mmfl.experiments import grouping, learning_rates, mfa_bounds, mfa_quadratic, staleness, steps, table1, ucb
 from mmfl.experiments.reproduction import Reproduction
 
 _ALL: tuple[Reproduction, ...] = (
+    *mfa_quadratic.REPRODUCTIONS,
+    *mfa_bounds.REPRODUCTIONS,
+    *ucb.REPRODUCTIONS,
     *table1.REPRODUCTIONS,
     *steps.REPRODUCTIONS,
     *staleness.REPRODUCTIONS,
+    *grouping.REPRODUCTIONS,
     *learning_rates.REPRODUCTIONS,
 )
 
