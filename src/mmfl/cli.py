@@ -136,7 +136,7 @@ def reproduce(
     if list_:
         table = listing("id", "what it is", "from")
         for each in CATALOGUE.values():
-            table.add_row(each.id, escape(each.title), escape(PAPERS[each.paper].split(",")[0]))
+            table.add_row(each.id, escape(each.title), escape(PAPERS[each.paper].rsplit(", ", 1)[0]))
         console.print(table)
         return
     if not ids and not all_:

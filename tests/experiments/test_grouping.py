@@ -9,9 +9,9 @@ from matplotlib import pyplot
 
 from conftest import view_of
 from mmfl.allocation import Groups, RotatingSplit
-from mmfl.experiments import grouping
-from mmfl.experiments.group_clusters import agreement, claims, distinctness, principal
-from mmfl.experiments.group_runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, Setting, clusters_met
+from mmfl.experiments.group import figures as grouping
+from mmfl.experiments.group.clusters import agreement, claims, distinctness, principal
+from mmfl.experiments.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, Setting, clusters_met
 from mmfl.experiments.reproduce import parts_of, render, train
 from mmfl.experiments.reproduction import Trainer, Verdict
 from mmfl.experiments.store import Results

@@ -6,11 +6,11 @@ import pytest
 from matplotlib import pyplot
 
 import mmfl
-from mmfl.experiments import mfa_bounds
-from mmfl.experiments.chain import Chain, table
-from mmfl.experiments.mfa_bounds import learning_rate, method_of
-from mmfl.experiments.mfa_bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted
-from mmfl.experiments.mfa_quadratic_findings import RAND, ROTATE
+from mmfl.experiments.mfa import bounds as mfa_bounds
+from mmfl.experiments.mfa.bounds import learning_rate, method_of
+from mmfl.experiments.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted
+from mmfl.experiments.mfa.chain import Chain, table
+from mmfl.experiments.mfa.quadratic_findings import RAND, ROTATE
 from mmfl.experiments.reproduce import parts_of, render, train
 from mmfl.experiments.reproduction import Trainer, Verdict
 from mmfl.experiments.store import Results

@@ -7,10 +7,10 @@ import torch
 from matplotlib import pyplot
 
 from mmfl import models
-from mmfl.experiments import mfa_quadratic
-from mmfl.experiments.chain import Chain
-from mmfl.experiments.mfa_quadratic import first
-from mmfl.experiments.mfa_quadratic_findings import (
+from mmfl.experiments.mfa import quadratic as mfa_quadratic
+from mmfl.experiments.mfa.chain import Chain
+from mmfl.experiments.mfa.quadratic import first
+from mmfl.experiments.mfa.quadratic_findings import (
     METHODS,
     RAND,
     ROTATE,

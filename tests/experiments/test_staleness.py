@@ -11,9 +11,10 @@ from mmfl import config
 from mmfl.aggregation import StaleVR, StaleVRE
 from mmfl.allocation import Allocation
 from mmfl.engine import Trained
-from mmfl.experiments import aging, reproduce, staleness
+from mmfl.experiments import reproduce
 from mmfl.experiments.reproduction import Trainer, Verdict
 from mmfl.experiments.store import Results
+from mmfl.experiments.variance import aging, staleness
 from mmfl.updates import Updates
 
 CATALOGUE = {made.id: made for made in staleness.REPRODUCTIONS}

@@ -1,21 +1,18 @@
-"""The papers' tables and figures, from training to verdict: one file per experiment of a paper.
+"""The papers' tables and figures, from training to verdict: a folder per paper.
 
 `reproduction` says what a reproduction consists of, `measurements` what is kept of a run, `evidence` how a claim is
-decided, `store` and `pages` what lies on disk, `reproduce` how it all goes together. `CATALOGUE` has every table and
-figure by name.
+decided, `store` and `pages` what lies on disk, `reproduce` how it all goes together, `learning_rates` where the
+learning rates are from. `CATALOGUE` has every table and figure by name.
 """
 
-from mmfl.experiments import grouping, learning_rates, mfa_bounds, mfa_quadratic, staleness, steps, table1, ucb
+from mmfl.experiments import group, learning_rates, mfa, ucb, variance
 from mmfl.experiments.reproduction import Reproduction
 
 _ALL: tuple[Reproduction, ...] = (
-    *mfa_quadratic.REPRODUCTIONS,
-    *mfa_bounds.REPRODUCTIONS,
+    *mfa.REPRODUCTIONS,
     *ucb.REPRODUCTIONS,
-    *table1.REPRODUCTIONS,
-    *steps.REPRODUCTIONS,
-    *staleness.REPRODUCTIONS,
-    *grouping.REPRODUCTIONS,
+    *variance.REPRODUCTIONS,
+    *group.REPRODUCTIONS,
     *learning_rates.REPRODUCTIONS,
 )
 
