@@ -20,14 +20,14 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
-from PIL import Image
 
 import mmfl
 from mmfl.aggregation import MIFA, FedVARP, Momentum, StaleVR, StaleVRE, Unbiased
 from mmfl.aggregation.stale import Betas, Estimates
 from mmfl.allocation import Full, Groups, LossVariance, RandomClients, RandomProcessors, RoundRobinTasks
-from mmfl.experiment import Listener
+from mmfl.experiments.measurements import Watch
 from mmfl.local import SGD, Prox, Scaffold
+from mmfl.report.plots import save
 from mmfl.schedules import Decay, FrameDecay
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
 from mmfl.training import State
@@ -38,22 +38,6 @@ BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))]
-
-
-class Watch(Listener):
-    """Looks at every replica after every round and keeps what `look` makes of it."""
-
-    def __init__(self, look: Callable):
-        self.look, self.seen = look, []
-
-    def begin(self, replicas: Sequence, first: int, last: int) -> None:
-        """Remembers whom to look at, and how they start."""
-        self.replicas = replicas
-        self.seen.append([self.look(replica) for replica in replicas])
-
-    def round(self, records: Sequence) -> None:
-        """Looks."""
-        self.seen.append([self.look(replica) for replica in self.replicas])
 
 
 def panels(columns: int, width: float = 3.6, height: float = 3.0, **options: object) -> tuple[Figure, list[Axes]]:
@@ -421,22 +405,11 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 }
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes a PNG of few colours, which is small."""
-    figure.canvas.draw()
-    Image.fromarray(np.asarray(figure.canvas.buffer_rgba())[..., :3]).quantize(96, dither=Image.Dither.NONE).save(
-        path, optimize=True
-    )
-
-
 def main(names: Sequence[str]) -> None:
     """Draws the named figures, or all."""
     for name in names or FIGURES:
-        figure = FIGURES[name]()
-        figure.set_dpi(110)
-        save(figure, FOLDER / f"{name}.png")
-        pyplot.close(figure)
-        print(name, (FOLDER / f"{name}.png").stat().st_size // 1000, "KB")
+        path = save(FIGURES[name](), FOLDER / f"{name}.png", dpi=110)
+        print(name, path.stat().st_size // 1000, "KB")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from mmfl.methods import METHODS, make_method
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
+PAGES = [page for page in PAGES if "/discussion/" not in page]  # those are parts of the pages beside them
 BLOCK = re.compile(r"```python\n(?P<code>.*?)```(?:\n\n```text\n(?P<output>.*?)```)?", re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmfl.engine.products import Convolution, Factors, Linear
+from mmfl.engine.products import Convolution, Factors, GroupNorm, Linear
 from mmfl.engine.recurrence import Recurrence
 from mmfl.randomness import uniform
 
@@ -90,8 +90,7 @@ class Operators(TorchFunctionMode):
     def _group_norm(
         self, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
     ) -> Tensor:
-        groups = input.reshape(len(input), num_groups, -1)
-        return _affine(_standardised(groups, (2,), eps).view(input.shape), weight, bias)
+        return GroupNorm.apply(input, weight, bias, num_groups, eps)  # type: ignore[no-any-return, no-untyped-call]
 
     def _batch_norm(
         self,

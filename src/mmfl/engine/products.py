@@ -1,4 +1,5 @@
-"""Linear layers and convolutions as matrix products over a cohort, and gradients of weights left as factors."""
+"""Layers in the form that suits a cohort: linear ones and convolutions as batched matrix products, gradients of weights
+left as factors, group norm as one kernel."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,30 @@ def cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: F
     if n is not None:
         factors.keep(n, rows, outputs)
     return outputs.view(*input.shape[:-1], weight.shape[1])
+
+
+class GroupNorm(torch.autograd.Function):
+    """Group norm whose vmap over clients is torch's own kernel on everybody's examples, scaled by client afterwards."""
+
+    @staticmethod
+    def forward(input: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
+        """The plain norm, outside of a cohort."""
+        return F.group_norm(input, groups, weight, bias, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to keep: only the vmapped form is differentiated."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        """The cohort's form: inputs [C, n, channels, ...], a scale and a shift per client and channel."""
+        input, weight, bias = lead(info, in_dims, args[:3])
+        normed = F.group_norm(input.flatten(0, 1), args[3], None, None, args[4]).view(input.shape)
+        places = (len(input), 1, -1, *(1 for _ in input.shape[3:]))
+        if weight is not None and bias is not None:
+            return torch.addcmul(bias.reshape(places), normed, weight.reshape(places)), 0
+        normed = normed if weight is None else normed * weight.reshape(places)
+        return (normed if bias is None else normed + bias.reshape(places)), 0
 
 
 def lead(info: Any, in_dims: Any, tensors: Any) -> list[Any]:

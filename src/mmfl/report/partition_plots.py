@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.report.plots import COLOURS, DASHES
+from mmfl.report.plots import COLOURS, DASHES, save
 
 _MAX_ROWS = 250
 _MAX_TICKS = 24
@@ -99,18 +99,12 @@ def draw_volumes(federation: Federation) -> Figure:
 def draw(federation: Federation, folder: Path) -> list[Path]:
     """Writes the figures as PNG: `volumes.png`, and `labels-1-NAME.png` for each task whose targets are classes."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [_save(draw_volumes(federation), folder / "volumes.png")]
+    paths = [save(draw_volumes(federation), folder / "volumes.png")]
     for n, task in enumerate(federation.tasks, start=1):
         if not task.data.y.is_floating_point():
             name = re.sub(r"[^\w.-]+", "-", task.name)
-            paths.append(_save(draw_labels(federation, task.name), folder / f"labels-{n}-{name}.png"))
+            paths.append(save(draw_labels(federation, task.name), folder / f"labels-{n}-{name}.png"))
     return paths
-
-
-def _save(figure: Figure, path: Path) -> Path:
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return path
 
 
 def _label_counts(federation: Federation, task: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

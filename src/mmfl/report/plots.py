@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from mmfl.run import Comparison, Run
 
@@ -83,7 +86,8 @@ def grid(panels: int, columns: int = 3, height: float = 3.0) -> tuple[Figure, li
 def legend(figure: Figure, axes: Axes) -> None:
     """One legend for all panels, above them, with the lines of one."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=min(6, len(labels)), frameon=False)
+    fit = max(2, int(figure.get_figwidth() / 2))
+    figure.legend(handles, labels, loc="outside upper center", ncols=min(fit, len(labels)), frameon=False)
 
 
 def accuracy(comparison: Comparison) -> Figure:
@@ -139,11 +143,19 @@ def write(comparison: Comparison, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, draw in FIGURES.items():
-        figure = draw(comparison)
-        paths.append(folder / f"{name}.png")
-        figure.savefig(paths[-1], dpi=120)
-        pyplot.close(figure)
+        paths.append(save(draw(comparison), folder / f"{name}.png"))
     return paths
+
+
+def save(figure: Figure, path: Path, dpi: int = 120) -> Path:
+    """Writes a figure as a PNG of few colours, a third of the usual size, and closes it."""
+    figure.set_dpi(dpi)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())[..., :3]
+    Image.fromarray(pixels).quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+    pyplot.close(figure)
+    return path
 
 
 def merge(comparisons: Iterable[Comparison]) -> Comparison:
