@@ -261,21 +261,22 @@ class TestFindings:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """The quick form of all figures: its folder, what was measured, what was found by id."""
+    """The quick form of a figure of each kind: its folder, what was measured, what was found by id."""
     results = Results(tmp_path_factory.mktemp("results"))
-    parts = parts_of(ucb.REPRODUCTIONS, quick=True)
-    train(parts, results, True, Trainer(), lambda _: None)
-    found = {made.id: findings for made, findings in render(ucb.REPRODUCTIONS, results, True)}
+    made = [CATALOGUE[f"ucb-fig{n}"] for n in (3, 4, 7)]
+    parts = parts_of(made, quick=True)
+    train(parts, results, True, Trainer("cpu"), lambda _: None)
+    found = {each.id: findings for each, findings in render(made, results, True)}
     return results, results.frames(parts), found
 
 
 class TestQuickForm:
-    def test_writes_a_page_and_a_picture_of_every_figure(self, quick):
+    def test_writes_a_page_and_a_picture_of_each_figure(self, quick):
         results, _, found = quick
-        assert list(found) == [f"ucb-fig{n}" for n in range(1, 9)]
+        assert list(found) == ["ucb-fig3", "ucb-fig4", "ucb-fig7"]
         for id in found:
             assert "were not run" not in (results.folder / f"{id}.md").read_text()
-            assert (results.folder / f"{id}.png").stat().st_size > 10_000
+            assert (results.folder / f"{id}.png").stat().st_size > 5_000
         assert "generated faces" in (results.folder / "ucb-fig7.md").read_text()
 
     def test_every_policy_with_a_warm_up_is_at_the_same_point_after_it(self, quick):
@@ -288,8 +289,8 @@ class TestQuickForm:
         effort = quick[1]["effort"].groupby(["data", "K", "method"])[["clients", "examples"]].mean()
         for data in ("synthetic-1-1", "synthetic-iid"):
             assert effort.loc[(data, 2, RANKLIST), "examples"] > 1.3 * effort.loc[(data, 2, MULTI), "examples"]
-            assert effort.loc[(data, 64, PARETO), "clients"] < 20
-            assert effort.loc[(data, 64, RANKLIST), "clients"] == 64
+        assert effort.loc[("synthetic-1-1", 64, PARETO), "clients"] < 20
+        assert effort.loc[("synthetic-1-1", 64, RANKLIST), "clients"] == 64
 
     def test_where_clients_are_alike_ranklist_is_ahead_of_random_clients(self, quick):
         here = Runs(quick[1], PUBLISHED).at("synthetic-iid", 2)

@@ -48,7 +48,7 @@ def final(accuracies: pd.DataFrame, rounds: int = 20) -> pd.DataFrame:
 
 def by_round(frame: pd.DataFrame, column: str, method: str) -> pd.DataFrame:
     """One method's column, rounds x seeds: what a curve with its band is drawn from."""
-    return frame[frame["method"] == method].pivot_table(index="round", columns="seed", values=column)
+    return frame[frame["method"] == method].pivot(index="round", columns="seed", values=column)
 
 
 class Watch(Listener, Generic[Seen]):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-from matplotlib import pyplot
 
 from mmfl.experiments.reproduction import Claim, Findings, Frames, Paper, Reproduction
 from mmfl.experiments.store import About
+from mmfl.report.plots import save
 
 PAPERS: dict[Paper, str] = {
     "mfa": "Bhuyan, Moharir & Joshi 2022, Multi-Model Federated Learning with Provable Guarantees",
@@ -21,9 +21,7 @@ PAPERS: dict[Paper, str] = {
 def write(folder: Path, made: Reproduction, findings: Findings, frames: Frames, abouts: Sequence[About | None]) -> None:
     """The page of a table or figure, `<id>.md` with `<id>.png`. Text in `discussion/<id>.md` becomes a part of it."""
     folder.mkdir(parents=True, exist_ok=True)
-    figure = made.draw(frames)
-    figure.savefig(folder / f"{made.id}.png", dpi=100)
-    pyplot.close(figure)
+    save(made.draw(frames), folder / f"{made.id}.png", dpi=100)
     known = [about for about in abouts if about is not None]
     quick = " --quick" if any(about.quick for about in known) else ""
     missing = len(abouts) - len(known)

@@ -169,7 +169,7 @@ REPRODUCTIONS: tuple[Reproduction, ...] = (
         "group",
         "Figure 4b: group sampling, tasks that arrive",
         f"{_NETWORKS}Consistent clusters, 30 clients, 100 rounds; the two EMNIST tasks arrive in rounds 30 and 60 "
-        f"(quick form: 9 and 18 of 30). {_RIVALS}",
+        f"(quick form: 9 and 18 of 25). {_RIVALS}",
         parts("dynamic-tasks", "consistent"),
         find_tasks,
         partial(draw, "dynamic-tasks"),

@@ -30,7 +30,7 @@ class Setting:
 
 
 _FULL = [Setting(Chain(curvature=1.0), 4, 3000, range(20)), Setting(Chain(), 4, 1000, range(5))]
-_QUICK = [Setting(Chain(8, 1, 1.0), 2, 150, range(4)), Setting(Chain(8, 1), 2, 20, range(4))]
+_QUICK = [Setting(Chain(8, 1, 1.0), 2, 150, range(3)), Setting(Chain(8, 1), 2, 20, range(3))]
 _PARTS = {"rand": RAND, "rr": ROTATE, "rr-slower": SLOWER, "rr-counted": COUNTED}
 
 

@@ -45,7 +45,7 @@ class Scale:
 
 
 _FULL = Scale(Chain(), range(20), ROUNDS, (2, 12), (2, 3, 4, 6, 8, 12), (1, 5, 10), alone=100)
-_QUICK = Scale(Chain(12, 1), range(4), 60, (2, 6), (2, 3, 6), (1, 5), alone=18)
+_QUICK = Scale(Chain(12, 1), range(4), 40, (2, 6), (2, 6), (1, 5), alone=18)
 
 
 def gap_parts(quick: bool) -> list[Part]:

@@ -34,7 +34,8 @@ _ATTRIBUTES = {"smiling": "Smiling", "eyeglasses": "Eyeglasses"}
 class Scale:
     """How much is trained. `drawn` are the numbers of clients a round, `cap` bounds a client's synthetic examples.
 
-    Of a person there are `images` faces of so many pixels a `side`; `task` is what differs from the preset's tasks.
+    Of a person there are `images` faces of so many pixels a `side`. What differs from the tasks of the presets is in
+    `logistic` (the synthetic ones) and `pictures` (the faces).
     """
 
     rounds: int
@@ -44,13 +45,24 @@ class Scale:
     cap: int
     images: int = 30
     side: int = 28
-    task: Mapping[str, Any] = field(default_factory=dict)
+    logistic: Mapping[str, float] = field(default_factory=dict)
+    pictures: Mapping[str, Any] = field(default_factory=dict)
     photographs: bool = True
 
 
 FULL = Scale(500, 10, range(5), (FEW, 4, 8, 16, 32, MANY), cap=1000)
-_LINEAR = {"model": {"name": "logistic", "inputs": 3 * 14 * 14, "classes": 2}, "lr": 0.03}
-QUICK = Scale(30, 1, range(2), (FEW, 8, MANY), cap=200, images=20, side=14, task=_LINEAR, photographs=False)
+QUICK = Scale(
+    30,
+    1,
+    range(2),
+    (FEW, MANY),
+    cap=200,
+    images=20,
+    side=14,
+    logistic={"lr": 0.1},
+    pictures={"model": {"name": "logistic", "inputs": 3 * 14 * 14, "classes": 2}, "lr": 0.03},
+    photographs=False,
+)
 
 
 def warmed(method: str) -> str:
@@ -91,8 +103,12 @@ def synthetic(source: str, scale: Scale, seed: int) -> Federation:
     """Two synthetic sets of a kind, independent of each other and new for every seed."""
     common = f"name = '{source}', clients = {CLIENTS}, cap = {scale.cap}"
     settings = [
-        f"tasks.{task}.data={{{common}, {shape}, seed = {2 * seed + s}}}"
+        setting
         for s, (task, shape) in enumerate(_SYNTHETIC.items())
+        for setting in (
+            f"tasks.{task}.data={{{common}, {shape}, seed = {2 * seed + s}}}",
+            *(f"tasks.{task}.{key}={value}" for key, value in scale.logistic.items()),
+        )
     ]
     return federations("ucb-synthetic", settings)(seed)
 
@@ -103,7 +119,7 @@ def people(scale: Scale, seed: int) -> Federation:
     Both attributes have the same pictures, so one division of them over the clients serves both.
     """
     given = scale.photographs and folder_of("celeba").is_dir()
-    changed = {"model": "celeba-cnn"} if given else scale.task
+    changed = {"model": "celeba-cnn"} if given else scale.pictures
     tasks = [
         task.model_copy(update=changed).build(
             celeba(_ATTRIBUTES[task.name], least=5)

@@ -162,7 +162,7 @@ REPRODUCTIONS = (
         "variance",
         "Figure 4, all tasks at once or one a round",
         "The runs of table1-3tasks and table1-5tasks: rounds until the mean accuracy of the tasks (averaged over three "
-        "tests, of which there is one every five rounds) first meets a target.",
+        "tests, of which there is one every five rounds, and one a round in the last 20) first meets a target.",
         roundrobin_parts,
         find_roundrobin,
         draw_roundrobin,
