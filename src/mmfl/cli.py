@@ -151,7 +151,8 @@ def reproduce(
     for each, findings in experiments.render(made, results, quick):
         found = True
         show_texts(console, each.title, findings.table)
-        show_texts(console, "claims", claims_table(findings.claims))
+        if findings.claims:
+            show_texts(console, "claims", claims_table(findings.claims))
         console.print(f"wrote {results.folder / each.id}.md and .png", highlight=False, soft_wrap=True)
     if not found:
         raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")

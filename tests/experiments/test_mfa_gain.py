@@ -186,7 +186,6 @@ def test_the_two_synthetic_sets():
     assert (first.data.x.shape[1], int(first.data.y.max()) + 1) == (60, 5)
     assert (second.data.x.shape[1], int(second.data.y.max()) + 1) == (30, 10)
     assert first.data.owners == 20
-    assert mfa_tasks.slower(first, 10).lr == pytest.approx(first.lr / 10)
 
 
 # --- what is concluded ---
@@ -376,6 +375,6 @@ def test_training_and_test_accuracy_come_from_the_same_weights(results):
 def test_settings_of_one_form_have_different_parts():
     for quick in (True, False):
         names = [part.name for made in CATALOGUE.values() for part in made.parts(quick)]
-        assert len(set(names)) == len(names) == (9 if quick else 12)
+        assert len(set(names)) == len(names) == (9 if quick else 10)
     slow = replace(mfa_gain.FULL[0], models=(2, 5))
     assert slow.part().rounds == 350

@@ -12,10 +12,11 @@ from mmfl import Federation, Task, models, train
 from mmfl.experiments import reproduce
 from mmfl.experiments.reproduction import Trainer, Verdict
 from mmfl.experiments.store import Results
+from mmfl.experiments.variance import costs as costs_of_a_round
 from mmfl.experiments.variance import steps, table1
 from mmfl.objectives import accuracy, next_token
 
-CATALOGUE = {made.id: made for made in (*table1.REPRODUCTIONS, *steps.REPRODUCTIONS)}
+CATALOGUE = {made.id: made for made in (*table1.REPRODUCTIONS, *costs_of_a_round.REPRODUCTIONS, *steps.REPRODUCTIONS)}
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 FULL = [0.8, 0.82, 0.81]
 
@@ -138,7 +139,7 @@ def test_every_pair_of_methods_is_compared_row_minus_column():
 def costs(**changes: dict[str, float]) -> dict[str, pd.DataFrame]:
     """Costs of two seeds as the slides rate them, High being ten times Low; changes by method."""
     lines = []
-    for method, rating in table1.RATED.items():
+    for method, rating in costs_of_a_round.RATED.items():
         sent, trained, stored = (10.0 if word == "High" else 1.0 for word in rating.split(", "))
         line = {
             "method": method, "processors": 7, "bytes_up": 2e7 * sent, "bytes_down": 2e4, "trainings": 5 * trained,
@@ -149,7 +150,7 @@ def costs(**changes: dict[str, float]) -> dict[str, pd.DataFrame]:
 
 
 def test_ratings_hold_where_high_is_far_above_low():
-    found = table1.find_costs(costs())
+    found = costs_of_a_round.find(costs())
     assert [claim.verdict for claim in found.claims] == [HOLDS] * 3
     assert [claim.ours for claim in found.claims] == [
         "MB up: at least 200.0 against at most 20.0 (random)",
@@ -164,7 +165,7 @@ def test_ratings_hold_where_high_is_far_above_low():
 
 
 def test_one_method_that_is_rated_wrongly_is_named():
-    found = table1.find_costs(costs(scaffold={"stored_bytes": 3e6}, mmfl_gvr={"trainings": 12}))
+    found = costs_of_a_round.find(costs(scaffold={"stored_bytes": 3e6}, mmfl_gvr={"trainings": 12}))
     assert [claim.verdict for claim in found.claims] == [HOLDS, FAILS, FAILS]
     assert found.claims[1].ours == "trainings: at least 12.0 against at most 5.0 (random)"
     assert found.claims[2].ours == "MB stored: at least 1.0 against at most 3.0 (scaffold)"
@@ -173,10 +174,10 @@ def test_one_method_that_is_rated_wrongly_is_named():
 def test_a_rating_is_not_judged_where_only_one_side_was_run():
     frames = costs()["costs"]
     few = {"costs": frames[frames["method"].isin(["random", "mmfl-lvr", "mmfl-gvr"])]}
-    found = table1.find_costs(few)
+    found = costs_of_a_round.find(few)
     assert [claim.text for claim in found.claims] == ["computation: High for mmfl-gvr, Low for the others"]
     assert found.table["method"].tolist() == ["random", "mmfl-gvr", "mmfl-lvr"]
-    figure = table1.draw_costs(few)
+    figure = costs_of_a_round.draw(few)
     assert {len(axes.patches) for axes in figure.axes} == {3}
     pyplot.close(figure)
 
@@ -333,7 +334,7 @@ def test_no_quick_run_comes_up_to_full_participation(results):
 
 
 def test_quick_costs_are_rated_as_in_the_slides_but_for_what_scaffold_stores(results):
-    claims = table1.find_costs(frames_of(results)).claims
+    claims = costs_of_a_round.find(frames_of(results)).claims
     assert [claim.verdict for claim in claims] == [HOLDS, HOLDS, FAILS]
     assert "scaffold" in claims[2].ours
 

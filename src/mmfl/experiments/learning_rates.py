@@ -43,7 +43,7 @@ SWEEPS: dict[str, Sweep] = {
     "group emnist": Sweep("group-consistent", "emnist-a", (0.02, 0.05, 0.1, 0.2), 100),
     "synthetic-a": Sweep("mfa-synthetic", "synthetic-a", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
     "synthetic-b": Sweep("mfa-synthetic", "synthetic-b", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
-    "faces": Sweep("mfa-faces", "smiling", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
+    "faces": Sweep("mfa-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
 }
 _QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["federation.lacks=0.0"])}
 

@@ -10,7 +10,7 @@ from mmfl.experiments.measurements import rows
 from mmfl.experiments.mfa import gain_tables
 from mmfl.experiments.mfa.gain_findings import draw, find_full, find_partial
 from mmfl.experiments.mfa.goals import alone, chase, worst
-from mmfl.experiments.mfa.tasks import CAP, copies, faces, named, sharing, slower, small_faces, synthetic
+from mmfl.experiments.mfa.tasks import CAP, copies, faces, named, sharing, small_faces, synthetic
 from mmfl.experiments.reproduction import Frames, Part, Reproduction, Trainer
 from mmfl.task import Task
 
@@ -61,10 +61,6 @@ def thinned(curve: pd.Series, rounds: int) -> pd.DataFrame:
     return rows([{"round": t, "accuracy": accuracy} for t, accuracy in kept.items()])
 
 
-def _set(number: int, clients: int, factor: float = 1.0) -> Task:
-    return slower(synthetic(number, clients), factor)
-
-
 def _small_set(number: int) -> Task:
     return replace(synthetic(number, clients=40, cap=100), lr=0.01)
 
@@ -78,15 +74,13 @@ def _small_face() -> Task:
 
 
 FULL = (
-    Setting("full-synthetic-a", partial(_set, 0, 100), 100, 1.0, 70),
-    Setting("full-synthetic-b", partial(_set, 1, 100), 100, 1.0, 70),
+    Setting("full-synthetic-a", partial(synthetic, 0, 100), 100, 1.0, 70),
+    Setting("full-synthetic-b", partial(synthetic, 1, 100), 100, 1.0, 70),
     Setting("full-faces", _face, 96, 1.0, 75),
 )
 PARTIAL = (
-    Setting("partial-synthetic-a", partial(_set, 0, 200), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-synthetic-b", partial(_set, 1, 200), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-synthetic-a-slower", partial(_set, 0, 200, 10), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-synthetic-b-slower", partial(_set, 1, 200, 10), 200, 0.16, 200, (2, 4, 8)),
+    Setting("partial-synthetic-a", partial(synthetic, 0, 200), 200, 0.16, 200, (2, 4, 8)),
+    Setting("partial-synthetic-b", partial(synthetic, 1, 200), 200, 0.16, 200, (2, 4, 8)),
     Setting("partial-faces", _face, 96, 0.25, 75, (2, 4, 8)),
 )
 QUICK_FULL = (
@@ -106,7 +100,7 @@ def full_parts(quick: bool) -> list[Part]:
 
 
 def partial_parts(quick: bool) -> list[Part]:
-    """A part per data set and learning rate."""
+    """A part per data set."""
     return [setting.part() for setting in (QUICK_PARTIAL if quick else PARTIAL)]
 
 
@@ -135,7 +129,7 @@ REPRODUCTIONS = (
         "mfa",
         "Figure 4: gain over the number of models, partial participation",
         "M copies of one task, over clients of which some train in a round: Synthetic(1,1)-A and -B over 200 clients "
-        f"of at most {CAP} examples, 32 a round, T_1 = 200, with the learning rate of Figure 3 and with a tenth of it, "
+        f"of at most {CAP} examples, 32 a round, T_1 = 200, "
         "and eyeglasses on the faces of 96 people, 24 a round, T_1 = 75 (CelebA where the data folder has it, else "
         "generated ones). MFA-RR draws the clients of a frame of M rounds at its start, MFA-Rand those of every round. "
         f"{_MEASURE}",

@@ -39,11 +39,6 @@ def synthetic(number: int, clients: int, cap: int = CAP) -> Task:
     return federations("mfa-synthetic", [f"federation.clients={clients}", *sizes])(0).tasks[number]
 
 
-def slower(task: Task, factor: float) -> Task:
-    """The same task with a smaller learning rate."""
-    return replace(task, lr=task.learning_rate(1) / factor)
-
-
 def faces() -> Sequence[Task]:
     """Nine attributes of 96 people: of CelebA where the data folder has it, of generated faces elsewhere."""
     return federations("mfa-faces", celeba_settings() if folder_of("celeba").is_dir() else ())(0).tasks

@@ -1,4 +1,4 @@
-"""Table 1 of Zhang et al. 2025: accuracy relative to full participation, three and five tasks, and what it costs."""
+"""Table 1 of Zhang et al. 2025: accuracy relative to full participation, three and five tasks."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,16 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
-from mmfl.experiments.evidence import difference, fact, greater, spread
+from mmfl.experiments.evidence import difference, greater, spread
 from mmfl.experiments.measurements import KEYS, accuracy, by_round, final, mean_costs, step_sizes
 from mmfl.experiments.pages import markdown
 from mmfl.experiments.reproduction import Claim, Findings, Frames, Part, Reproduction, Trainer, federations
 from mmfl.randomness import Purpose, generator
-from mmfl.report.plots import COLOURS, curve, grid, legend
+from mmfl.report.plots import curve, grid, legend
 
 # Relative accuracy with three and with five tasks; None where the paper has no such method.
 PAPER: dict[str, tuple[float, float] | None] = {
@@ -33,23 +32,6 @@ PAPER: dict[str, tuple[float, float] | None] = {
     "lvr-systematic": None,
     "stalevre-systematic": None,
     "stalevr-opt": None,
-}
-# Communication, computation and memory as the slides rate them.
-RATED = {
-    "full": "High, High, Low",
-    "random": "Low, Low, Low",
-    "fedvarp": "Low, Low, High",
-    "mifa": "Low, Low, High",
-    "scaffold": "Low, Low, Low",
-    "mmfl-gvr": "Low, High, Low",
-    "mmfl-gvr-star": "Low, High, High",
-    "mmfl-lvr": "Low, Low, Low",
-}
-# What the slides rate: a column of the costs, in a unit.
-_COSTS = {
-    "communication": ("bytes_up", "MB up", 1e6),
-    "computation": ("trainings", "trainings", 1.0),
-    "memory": ("stored_bytes", "MB stored", 1e6),
 }
 _BEST = "mmfl-stalevr"  # of the paper's methods
 _LAST = 20
@@ -224,61 +206,6 @@ def draw(frames: Frames) -> Figure:
     return figure
 
 
-def find_costs(frames: Frames) -> Findings:
-    """Counts of a round, beside the slides' ratings of communication, computation and memory."""
-    mean = frames["costs"].drop(columns="seed").groupby("method").mean()
-    rows = []
-    for method in (known for known in PAPER if known in mean.index):
-        mine = mean.loc[method].to_dict()
-        rows.append(
-            {
-                "method": method,
-                "slides: communication, computation, memory": RATED.get(method, ""),
-                "updates sent": f"{mine['processors']:.1f}",
-                "MB up": _amount(mine["bytes_up"] / 1e6),
-                "MB down": _amount(mine["bytes_down"] / 1e6),
-                "trainings": f"{mine['trainings']:,.1f}",
-                "forward passes": f"{mine['forward_passes']:,.0f}",
-                "MB stored": _amount(mine["stored_bytes"] / 1e6),
-            }
-        )
-    return Findings(pd.DataFrame(rows), _cost_claims(mean))
-
-
-def _cost_claims(mean: pd.DataFrame) -> list[Claim]:
-    """A rating of High means more than four times what any method rated Low needs."""
-    claims = []
-    for n, (word, (column, unit, size)) in enumerate(_COSTS.items()):
-        high = [method for method, rating in RATED.items() if method in mean.index and "High" in rating.split(", ")[n]]
-        low = [method for method, rating in RATED.items() if method in mean.index and method not in high]
-        if high and low:
-            cost = mean[column] / size
-            least, most, worst = cost[high].min(), cost[low].max(), cost[low].idxmax()
-            text = f"{word}: High for {'/'.join(high)}, Low for the others"
-            shown = f"{unit}: at least {_amount(least)} against at most {_amount(most)} ({worst})"
-            claims.append(fact(text, "ratings", shown, bool(least > 4 * most)))
-    return claims
-
-
-def _amount(number: float) -> str:
-    return f"{number:,.1f}" if number >= 1 else f"{number:.2g}"
-
-
-def draw_costs(frames: Frames) -> Figure:
-    """What each method asks for in a round, a panel per kind of cost."""
-    mean = frames["costs"].drop(columns="seed").groupby("method").mean()
-    methods = [method for method in reversed(PAPER) if method in mean.index]
-    panels = {"trainings": 1.0, "forward_passes": 1.0, "bytes_up": 1e6, "bytes_down": 1e6, "stored_bytes": 1e6}
-    titles = ["local trainings", "forward passes", "MB up", "MB down", "MB stored"]
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(12.6, 4.2), sharey=True, layout="constrained")
-    for n, (panel, (column, unit), title) in enumerate(zip(axes, panels.items(), titles, strict=True)):
-        panel.barh(methods, mean.loc[methods, column] / unit, color=COLOURS[n])
-        panel.set_title(title)
-        panel.set_xlabel("in a round" if title != "MB stored" else "at the end")
-        panel.grid(axis="x", alpha=0.3)
-    return figure
-
-
 _SETTING = (
     "120 clients; 30% of the labels each; per task a tenth of the clients hold 90 to 150 examples, the others a tenth "
     "of that; a tenth of the clients lack one task; capacities mixed; rate 0.1; five local epochs of full-batch steps. "
@@ -302,14 +229,5 @@ REPRODUCTIONS = (
         "Table 1, five tasks",
         "Fashion-MNIST twice, CIFAR-10 (a pre-activation ResNet-18 of width 16 instead of 64, for all methods), EMNIST "
         "(in its place NIST handwriting with the same 47 classes) and Shakespeare.",
-    ),
-    Reproduction(
-        "table1-costs",
-        "slides",
-        "Table 1, costs of a round",
-        "The runs of table1-3tasks: counts per round, averaged over rounds and seeds; stored memory at the end.",
-        parts3,
-        find_costs,
-        draw_costs,
     ),
 )
