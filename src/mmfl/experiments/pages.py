@@ -42,9 +42,14 @@ def write(folder: Path, made: Reproduction, findings: Findings, frames: Frames, 
     (folder / f"{made.id}.md").write_text("\n\n".join(paragraphs) + "\n")
 
 
-def write_index(folder: Path, claims: Sequence[tuple[Reproduction, Sequence[Claim]]]) -> None:
-    """`README.md`: every claim of the papers with our verdict and a link. `discussion/README.md` opens it."""
+def write_index(
+    folder: Path, claims: Sequence[tuple[Reproduction, Sequence[Claim]]], missing: Sequence[str] = ()
+) -> None:
+    """`README.md`: every claim of the papers with our verdict and a link, and what has not been run in full.
+    `discussion/README.md` opens it."""
     paragraphs = ["# Results", *_opening(folder / "discussion" / "README.md")]
+    if missing:
+        paragraphs.append(f"**Not run in full yet:** {', '.join(missing)}.")
     for paper, name in PAPERS.items():
         mine = [(made, found) for made, found in claims if made.paper == paper]
         lines = [

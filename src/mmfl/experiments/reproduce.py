@@ -52,12 +52,16 @@ def render(made: Sequence[Reproduction], results: Results, quick: bool) -> Itera
 
 
 def index(catalogue: Mapping[str, Reproduction], results: Results, quick: bool) -> Path:
-    """Writes the page of all claims, of whatever has been run."""
+    """Writes the page of all claims, of whatever has been run, and says what has not."""
     claims: list[tuple[Reproduction, Sequence[Claim]]] = []
+    missing = []
     for each in catalogue.values():
-        done = [part for part in each.parts(quick) if results.done(part, quick)]
+        parts = each.parts(quick)
+        done = [part for part in parts if results.done(part, quick)]
         if done:
             claims.append((each, each.find(results.frames(done)).claims))
+        if len(done) < len(parts):
+            missing.append(f"{each.id} ({len(done)} of {len(parts)} parts)")
     with writing(results.folder):
-        pages.write_index(results.folder, claims)
+        pages.write_index(results.folder, claims, missing)
     return results.folder / "README.md"
