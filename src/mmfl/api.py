@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.engine import Simulation
+from mmfl.engine.precision import Precision
 from mmfl.engine.simulation import Mode
 from mmfl.errors import UserError
 from mmfl.experiment import Experiment, Listener, conduct, seeds_of
@@ -25,7 +26,7 @@ def train(
 
     `rate` is the share of all processors that the server can pay for in a round. Further options are those of
     `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`,
-    `diagnose`, `listener`.
+    `precision`, `diagnose`, `listener`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -50,6 +51,7 @@ def compare(
     checkpoint_every: int = 10,
     device: str | None = None,
     engine: Mode = "auto",
+    precision: Precision = "float32",
     diagnose: bool = False,
     listener: Listener | None = None,
 ) -> Comparison:
@@ -85,4 +87,4 @@ def compare(
         return RunDirectory.open(directory or "") if resume else RunDirectory.create(directory or "", config)
 
     place = None if directory is None else open_directory
-    return conduct(experiment, Simulation(device, engine), place, resume, listener)
+    return conduct(experiment, Simulation(device, engine, precision), place, resume, listener)

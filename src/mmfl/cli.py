@@ -208,7 +208,7 @@ def carry_on(
     config: Config, path: Path, device: str | None, open_directory: Callable[[], RunDirectory], resume: bool = False
 ) -> None:
     """Conducts the experiment in its directory, and shows it."""
-    engine = Simulation(device, config.engine)
+    engine = Simulation(device, config.engine, config.precision)
     experiment = config.experiment()
     federation = experiment.federation_of(experiment.seeds[0])
     seeds = len(experiment.seeds)

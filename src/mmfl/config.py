@@ -92,6 +92,7 @@ class Config(_Section):
     checkpoint_every: int = 10
     diagnose: bool = False
     engine: Literal["auto", "vectorised", "sequential"] = "auto"
+    precision: Literal["float32", "tf32"] = "float32"
     device: str | None = None
     python_path: str | None = None
 

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, PRODUCTS, RECURRENT, THINNED, Operators
+from mmfl.engine.precision import multiplying
 from mmfl.engine.products import Factors, Product
 from mmfl.objectives import Objective
 from mmfl.task import Task
@@ -137,7 +138,7 @@ class Architecture:
         self.loss: Objective = task.loss
         self.layout = Layout(module)
         self.labels = [task.name]
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), multiplying("float32"):
             self.operators, self.activation_bytes = self._probe(task, device)
             self.coupled = self._is_coupled(task, device)
             self.draws = self._draws(task, device)
