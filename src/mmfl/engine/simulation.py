@@ -86,11 +86,23 @@ class Simulation:
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
         """One forward pass over the data of all clients asked for, and a mean per client."""
-        return [self._losses(workload) for workload in workloads]
+        if not workloads:
+            return []
+        means = torch.cat([self._losses(workload) for workload in workloads]).cpu().numpy()
+        bounds = np.cumsum([len(workload.client) for workload in workloads])
+        answers = []
+        for workload, mine in zip(workloads, np.split(means, bounds[:-1]), strict=True):
+            losses = np.empty(len(mine))
+            losses[np.argsort(workload.client)] = mine
+            answers.append(losses)
+        return answers
 
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
         """One forward pass over the test examples."""
-        return [self._evaluate(workload) for workload in workloads]
+        if not workloads:
+            return []
+        means = torch.stack([self._evaluate(workload) for workload in workloads])
+        return [Evaluation(loss, metric) for loss, metric in means.tolist()]
 
     def architecture(self, task: Task) -> Architecture:
         """The architecture of a task, shared with every task of equal structure."""
@@ -193,16 +205,16 @@ class Simulation:
         first = reason.strip().split("\n")[0]
         _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, first)
 
-    def _losses(self, workload: Workload) -> NDArray[np.float64]:
+    def _losses(self, workload: Workload) -> Tensor:
+        """Mean losses of the clients in ascending order. They stay on the device, which need not be waited for."""
         task = workload.federation.tasks[workload.task]
         shards = _only(workload.federation.shards[workload.task], workload.client)
         values = self._forward(workload, task.data.x, task.data.y, shards, (task.loss,))[0]
         lengths = torch.from_numpy(shards.sizes).to(self.device)
-        losses = np.empty(len(workload.client))
-        losses[np.argsort(workload.client)] = torch.segment_reduce(values, "mean", lengths=lengths).cpu().numpy()
-        return losses
+        return torch.segment_reduce(values, "mean", lengths=lengths)
 
-    def _evaluate(self, workload: Workload) -> Evaluation:
+    def _evaluate(self, workload: Workload) -> Tensor:
+        """Mean loss and metric of the test examples, on the device."""
         task, shards = (
             workload.federation.tasks[workload.task],
             workload.federation.test_shards[workload.task],
@@ -212,7 +224,7 @@ class Simulation:
             # Matters only where the examples of a batch influence one another: then batches must be fixed.
             shards = Shards(np.arange(rows), np.append(np.arange(0, rows, _COUPLED_TEST_BATCH), rows))
         values = self._forward(workload, task.data.x_test, task.data.y_test, shards, (task.loss, task.metric))
-        return Evaluation(*(float(v.mean()) for v in values))
+        return torch.stack([column.mean() for column in values])
 
     @torch.no_grad()
     def _forward(

@@ -34,9 +34,9 @@ class Sweep:
 
 SWEEPS: dict[str, Sweep] = {
     "fashion-mnist": Sweep("lvr-3tasks", "fashion-a", (0.05, 0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
-    "cifar10": Sweep("lvr-5tasks", "cifar10", (0.02, 0.05, 0.1, 0.2), 150, ["federation.lacks=0.0"]),
+    "cifar10": Sweep("lvr-5tasks", "cifar10", (0.05, 0.1, 0.2, 0.4), 60, ["federation.lacks=0.0"]),
     "emnist": Sweep("lvr-5tasks", "emnist", (0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
-    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (0.5, 1.0, 2.0, 4.0), 60, ["federation.lacks=0.0"]),
+    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (0.5, 1.0, 2.0, 4.0), 40, ["federation.lacks=0.0"]),
     "group mnist": Sweep("group-consistent", "mnist", (0.02, 0.05, 0.1, 0.2), 100),
     "group fashion": Sweep("group-consistent", "fashion", (0.02, 0.05, 0.1, 0.2), 100),
     "group cifar10": Sweep("group-consistent", "cifar10", (0.02, 0.05, 0.1, 0.2), 100),
@@ -44,6 +44,7 @@ SWEEPS: dict[str, Sweep] = {
     "synthetic-a": Sweep("mfa-synthetic", "synthetic-a", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
     "synthetic-b": Sweep("mfa-synthetic", "synthetic-b", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
     "faces": Sweep("mfa-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
+    "faces, one epoch": Sweep("ucb-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
 }
 _QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["federation.lacks=0.0"])}
 
@@ -51,7 +52,7 @@ _QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["feder
 def parts(quick: bool) -> list[Part]:
     """A part per data set."""
     return [
-        Part(f"learning-rates/{name.replace(' ', '-')}", sweep.rounds, SEEDS, partial(_run, name, sweep))
+        Part(f"learning-rates/{name.replace(',', '').replace(' ', '-')}", sweep.rounds, SEEDS, partial(_run, name, sweep))
         for name, sweep in (_QUICK if quick else SWEEPS).items()
     ]
 

@@ -18,6 +18,7 @@ from mmfl.experiments.reproduction import Frames, Part, Trainer, federations
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method, make_method
 from mmfl.partition import Split
+from mmfl.presets import path_of
 from mmfl.randomness import Purpose
 from mmfl.run import Comparison, Run
 
@@ -126,8 +127,7 @@ def people(scale: Scale, seed: int) -> Federation:
             if given
             else faces(_ATTRIBUTES[task.name], CLIENTS, scale.images, scale.side, seed=seed)
         )
-        for task in read("mfa-faces").tasks
-        if task.name in _ATTRIBUTES
+        for task in read(path_of("ucb-faces")).tasks
     ]
     alone = Federation(tasks[:1], CLIENTS, seed=seed)
     split = Split(alone.shards[0], alone.test_shards[0])
