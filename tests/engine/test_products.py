@@ -12,7 +12,7 @@ from mmfl.engine import Simulation, products
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.operators import PRODUCTS
 from mmfl.engine.products import Convolution, Factors, Linear
-from mmfl.engine.recurrence import Recurrence
+from mmfl.engine.recurrence import lstm_layer
 from mmfl.local import SGD, Prox
 
 CLIENTS = 3
@@ -203,17 +203,12 @@ def test_the_recurrence_of_many_clients_equals_torchs_own_lstm(biased, backwards
     stacked = [torch.stack([w.detach() for w in ws]).requires_grad_() for ws in zip(*weights, strict=True)]
     x, h, c = leaf(CLIENTS, 2, 5, 3, seed=1), leaf(CLIENTS, 2, 4, seed=2), leaf(CLIENTS, 2, 4, seed=3)
 
-    def ours(x: Tensor, h: Tensor, c: Tensor, *w: Tensor) -> tuple[Tensor, Tensor]:
-        steps = x.transpose(0, 1).flip(0) if backwards else x.transpose(0, 1)
-        states, cells, _ = Recurrence.apply(F.linear(steps, w[0], w[2] + w[3] if biased else None), w[1], h, c)
-        return (states.flip(0) if backwards else states).transpose(0, 1), cells[-1]
-
-    got = vmap(ours)(x, h, c, *stacked)
+    got = vmap(lambda x, h, c, *w: lstm_layer(x, h, c, w, backwards))(x, h, c, *stacked)
     one_by_one = []
     for n, layer in enumerate(layers):
         first = (torch.stack([h[n]] * (1 + backwards)), torch.stack([c[n]] * (1 + backwards)))
-        states, (_, cell) = layer(x[n], first)
-        one_by_one.append((states[..., 4:] if backwards else states, cell[-1]))
+        states, (last, cell) = layer(x[n], first)
+        one_by_one.append((states[..., 4:] if backwards else states, last[-1], cell[-1]))
     native = [torch.stack(parts) for parts in zip(*one_by_one, strict=True)]
     by_hand = [torch.stack(parts) for parts in zip(*weights, strict=True)]
     for mine, theirs in zip(got, native, strict=True):

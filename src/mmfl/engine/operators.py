@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from mmfl.engine.kernels import usable
 from mmfl.engine.products import Convolution, Factors, GroupNorm, Linear
-from mmfl.engine.recurrence import Recurrence
+from mmfl.engine.recurrence import lstm_layer
 from mmfl.randomness import uniform
 
 
@@ -207,11 +208,9 @@ def _lstm_pass(
     x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], backwards: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer in one direction over x [batch, time, inputs]; states [batch, time, hidden] and the last h, c."""
+    if x.is_cuda or usable(x):
+        return lstm_layer(x, h, c, weights, backwards)
     bias = weights[2] + weights[3] if len(weights) == 4 else None
-    if x.is_cuda:
-        steps = x.transpose(0, 1).flip(0) if backwards else x.transpose(0, 1)
-        states, cells, _ = Recurrence.apply(F.linear(steps, weights[0], bias), weights[1], h, c)  # type: ignore[no-untyped-call]
-        return (states.flip(0) if backwards else states).transpose(0, 1), states[-1], cells[-1]
     gates = F.linear(x, weights[0], bias).unbind(1)
     outputs: list[Tensor] = []
     for step in gates[::-1] if backwards else gates:

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from mmfl.engine import kernels
+
 _KEPT_PATCHES = 2 << 30  # bytes
 
 
@@ -79,7 +81,8 @@ class Factors:
 
 
 class Convolution(torch.autograd.Function):
-    """A convolution whose vmap over clients is one batched matrix product, not a grouped convolution.
+    """A convolution whose vmap over clients is one batched matrix product, not a grouped convolution; where Triton can
+    be used, one that never writes its patches down.
 
     Grouped kernels are slow with many groups of few channels, which is what a cohort of clients makes of them.
     """
@@ -98,7 +101,13 @@ class Convolution(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """The cohort's form, with clients as a leading dimension of input, weight and bias."""
-        return CohortConvolution.apply(*lead(info, in_dims, args[:3]), *args[3:]), 0  # type: ignore[no-untyped-call]
+        input, weight, bias = lead(info, in_dims, args[:3])
+        function: Any = CohortConvolution
+        (ph, pw), (height, width) = args[4], input.shape[-2:]
+        size = input.shape[1] * weight.shape[1] * (height + 2 * ph) * (width + 2 * pw)
+        if kernels.usable(input, weight, bias, size=size):
+            from mmfl.engine.kernels.convolution import CohortConvolution as function  # noqa: N813
+        return function.apply(input, weight, bias, *args[3:]), 0
 
 
 class Linear(torch.autograd.Function):
@@ -132,7 +141,8 @@ def cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: F
 
 
 class GroupNorm(torch.autograd.Function):
-    """Group norm whose vmap over clients is torch's own kernel on everybody's examples, scaled by client afterwards."""
+    """Group norm whose vmap over clients is torch's own kernel on everybody's examples, scaled by client afterwards;
+    or, for images where Triton can be used, one kernel of ours."""
 
     @staticmethod
     def forward(input: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
@@ -147,6 +157,10 @@ class GroupNorm(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """The cohort's form: inputs [C, n, channels, ...], a scale and a shift per client and channel."""
         input, weight, bias = lead(info, in_dims, args[:3])
+        if input.dim() == 5 and kernels.usable(input, weight, bias):
+            from mmfl.engine.kernels.group_norm import CohortGroupNorm
+
+            return CohortGroupNorm.apply(input, weight, bias, *args[3:]), 0  # type: ignore[no-untyped-call]
         normed = F.group_norm(input.flatten(0, 1), args[3], None, None, args[4]).view(input.shape)
         places = (len(input), 1, -1, *(1 for _ in input.shape[3:]))
         if weight is not None and bias is not None:

@@ -1,88 +1,121 @@
-"""The steps of an LSTM layer for many clients at once, and back through them, with few kernels a step."""
+"""An LSTM layer for many clients at once, and back through it, with two kernels a step and nothing copied."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from mmfl.engine import cells as plain
+from mmfl.engine.kernels import usable
 from mmfl.engine.products import lead
+
+_REACH = 1 << 30  # elements of one step that the kernels' 32-bit counts tell apart
+
+
+def lstm_layer(
+    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], backwards: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer in one direction over x [batch, time, inputs]; states [batch, time, hidden] and the last h, c.
+
+    `weights` are those of a direction of `nn.LSTM`, with biases or without; under vmap all clients' are worked on at
+    once.
+    """
+    bias = (weights[2] + weights[3])[None] if len(weights) == 4 else None
+    arguments = x.flatten(0, 1)[None], weights[0][None], bias, weights[1][None], h[None], c[None], backwards
+    states, h, c, *_ = Recurrence.apply(*arguments)  # type: ignore[no-untyped-call]
+    return states.squeeze(0).unflatten(0, x.shape[:2]), h.squeeze(0), c.squeeze(0)
 
 
 class Recurrence(torch.autograd.Function):
-    """States and cells [time, ..., hidden] of a layer whose inputs have been multiplied out beforehand.
+    """States [clients, batch * time, hidden] of a layer, and its last h and c [clients, batch, hidden].
 
-    Takes gates [time, ..., 4 * hidden], the recurrent weight [..., 4 * hidden, hidden] and the first h and c. Its vmap
-    puts clients between time and batch, so that a step is one batched product and one cell over all rows; backwards
-    likewise, and the gradient of the weight is one product over all steps.
+    Takes rows of inputs [clients, batch * time, inputs], the inward weight [clients, 4 * hidden, inputs], a bias
+    [clients, 4 * hidden] or none, the recurrent weight [clients, 4 * hidden, hidden], the first h and c, and whether
+    time runs backwards.
+
+    Rows stay in the order in which they come and are wanted, time within examples; a step is a strided view of them.
+    What precedes a row is then the row before it, except where an example begins: the states lie in a matrix with one
+    row more, so that all that precede others are a view too.
     """
 
     @staticmethod
-    def forward(gates: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """States, cells, and the activated gates that the way back needs."""
-        states, cells, kept = [], [], []
-        for step in gates.contiguous():
-            h, c, active = _cell(step, h @ weight.mT, c)
-            states.append(h)
-            cells.append(c)
-            kept.append(active)
-        return torch.stack(states), torch.stack(cells), torch.stack(kept)
+    def forward(
+        rows: Tensor, inward: Tensor, bias: Tensor | None, recurrent: Tensor, h: Tensor, c: Tensor, backwards: bool
+    ) -> tuple[Tensor, ...]:
+        """States, last h and c; and what the way back needs: padded states, cells [.., time + 1, hidden], gates."""
+        clients, batch, hidden = h.shape
+        steps = rows.shape[1] // batch
+        gates = torch.bmm(rows, inward.mT).view(clients, batch, steps, 4 * hidden)
+        padded = rows.new_empty(clients, batch * steps + 1, hidden)
+        padded[:, -1 if backwards else 0] = 0
+        states = padded[:, :-1] if backwards else padded[:, 1:]
+        cells = rows.new_empty(clients, batch, steps + 1, hidden)
+        cells[:, :, -1 if backwards else 0] = c
+        weight, product = recurrent.mT, rows.new_empty(clients, batch, 4 * hidden)
+        with torch.cuda.device_of(rows):
+            cell = _cells(h).Cell(gates, product, bias, cells, states, backwards)
+            for t, state in _in_order(states.unflatten(1, (batch, steps)), backwards):
+                torch.bmm(h, weight, out=product)
+                cell(t)
+                h = state
+        return states, h, cells[:, :, 0 if backwards else -1], padded, cells, gates
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         """Keeps what the way back needs."""
-        ctx.save_for_backward(*inputs[1:], *output)
-        ctx.mark_non_differentiable(output[2])
+        rows, inward, _, recurrent, h, _, ctx.backwards = inputs
+        ctx.save_for_backward(rows, inward, recurrent, h, *output[3:])
+        ctx.mark_non_differentiable(*output[3:])
         ctx.set_materialize_grads(False)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Back through time."""
-        weight, h, c, states, cells, kept = ctx.saved_tensors
-        by_states, by_cells, _ = grads
-        before = torch.cat([c[None], cells[:-1]])
-        grad_h, grad_c, steps = torch.zeros_like(h), torch.zeros_like(c), []
-        for t in range(len(states) - 1, -1, -1):
-            grad_h = grad_h if by_states is None else grad_h + by_states[t]
-            grad_c = grad_c if by_cells is None else grad_c + by_cells[t]
-            grad, grad_c = _cell_backward(grad_h, grad_c, before[t], cells[t], kept[t])
-            grad_h = grad @ weight
-            steps.append(grad)
-        gates = torch.stack(steps[::-1])
-        rows = [t.movedim(0, -3).flatten(-3, -2) for t in (gates, torch.cat([h[None], states[:-1]]))]
-        return gates, rows[0].mT @ rows[1], grad_h, grad_c
+        """Back through time; the gradients by the gates are written over the gates."""
+        rows, inward, recurrent, h, padded, cells, gates = ctx.saved_tensors
+        by_states, by_h, by_c = (None if grad is None else grad.contiguous() for grad in grads[:3])
+        by_h, by_c = (h.new_zeros(h.shape) if grad is None else grad.clone() for grad in (by_h, by_c))
+        torch.autograd.graph.increment_version(gates)
+        with torch.cuda.device_of(rows):
+            cell = _cells(h).CellBackward(gates, cells, by_states, by_h, by_c, ctx.backwards)
+            for t, step in _in_order(gates, not ctx.backwards):
+                cell(t)
+                torch.bmm(step, recurrent, out=by_h)
+        by_gates, steps = gates.flatten(1, 2), gates.shape[2]
+        by_rows = by_inward = by_bias = by_recurrent = None
+        if ctx.needs_input_grad[0]:
+            by_rows = torch.bmm(by_gates, inward)
+        if ctx.needs_input_grad[1]:
+            by_inward = torch.bmm(by_gates.mT, rows)
+        if ctx.needs_input_grad[2]:
+            by_bias = by_gates.sum(1)
+        if ctx.needs_input_grad[3]:
+            before, first = (padded[:, 1:], steps - 1) if ctx.backwards else (padded[:, :-1], 0)
+            by_recurrent = torch.bmm(by_gates.mT, before)
+            # Where an example begins, its first h is what came before, not the state of the example next to it.
+            by_recurrent.baddbmm_(gates[:, :, first].mT, h - before[:, first::steps])
+        return by_rows, by_inward, by_bias, by_recurrent, by_h, by_c, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Tensor) -> Any:
-        """Clients as the dimension after time."""
-        gates, *rest = lead(info, in_dims, args)
-        return Recurrence.apply(gates.movedim(0, 1), *rest), (1, 1, 1)  # type: ignore[no-untyped-call]
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        """Clients of clients are clients."""
+        tensors = [None if t is None else t.flatten(0, 1) for t in lead(info, in_dims, args[:-1])]
+        outputs = Recurrence.apply(*tensors, args[-1])  # type: ignore[no-untyped-call]
+        return tuple(t.unflatten(0, (info.batch_size, -1)) for t in outputs), (0,) * len(outputs)
 
 
-def _cell(inward: Tensor, recurrent: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The next h and c, and the activated gates; on a GPU the one kernel behind `nn.LSTMCell`."""
-    if inward.is_cuda:
-        rows = [t.flatten(0, -2) for t in (inward, recurrent, c)]
-        h, cell, active = torch.ops.aten._thnn_fused_lstm_cell(*rows)
-        return h.view(c.shape), cell.view(c.shape), active.view(inward.shape)
-    i, f, g, o = (inward + recurrent).chunk(4, -1)
-    i, f, g, o = torch.sigmoid(i), torch.sigmoid(f), torch.tanh(g), torch.sigmoid(o)
-    c = f * c + i * g
-    return o * torch.tanh(c), c, torch.cat([i, f, g, o], -1)
+def _in_order(tensor: Tensor, backwards: bool) -> list[tuple[int, Tensor]]:
+    """Steps of a tensor [clients, batch, time, ...] in their order, with their numbers."""
+    steps = list(enumerate(tensor.unbind(2)))
+    return steps[::-1] if backwards else steps
 
 
-def _cell_backward(grad_h: Tensor, grad_c: Tensor, c: Tensor, cell: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients by the gates before activation, and by the cell before the step."""
-    if grad_h.is_cuda:
-        rows = [t.flatten(0, -2) for t in (grad_h, grad_c, c, cell, active)]
-        gates, before, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(*rows, False)
-        return gates.view(active.shape), before.view(c.shape)
-    i, f, g, o = active.chunk(4, -1)
-    squashed = torch.tanh(cell)
-    grad_c = grad_c + grad_h * o * (1 - squashed**2)
-    by_gates = (
-        grad_c * g * i * (1 - i),
-        grad_c * c * f * (1 - f),
-        grad_c * i * (1 - g**2),
-        grad_h * squashed * o * (1 - o),
-    )
-    return torch.cat(by_gates, -1), grad_c * f
+def _cells(h: Tensor) -> Any:
+    """Where the `Cell` and `CellBackward` are that suit states like these."""
+    if usable(h) and h.numel() < _REACH:
+        from mmfl.engine.kernels import recurrence
+
+        return recurrence
+    return plain

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
+from mmfl.engine.precision import Precision
 from mmfl.experiments.evidence import difference, greater, spread
 from mmfl.experiments.measurements import KEYS, accuracy, by_round, final, mean_costs, step_sizes
 from mmfl.experiments.pages import markdown
@@ -92,7 +93,12 @@ def parts5(quick: bool) -> list[Part]:
     rounds, seeds = (15, 2) if quick else (150, 3)
     groups = _GROUPS if quick else _LONG_GROUPS
     return [
-        Part(f"lvr-5tasks/{name}", rounds, range(seeds), partial(_run, "lvr-5tasks", settings, methods, rounds, seeds))
+        Part(
+            f"lvr-5tasks/{name}",
+            rounds,
+            range(seeds),
+            partial(_run, "lvr-5tasks", settings, methods, rounds, seeds, precision="tf32"),
+        )
         for name, methods in groups.items()
     ]
 
@@ -102,10 +108,18 @@ def _settings(tasks: dict[str, list[str]]) -> list[str]:
 
 
 def _run(
-    preset: str, settings: Sequence[str], methods: Sequence[str], rounds: int, seeds: int, trainer: Trainer
+    preset: str,
+    settings: Sequence[str],
+    methods: Sequence[str],
+    rounds: int,
+    seeds: int,
+    trainer: Trainer,
+    precision: Precision = "float32",
 ) -> Frames:
     federation_of = federations(preset, settings)
-    compared = trainer.compare(federation_of, methods, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST)
+    compared = trainer.compare(
+        federation_of, methods, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST, precision=precision
+    )
     frames = {"accuracy": accuracy(compared), "costs": mean_costs(compared)}
     if any(method in _STEPS for method in methods):
         steps = step_sizes(compared)
