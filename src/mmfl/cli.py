@@ -19,6 +19,7 @@ from mmfl.config import Config
 from mmfl.data import SOURCES
 from mmfl.display import Display, listing, show_summary, show_table, show_texts
 from mmfl.engine import Simulation
+from mmfl.engine.precision import checked
 from mmfl.errors import UserError
 from mmfl.experiment import conduct
 from mmfl.methods import METHODS
@@ -125,6 +126,7 @@ def reproduce(
         Path | None, typer.Option(help="Results folder; by default results/, or results-quick/ with --quick.")
     ] = None,
     device: Device = None,
+    precision: Annotated[str, typer.Option(help="How a GPU multiplies: float32 or tf32.")] = "float32",
 ) -> None:
     """Reproduce tables and figures of the papers. Example: mmfl reproduce mfa-fig1 --quick."""
     from mmfl.experiments import CATALOGUE
@@ -145,7 +147,7 @@ def reproduce(
     results = Results(out or Path("results-quick" if quick else "results"))
     if not redraw:
         parts = experiments.parts_of(made, quick, part)
-        trainer = Trainer(device, Display(console))
+        trainer = Trainer(device, Display(console), checked(precision))
         experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
     found = False
     for each, findings in experiments.render(made, results, quick):

@@ -8,7 +8,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mmfl.config import read
-from mmfl.engine.precision import Precision
 from mmfl.experiments.evidence import spread
 from mmfl.experiments.measurements import accuracy, final
 from mmfl.experiments.reproduction import Findings, Frames, Part, Reproduction, Trainer, federations
@@ -31,14 +30,13 @@ class Sweep:
     rates: Sequence[float]
     rounds: int
     settings: Sequence[str] = ()
-    precision: Precision = "float32"
 
 
 SWEEPS: dict[str, Sweep] = {
     "fashion-mnist": Sweep("lvr-3tasks", "fashion-a", (0.05, 0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
-    "cifar10": Sweep("lvr-5tasks", "cifar10", (0.05, 0.1, 0.2, 0.4), 60, ["federation.lacks=0.0"], "tf32"),
+    "cifar10": Sweep("lvr-5tasks", "cifar10", (0.05, 0.1, 0.2, 0.4), 60, ["federation.lacks=0.0"]),
     "emnist": Sweep("lvr-5tasks", "emnist", (0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
-    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (0.5, 1.0, 2.0, 4.0), 40, ["federation.lacks=0.0"], "tf32"),
+    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (0.5, 1.0, 2.0, 4.0), 40, ["federation.lacks=0.0"]),
     "group mnist": Sweep("group-consistent", "mnist", (0.02, 0.05, 0.1, 0.2), 100),
     "group fashion": Sweep("group-consistent", "fashion", (0.02, 0.05, 0.1, 0.2), 100),
     "group cifar10": Sweep("group-consistent", "cifar10", (0.02, 0.05, 0.1, 0.2), 100),
@@ -64,9 +62,7 @@ def parts(quick: bool) -> list[Part]:
 def _run(name: str, sweep: Sweep, trainer: Trainer) -> Frames:
     """Every rate is a task of its own in one federation, so that all train side by side."""
     of = _side_by_side(federations(sweep.preset, sweep.settings), sweep)
-    compared = trainer.compare(
-        of, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=_LAST, precision=sweep.precision
-    )
+    compared = trainer.compare(of, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=_LAST)
     last = final(accuracy(compared), _LAST).drop(columns="mean").reset_index()
     table = last.melt(["method", "seed"], var_name="rate", value_name="accuracy").drop(columns="method")
     return {"sweep": table.assign(data=name)}

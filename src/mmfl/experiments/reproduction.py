@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from mmfl.api import compare
 from mmfl.config import read
+from mmfl.engine.precision import Precision
 from mmfl.experiment import Listener
 from mmfl.federation import Federation
 from mmfl.methods import Method
@@ -56,6 +57,7 @@ class Trainer:
 
     device: str | None = None
     listener: Listener | None = None
+    precision: Precision = "float32"
 
     def compare(
         self,
@@ -70,7 +72,8 @@ class Trainer:
     ) -> Comparison:
         """Trains methods x seeds in lockstep; `watch` looks at the replicas besides."""
         listener = Several([each for each in (self.listener, watch) if each is not None])
-        return compare(federation, methods, rounds, rate, seeds, device=self.device, listener=listener, **options)
+        how = options | {"device": self.device, "precision": self.precision, "listener": listener}
+        return compare(federation, methods, rounds, rate, seeds, **how)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ class Results:
             quick,
             part.rounds,
             list(part.seeds),
-            device_name(trainer.device),
+            device_name(trainer),
             round(time.monotonic() - begun, 1),
             f"mmfl {mmfl.__version__}, torch {torch.__version__}",
             commit(),
@@ -112,11 +112,12 @@ def _damaged(path: Path, error: Exception) -> UserError:
     return UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.")
 
 
-def device_name(device: str | None) -> str:
-    """The machine's accelerator by name, or how many cores it uses."""
-    chosen = choose_device(device)
+def device_name(trainer: Trainer) -> str:
+    """The machine's accelerator by name, with its precision if that is not float32; or how many cores it uses."""
+    chosen = choose_device(trainer.device)
     if chosen.type == "cuda":
-        return torch.cuda.get_device_name(chosen)
+        name = torch.cuda.get_device_name(chosen)
+        return name if trainer.precision == "float32" else f"{name}, {trainer.precision}"
     return f"CPU, {torch.get_num_threads()} threads"
 
 

@@ -28,10 +28,10 @@ def tiles(rows: int, columns: int, depth: int, how: str, rows_last: bool = False
     """
     fast = how == "tf32"
     return {
-        "ROWS": _power(rows, 64 if rows_last or not fast else 128),
-        "COLUMNS": _power(columns, 64 if fast else 32),
+        "ROWS": _power(rows, 64 if rows_last else 256 if fast else 128),
+        "COLUMNS": _power(columns, 32 if rows_last and not fast else 64),
         "DEPTH": _power(depth, 32 if fast else 16),
-        "num_warps": 2 if rows_last and fast else 4,
+        "num_warps": 2 if rows_last and fast else 8 if rows > 128 and fast else 4,
         "num_stages": 3,
     }
 
@@ -169,7 +169,7 @@ def by_images(grad: Tensor, kernel: Tensor, geometry: _Geometry) -> Tensor:
     clients, count = grad.shape[:2]
     images = grad.new_empty(clients, count, geometry.H, geometry.W, geometry.CHANNELS)
     how = precision()
-    tile = tiles(128, geometry.CHANNELS, geometry.OUT, how)
+    tile = tiles(256, geometry.CHANNELS, geometry.OUT, how)
     pixels = count * triton.cdiv(geometry.H, geometry.SH) * triton.cdiv(geometry.W, geometry.SW)
     blocks = triton.cdiv(pixels, tile["ROWS"])
     step = unit(kernel.stride(0))

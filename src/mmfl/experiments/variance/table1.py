@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
-from mmfl.engine.precision import Precision
 from mmfl.experiments.evidence import difference, greater, spread
 from mmfl.experiments.measurements import KEYS, accuracy, by_round, final, mean_costs, step_sizes
 from mmfl.experiments.pages import markdown
@@ -97,7 +96,7 @@ def parts5(quick: bool) -> list[Part]:
             f"lvr-5tasks/{name}",
             rounds,
             range(seeds),
-            partial(_run, "lvr-5tasks", settings, methods, rounds, seeds, precision="tf32"),
+            partial(_run, "lvr-5tasks", settings, methods, rounds, seeds),
         )
         for name, methods in groups.items()
     ]
@@ -114,12 +113,9 @@ def _run(
     rounds: int,
     seeds: int,
     trainer: Trainer,
-    precision: Precision = "float32",
 ) -> Frames:
     federation_of = federations(preset, settings)
-    compared = trainer.compare(
-        federation_of, methods, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST, precision=precision
-    )
+    compared = trainer.compare(federation_of, methods, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST)
     frames = {"accuracy": accuracy(compared), "costs": mean_costs(compared)}
     if any(method in _STEPS for method in methods):
         steps = step_sizes(compared)
