@@ -36,7 +36,7 @@ SWEEPS: dict[str, Sweep] = {
     "fashion-mnist": Sweep("lvr-3tasks", "fashion-a", (0.05, 0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
     "cifar10": Sweep("lvr-5tasks", "cifar10", (0.05, 0.1, 0.2, 0.4), 60, ["federation.lacks=0.0"]),
     "emnist": Sweep("lvr-5tasks", "emnist", (0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
-    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (0.5, 1.0, 2.0, 4.0), 40, ["federation.lacks=0.0"]),
+    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (1.0, 2.0, 4.0, 8.0), 40, ["federation.lacks=0.0"]),
     "group mnist": Sweep("group-consistent", "mnist", (0.02, 0.05, 0.1, 0.2), 100),
     "group fashion": Sweep("group-consistent", "fashion", (0.02, 0.05, 0.1, 0.2), 100),
     "group cifar10": Sweep("group-consistent", "cifar10", (0.02, 0.05, 0.1, 0.2), 100),
