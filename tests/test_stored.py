@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conftest import refusals, refused
 from mmfl import checkpoint
 from mmfl.stored import Keep, Stored
+from mmfl.world import ALONE
 
 CLIENTS, PARAMETERS = 200, 5
 
@@ -272,6 +273,6 @@ def test_a_checkpoint_gives_back_as_much_room_as_there_was():
     stored = Keep().start(40, torch.zeros(4))
     for first in (0, 10, 18):
         stored.put(np.arange(first, first + 8), torch.ones(8, 4))
-    again = Keep().start(40, torch.zeros(4)).adopt(stored.saved())
+    again = Keep().start(40, torch.zeros(4)).adopt([stored.saved()], ALONE.mine)
     assert again.nbytes == stored.nbytes
     assert (again.starts == stored.starts).all()

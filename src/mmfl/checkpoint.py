@@ -1,43 +1,66 @@
 """Checkpoints: explicit state as safetensors and JSON, never a pickle; a crash leaves the last good one.
 
 `round-000120.safetensors` holds the arrays, `round-000120.json`, written last, everything else and the checksum of the
-arrays: a checkpoint counts once its JSON is there and the checksum agrees.
+arrays: a checkpoint counts once its JSON is there and the checksum agrees. Where several processes share a run, each
+but the first adds a part (`round-000120.part-1.safetensors`, `.json`) with what only it remembers: the vectors of its
+clients, and its part of sums over clients. Any number of processes can go on from it.
 """
 
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
+from safetensors.torch import load_file
 from torch import Tensor
 
 from mmfl.errors import UserError
+from mmfl.world import ALONE, World
 
-_FORMAT = "mmfl checkpoint 1"
+_FORMAT = "mmfl checkpoint 2"
+_CODES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+Arrays = dict[str, Tensor]
+Packed = tuple[Any, Arrays]
 
 
-def pack(state: Any, arrays: dict[str, Tensor], name: str = "state") -> Any:
+def pack(state: Any, arrays: Arrays, name: str = "state", whole: bool = True) -> Any:
     """The state as JSON values, with every array moved to `arrays` under the path of its field.
 
-    A dataclass with a method `saved` is packed as what that returns.
+    A dataclass with a method `saved` is packed as what that returns. Without `whole`, arrays that all processes have
+    alike are left out: what is left is in such dataclasses, or in fields that hold a part of a sum.
     """
     if isinstance(state, Tensor | np.ndarray):
+        if not whole:
+            return None
         kind = "tensor" if isinstance(state, Tensor) else "array"
         tensor = state if isinstance(state, Tensor) else torch.from_numpy(state)
         arrays[name] = tensor.detach().cpu().contiguous()
         return {f"${kind}": name}
     if is_dataclass(state) and not isinstance(state, type):
-        state = state.saved() if hasattr(state, "saved") else state
-        return {f.name: pack(getattr(state, f.name), arrays, f"{name}.{f.name}") for f in fields(state)}
+        save = getattr(state, "saved", None)
+        state, whole = (state, whole) if save is None else (save(), True)
+        return {
+            f.name: pack(getattr(state, f.name), arrays, f"{name}.{f.name}", whole or _is_partial(f))
+            for f in fields(state)
+        }
     if isinstance(state, dict):
-        return {str(key): pack(value, arrays, f"{name}.{key}") for key, value in state.items()}
+        return {str(key): pack(value, arrays, f"{name}.{key}", whole) for key, value in state.items()}
     if isinstance(state, list | tuple):
-        return [pack(value, arrays, f"{name}.{n}") for n, value in enumerate(state)]
+        return [pack(value, arrays, f"{name}.{n}", whole) for n, value in enumerate(state)]
     if isinstance(state, np.generic):
         return state.item()
     if state is None or isinstance(state, bool | int | float | str):
@@ -47,69 +70,107 @@ def pack(state: Any, arrays: dict[str, Tensor], name: str = "state") -> Any:
     )
 
 
-def unpack(packed: Any, like: Any, arrays: dict[str, Tensor]) -> Any:
-    """The state again; `like`, a state of the same kind, gives the dataclasses and the devices.
+def unpack(parts: Sequence[Packed], like: Any, world: World = ALONE) -> Any:
+    """The state again, from what every process packed, the first one's whole; `like`, a state of the same kind, gives
+    the dataclasses and the devices.
 
-    A dataclass with a method `adopt` is what that makes of the restored one.
+    Of a dataclass with a method `adopt` it is what that makes of all the restored ones; a sum over clients is the first
+    process's from now on.
     """
+    packed, arrays = parts[0]
     if isinstance(packed, dict) and set(packed) == {"$tensor"}:
         tensor = arrays[packed["$tensor"]]
-        return tensor.to(like.device) if isinstance(like, Tensor) else tensor
+        return tensor.to(like.device, copy=True) if isinstance(like, Tensor) else tensor
     if isinstance(packed, dict) and set(packed) == {"$array"}:
-        return arrays[packed["$array"]].numpy()
+        return arrays[packed["$array"]].numpy().copy()
     if is_dataclass(like) and not isinstance(like, type):
-        restored = type(like)(**{f.name: unpack(packed[f.name], getattr(like, f.name), arrays) for f in fields(like)})
-        return like.adopt(restored) if hasattr(like, "adopt") else restored
+        if hasattr(like, "adopt"):
+            return like.adopt([_read(part, like) for part in parts], world.mine)
+        values = {f.name: _below(parts, f.name) for f in fields(like)}
+        return type(like)(
+            **{
+                f.name: (_summed if _is_partial(f) else unpack)(values[f.name], getattr(like, f.name), world)
+                for f in fields(like)
+            }
+        )
     if isinstance(packed, dict):
-        return {
-            key: unpack(value, like.get(key) if isinstance(like, dict) else None, arrays)
-            for key, value in packed.items()
-        }
+        named = like if isinstance(like, dict) else {}
+        return {key: unpack(_below(parts, key), named.get(key), world) for key in packed}
     if isinstance(packed, list):
         known = list(like) if isinstance(like, list | tuple) else []
-        items = [unpack(value, known[n] if n < len(known) else None, arrays) for n, value in enumerate(packed)]
+        items = [unpack(_below(parts, n), known[n] if n < len(known) else None, world) for n in range(len(packed))]
         return tuple(items) if isinstance(like, tuple) else items
     return packed
 
 
-def write(folder: Path, round: int, fingerprint: str, state: Any) -> None:
+def _is_partial(field: Any) -> bool:
+    return bool(field.metadata.get("partial"))
+
+
+def _below(parts: Sequence[Packed], key: Any) -> list[Packed]:
+    return [(packed[key], arrays) for packed, arrays in parts]
+
+
+def _summed(parts: Sequence[Packed], like: Tensor, world: World) -> Tensor:
+    total = torch.zeros_like(like)
+    for packed, arrays in parts if world.first else ():
+        total += arrays[packed["$tensor"]].to(total.device)
+    return total
+
+
+def _read(part: Packed, like: Any) -> Any:
+    """A dataclass as one process packed it, its arrays not copied."""
+    packed, arrays = part
+
+    def value(of: Any, known: Any) -> Any:
+        if isinstance(of, dict) and len(of) == 1 and next(iter(of)) in ("$tensor", "$array"):
+            tensor = arrays[next(iter(of.values()))]
+            return tensor if "$tensor" in of else tensor.numpy()
+        if is_dataclass(known) and not isinstance(known, type):
+            return type(known)(**{f.name: value(of[f.name], getattr(known, f.name)) for f in fields(known)})
+        return [value(item, None) for item in of] if isinstance(of, list) else of
+
+    return value(packed, like)
+
+
+def write(folder: Path, round: int, fingerprint: str, state: Any, world: World = ALONE) -> None:
     """Saves the state of a round and drops all older checkpoints but one."""
     folder.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Tensor] = {}
-    packed = pack(state, arrays)
-    blob = save(arrays)
+    arrays: Arrays = {}
+    packed = pack(state, arrays, whole=world.first)
+    path = _head(folder, round) if world.first else _part(_head(folder, round), world.rank)
     head = {
         "format": _FORMAT,
         "fingerprint": fingerprint,
         "round": round,
-        "sha256": hashlib.sha256(blob).hexdigest(),
+        "processes": world.size,
+        "sha256": write_arrays(path.with_suffix(".safetensors"), arrays),
         "state": packed,
     }
-    stem = folder / f"round-{round:06d}"
-    write_atomically(stem.with_suffix(".safetensors"), blob)
-    write_atomically(stem.with_suffix(".json"), json.dumps(head).encode())
-    for old in sorted(folder.glob("round-*.json"))[:-2]:
-        old.unlink(missing_ok=True)
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    if not world.first:
+        write_atomically(path, json.dumps(head).encode())
+    world.wait()
+    if world.first:
+        write_atomically(path, json.dumps(head).encode())
+        for old in _heads(folder)[:-2]:
+            for file in folder.glob(f"{old.stem}.*"):
+                file.unlink(missing_ok=True)
 
 
-def read(folder: Path, fingerprint: str | None, like: Any) -> tuple[int, Any] | None:
+def read(folder: Path, fingerprint: str | None, like: Any, world: World = ALONE) -> tuple[int, Any] | None:
     """The newest good checkpoint as (round, state); None where none was ever written.
 
     A damaged one gives way to the one before it; if all are damaged, or it belongs to another run, that is an error.
     """
-    found = sorted(folder.glob("round-*.json"), reverse=True)
+    found = _heads(folder)[::-1]
     problem = ""
     for path in found:
         try:
-            head = json.loads(path.read_bytes())
-            if not isinstance(head, dict) or head.get("format") != _FORMAT:
-                raise ValueError(f"not a checkpoint of this version ({_FORMAT})")
-            blob = path.with_suffix(".safetensors").read_bytes()
-            if hashlib.sha256(blob).hexdigest() != head["sha256"]:
-                raise ValueError("its checksum does not agree")
-            arrays = load(blob)
-        except (OSError, ValueError, KeyError) as error:
+            head = _load_head(path)
+            parts = [path, *(_part(path, rank) for rank in range(1, head["processes"]))]
+            heads = [head, *(_load_head(part) for part in parts[1:])]
+            arrays = [_load_arrays(part, of["sha256"]) for part, of in zip(parts, heads, strict=True)]
+        except (OSError, ValueError, KeyError, TypeError) as error:
             problem = problem or f"{path.with_suffix('')}: {error}"
             continue
         if fingerprint is not None and head["fingerprint"] != fingerprint:
@@ -117,17 +178,76 @@ def read(folder: Path, fingerprint: str | None, like: Any) -> tuple[int, Any] | 
                 f"checkpoint {path.with_suffix('')} belongs to another run: its tasks, clients, methods or seeds "
                 "differ from this configuration's."
             )
-        return int(head["round"]), unpack(head["state"], like, arrays)
+        packed = [(each["state"], of) for each, of in zip(heads, arrays, strict=True)]
+        return int(head["round"]), unpack(packed, like, world)
     if found:
         raise UserError(f"no checkpoint can be read: {problem}.")
     return None
 
 
+def _head(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:06d}.json"
+
+
+def _part(head: Path, rank: int) -> Path:
+    return head.with_name(f"{head.stem}.part-{rank}.json")
+
+
+def _heads(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("round-*.json") if ".part-" not in path.name)
+
+
+def _load_head(path: Path) -> dict[str, Any]:
+    head = json.loads(path.read_bytes())
+    if not isinstance(head, dict) or head.get("format") != _FORMAT:
+        raise ValueError(f"not a checkpoint of this version ({_FORMAT})")
+    return head
+
+
+def _load_arrays(path: Path, checksum: str) -> Arrays:
+    file = path.with_suffix(".safetensors")
+    with file.open("rb") as content:
+        if hashlib.file_digest(content, "sha256").hexdigest() != checksum:
+            raise ValueError("its checksum does not agree")
+    arrays: Arrays = load_file(file)
+    return arrays
+
+
+def write_arrays(path: Path, arrays: Arrays) -> str:
+    """Writes a safetensors file array by array, and returns its checksum.
+
+    The library's own writer first makes a copy of all arrays, for which there may be no room.
+    """
+    end, header = 0, {}
+    for name, tensor in arrays.items():
+        begin, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _CODES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    digest = hashlib.sha256()
+    with atomically(path) as file:
+        for content in (len(head).to_bytes(8, "little"), head, *map(_bytes, arrays.values())):
+            file.write(content)
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> Any:
+    return tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b""
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes under another name and renames, so that the file is there whole or not at all."""
+    with atomically(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def atomically(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that takes its name once it is whole and on disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     with draft.open("wb") as file:
-        file.write(content)
+        yield file
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)

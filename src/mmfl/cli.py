@@ -1,6 +1,7 @@
 """The command line: run, compare, resume, report, and what there is to choose from."""
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from mmfl.errors import UserError
 from mmfl.experiment import conduct
 from mmfl.methods import METHODS
 from mmfl.run import Comparison, RunDirectory, load
+from mmfl.world import LostProcessError, leave
 
 app = typer.Typer(
     help="Multi-model federated learning: many models trained at once over one shared pool of clients.",
@@ -209,8 +211,11 @@ def start(config: Config, out: Path | None) -> None:
 def carry_on(
     config: Config, path: Path, device: str | None, open_directory: Callable[[], RunDirectory], resume: bool = False
 ) -> None:
-    """Conducts the experiment in its directory, and shows it."""
+    """Conducts the experiment in its directory, and shows it; where several processes do, the first one shows."""
     engine = Simulation(device, config.engine, config.precision)
+    world = engine.world
+    console.quiet = not world.first
+    path = Path(world.said_by_first(str(path)))
     experiment = config.experiment()
     federation = experiment.federation_of(experiment.seeds[0])
     seeds = len(experiment.seeds)
@@ -220,7 +225,8 @@ def carry_on(
             "methods": ", ".join(method.name for method in experiment.methods),
             **federation.describe(),
             "budget": f"{config.rate * federation.capacity.sum():.1f} trainings a round (rate {config.rate:g})",
-            "rounds": f"{config.rounds:,} x {seeds} seed{'s' if seeds > 1 else ''} on {engine.device}",
+            "rounds": f"{config.rounds:,} x {seeds} seed{'s' if seeds > 1 else ''} on {engine.device}"
+            + (f", {world.size} processes" if world.size > 1 else ""),
             "run": str(path),
         },
     )
@@ -230,7 +236,11 @@ def carry_on(
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    finish(comparison, path, time.monotonic() - begun)
+    except LostProcessError as error:
+        raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
+    if world.first:
+        finish(comparison, path, time.monotonic() - begun)
+    leave()
 
 
 def finish(comparison: Comparison, path: Path, seconds: float) -> None:
@@ -264,7 +274,8 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, LostProcessError) or os.environ.get("RANK", "0") == "0":
+            print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(2)
 
 

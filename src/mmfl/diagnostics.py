@@ -71,7 +71,7 @@ def round_cost(
     evaluated: NDArray[np.bool_] | None,
     trained: NDArray[np.bool_] | None,
     lengths: Sequence[int],
-    stored: Any,
+    stored_bytes: int,
     downloads: int = 1,
 ) -> Cost:
     """Counts of a round; `evaluated` and `trained` [clients, tasks] mark the pairs whose loss the method asked for and
@@ -93,7 +93,7 @@ def round_cost(
         forward_passes=passes,
         bytes_up=int(drawn.sum(0) @ bytes_of) + 4 * (passes + norms),
         bytes_down=int((reached.sum(0) + (downloads - 1) * trains.sum(0)) @ bytes_of),
-        stored_bytes=memory_of(stored),
+        stored_bytes=stored_bytes,
     )
 
 

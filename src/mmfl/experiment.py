@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from mmfl import checkpoint
@@ -17,6 +18,7 @@ from mmfl.federation import Federation
 from mmfl.methods import Method
 from mmfl.run import Comparison, Run, RunDirectory
 from mmfl.training import Record, Replica, rounds
+from mmfl.world import World
 
 _QUICK = 1.0  # seconds that any checkpoint may take
 
@@ -111,12 +113,15 @@ def conduct(
 
     With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
     after the round that is under way, with a checkpoint; a second one stops at once.
+
+    Where several processes share the run, the first one opens the directory, writes the metrics and is listened to.
     """
-    listener = listener or Listener()
+    world = engine.world
+    listener = listener if listener and world.first else Listener()
     replicas = start(experiment, engine)
     records: list[Record] = []
     mark = fingerprint(replicas)
-    directory = open_directory() if open_directory else None
+    directory = open_together(open_directory, world) if open_directory else None
     if directory and resume:
         records = restore(directory, mark, replicas, engine)
     first, last = replicas[0].state.round + 1, experiment.rounds
@@ -129,16 +134,33 @@ def conduct(
             )
             for t, fresh in enumerate(happened, first):
                 records += fresh
+                stop = world.any(interrupted.is_set())
                 if directory:
-                    directory.append(fresh)
-                    if pace.due(t) or t == last or interrupted.is_set():
+                    if world.first:
+                        directory.append(fresh)
+                    if world.any(pace.due(t)) or t == last or stop:
                         pace.write(partial(save, directory, mark, replicas, engine))
                 listener.round(fresh)
-                if interrupted.is_set() and t < last:
+                if stop and t < last:
                     raise KeyboardInterrupt
     finally:
         listener.end()
     return comparison(replicas, records)
+
+
+def open_together(open_directory: Callable[[], RunDirectory], world: World) -> RunDirectory:
+    """The run's directory, opened by the first process and told to the others; a mistake ends them all."""
+    directory, mistake = None, ""
+    if world.first:
+        try:
+            directory = open_directory()
+        except UserError as error:
+            mistake = str(error)
+    mistake = world.said_by_first(mistake)
+    if mistake:
+        raise UserError(mistake)
+    path = world.said_by_first(str(directory.path) if directory else "")
+    return directory or RunDirectory(Path(path))
 
 
 def start(experiment: Experiment, engine: Simulation) -> list[Replica]:
@@ -185,19 +207,18 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
 def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Simulation) -> None:
     """Writes a checkpoint of the round just finished."""
     snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
-    checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot)
+    checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
 
 
 def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Simulation) -> list[Record]:
     """Puts replicas and engine back to the last checkpoint; returns the records up to it and forgets later ones."""
-    found = checkpoint.read(directory.checkpoints, mark, Snapshot([replica.state for replica in replicas]))
-    if found is None:
-        return directory.rewind(0)
-    round, snapshot = found
+    like = Snapshot([replica.state for replica in replicas])
+    found = checkpoint.read(directory.checkpoints, mark, like, engine.world)
+    round, snapshot = found or (0, like)
     for replica, state in zip(replicas, snapshot.replicas, strict=True):
         replica.state = state
     engine.choices.made.update(snapshot.choices)
-    return directory.rewind(round)
+    return directory.rewind(round) if engine.world.first else []
 
 
 @contextmanager

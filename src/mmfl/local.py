@@ -132,11 +132,11 @@ class Scaffold(LocalRule):
 
     def observe(self, updates: "Updates", rate: float, view: "RoundView", state: Controls) -> Controls:
         """c_i+ = c_i - c + G / (K lr) with K local steps; c moves by the changes, over all who have the task."""
-        members = state.members | view.able[:, updates.task]
-        steps = torch.from_numpy(updates.steps).to(updates.flat)[:, None]
-        before = state.client.rows(updates.client)
-        after = state.client.put(updates.client, before - state.server + updates.flat / (steps * rate))
-        return Controls(state.client, state.sum + (after - before).double().sum(0), members)
+        members, here = state.members | view.able[:, updates.task], updates.local
+        steps = torch.from_numpy(here.steps).to(here.flat)[:, None]
+        before = state.client.rows(here.client)
+        after = state.client.put(here.client, before - state.server + here.flat / (steps * rate))
+        return Controls(state.client, state.sum + updates.total((after - before).double().sum(0)), members)
 
 
 LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {"sgd": SGD, "prox": Prox, "scaffold": Scaffold}

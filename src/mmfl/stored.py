@@ -6,7 +6,7 @@ they live, beside the weights, in host memory or in a file, and in which precisi
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -153,13 +153,17 @@ class Stored:
         used = np.maximum(self.count - self.starts[:-1], 0).tolist()
         return replace(self, blocks=[block[:rows] for block, rows in zip(self.blocks, used, strict=True)])
 
-    def adopt(self, restored: "Stored") -> "Stored":
-        """The vectors of a checkpoint, moved to where this one keeps its own, in blocks of the same sizes."""
-        moved = self.keep.start(len(restored.slot), self.none)
-        moved.blocks = [self.keep.block(rows, self.none) for rows in np.diff(restored.starts).tolist()]
-        moved.starts = restored.starts.copy()
-        for client, rows in restored.batches():
-            moved.put(client, rows)
+    def adopt(self, restored: Sequence["Stored"], mine: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> "Stored":
+        """The vectors of a checkpoint, as one or several processes kept them, of those clients that are `mine`; moved
+        to where this one keeps its own, in blocks of the same sizes if they are one process's as before."""
+        moved = self.keep.start(len(self.slot), self.none)
+        if len(restored) == 1 and mine(np.arange(len(self.slot))).all():
+            moved.starts = restored[0].starts.copy()
+            moved.blocks = [self.keep.block(rows, self.none) for rows in np.diff(moved.starts).tolist()]
+        for each in restored:
+            for client, rows in each.batches():
+                wanted = mine(client)
+                moved.put(client[wanted], rows[torch.from_numpy(wanted)])
         return moved
 
     def _make_room(self, needed: int) -> None:

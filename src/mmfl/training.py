@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.allocation import Allocation
-from mmfl.diagnostics import Tally, loss_variance, round_cost, step_size, update_variance
+from mmfl.diagnostics import Tally, loss_variance, memory_of, round_cost, step_size, update_variance
 from mmfl.engine import Engine, Evaluation, Trained, Training, Workload
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.objectives import lower_is_better
 from mmfl.updates import Updates
+from mmfl.world import World
 
 Record = dict[str, Any]
 
@@ -30,6 +31,11 @@ class State:
     aggregation: list[Any]
     local: list[Any]
     tally: Tally
+
+    @property
+    def memories(self) -> list[Any]:
+        """What the method remembers of clients."""
+        return [self.aggregation, self.local]
 
 
 @dataclass(eq=False)
@@ -169,19 +175,19 @@ def rounds(
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = evaluate(engine, replicas, t) if due else [{} for _ in replicas]
         seconds = (time.perf_counter() - begun) / len(replicas)
-        yield [record(each, tests, seconds) for each, tests in zip(current, tested, strict=True)]
+        stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))
+        yield [
+            record(each, tests, seconds, int(held)) for each, tests, held in zip(current, tested, stored, strict=True)
+        ]
 
 
 def measure(engine: Engine, current: Sequence[Round], diagnose: bool) -> None:
     """Adds the losses that were asked for (or all, for diagnosis) to the views; one pass per task."""
     masks = [(each, each.view.able if diagnose else each.asked.get("losses")) for each in current]
-    parts = [
-        (each, s, np.flatnonzero(mask[:, s]))
-        for each, mask in masks
-        if mask is not None
-        for s in range(mask.shape[1])
-        if mask[:, s].any()
+    pairs = [
+        (each, s, mine(engine, mask[:, s])) for each, mask in masks if mask is not None for s in range(mask.shape[1])
     ]
+    parts = [(each, s, client) for each, s, client in pairs if len(client)]
     workloads = [
         Workload(each.replica.federation, s, each.replica.state.weights[s], client) for each, s, client in parts
     ]
@@ -190,20 +196,48 @@ def measure(engine: Engine, current: Sequence[Round], diagnose: bool) -> None:
             each.view = each.view.with_signals(losses=np.zeros(mask.shape))
     for (each, s, client), losses in zip(parts, engine.losses(workloads), strict=True):
         each.view.losses[client, s] = losses
+    for each, mask in masks:
+        if mask is not None:
+            each.view = each.view.with_signals(losses=engine.world.sums(each.view.losses))
 
 
 def train(engine: Engine, current: Sequence[Round], pairs: Sequence[NDArray[np.bool_] | None]) -> None:
     """Local training of the given pairs [clients, tasks] (None: nothing to train), in one request."""
-    trainings = [
-        each.training(s, np.flatnonzero(mask[:, s]))
+    wanted = [
+        (each, s, mask[:, s])
         for each, mask in zip(current, pairs, strict=True)
         if mask is not None
         for s in range(mask.shape[1])
     ]
-    answers = iter(engine.train(trainings) if trainings else ())
+    trainings = [each.training(s, mine(engine, pairs)) for each, s, pairs in wanted]
+    trained = engine.train(trainings) if trainings else []
+    answers = iter(exchanged(engine.world, [np.flatnonzero(pairs) for _, _, pairs in wanted], trained))
     for each, mask in zip(current, pairs, strict=True):
         if mask is not None:
             each.trained = [next(answers) for _ in range(mask.shape[1])]
+
+
+def mine(engine: Engine, clients: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The numbers of the marked clients, of those that this process works for."""
+    marked = np.flatnonzero(clients)
+    return marked[engine.world.mine(marked)]
+
+
+def exchanged(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:
+    """What all processes have trained: of these clients, in this order, everyone knows losses and steps. The updates
+    stay where they are."""
+    if world.size == 1 or not clients:
+        return trained
+    bounds = np.cumsum([len(each) for each in clients])
+    columns = np.zeros((2, bounds[-1]))
+    here = [np.searchsorted(each, own.client) for each, own in zip(clients, trained, strict=True)]
+    for rows, own, mine in zip(np.split(columns, bounds[:-1], axis=1), trained, here, strict=True):
+        rows[0, mine], rows[1, mine] = own.loss, own.steps
+    known = np.split(world.sums(columns), bounds[:-1], axis=1)
+    return [
+        Trained(each, own.flat, loss, steps.astype(np.int64), mine, world)
+        for each, own, (loss, steps), mine in zip(clients, trained, known, here, strict=True)
+    ]
 
 
 def evaluate(engine: Engine, replicas: Sequence[Replica], round: int) -> list[dict[int, Evaluation]]:
@@ -217,7 +251,7 @@ def evaluate(engine: Engine, replicas: Sequence[Replica], round: int) -> list[di
     return results
 
 
-def record(each: Round, tested: dict[int, Evaluation], seconds: float) -> Record:
+def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_bytes: int) -> Record:
     """What happened in a round, as plain numbers."""
     replica, view, allocation = each.replica, each.view, each.allocation
     federation, state = replica.federation, replica.state
@@ -245,7 +279,7 @@ def record(each: Round, tested: dict[int, Evaluation], seconds: float) -> Record
         each.asked.get("losses"),
         each.early,
         [len(w) for w in state.weights],
-        [state.aggregation, state.local],
+        stored_bytes,
         replica.method.local.downloads,
     )
     return {

@@ -1,11 +1,13 @@
 """Aggregations that remember: a client's last update h stands in for it while it is not drawn.
 
 All are w - [ sum_i d beta_i h_i + sum_drawn d / (B p) (G - beta_i h_i) ], which is unbiased for every beta fixed before
-the draw, and differ in beta. None of them passes over all stored updates in a round: running sums do.
+the draw, and differ in beta. Only StaleVR, for which everyone trains, passes over all stored updates in a round;
+running sums do for the others. Where several processes share a run, each remembers its own clients' updates and their
+part of the sums, and all that is added up is the step.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from mmfl.errors import UserError
 from mmfl.federation import RoundView
 from mmfl.stored import Keep, Stored
 from mmfl.updates import Updates
+from mmfl.world import PARTIAL
 
 KeepSetting = Keep | Mapping[str, Any] | None
 _BATCH = 64  # stored updates to read at once
@@ -35,38 +38,46 @@ def _distances(updates: Tensor, beta: NDArray[np.float64], before: Tensor) -> ND
     return norms
 
 
+def _batches(rows: int) -> Iterator[slice]:
+    """Some rows after others, so that never all stored updates are there twice."""
+    return (slice(begin, begin + _BATCH) for begin in range(0, rows, _BATCH))
+
+
 @dataclass
 class Memory:
     """The last updates h of one task's clients, and the running sum of n h over those that are there.
 
     `weight` is the n with which each client is in `sum`: 0 while it is absent, so that the shares d are always those
-    of who is there. Sums are kept in double precision, because they are never taken afresh.
+    of who is there; nan before its first update. Sums are kept in double precision, because they are never taken
+    afresh.
     """
 
     stored: Stored
     weight: NDArray[np.float64]
-    sum: Tensor
+    sum: Tensor = field(metadata=PARTIAL)
 
     @classmethod
     def start(cls, keep: Keep, clients: int, weights: Tensor) -> "Memory":
         """Nothing remembered."""
-        return cls(keep.start(clients, weights), np.zeros(clients), torch.zeros_like(weights, dtype=torch.float64))
+        none = torch.zeros_like(weights, dtype=torch.float64)
+        return cls(keep.start(clients, weights), np.full(clients, np.nan), none)
 
     def settle(self, sizes: NDArray[np.int64]) -> None:
         """Lets those that left or came back count for the examples they have now."""
-        change = np.where(self.stored.slot >= 0, sizes - self.weight, 0.0)
+        change = np.nan_to_num(sizes - self.weight)
         moved = np.flatnonzero(change)
-        for begin in range(0, len(moved), _BATCH):
-            client = moved[begin : begin + _BATCH]
-            self.sum += _combine(change[client], self.stored.rows(client).double())
+        mine = moved[self.stored.has(moved)]
+        for rows in _batches(len(mine)):
+            self.sum += _combine(change[mine[rows]], self.stored.rows(mine[rows]).double())
         self.weight[moved] += change[moved]
 
-    def replace(self, client: NDArray[np.int64], before: Tensor, flat: Tensor, sizes: NDArray[np.int64]) -> None:
-        """Puts new updates in the place of those of before the round."""
-        after = self.stored.put(client, flat)
-        self.sum += _combine(sizes[client].astype(np.float64), after.double())
-        self.sum -= _combine(self.weight[client], before.double())
-        self.weight[client] = sizes[client]
+    def replace(self, updates: Updates, before: Tensor, sizes: NDArray[np.int64]) -> None:
+        """Puts new updates in the place of those of before the round, `before`, of the clients here."""
+        here = updates.local
+        after = self.stored.put(here.client, here.flat)
+        self.sum += _combine(sizes[here.client].astype(np.float64), after.double())
+        self.sum -= _combine(np.nan_to_num(self.weight[here.client]), before.double())
+        self.weight[updates.client] = sizes[updates.client]
 
 
 class LastUpdates(AggregationRule):
@@ -85,10 +96,10 @@ class LastUpdates(AggregationRule):
         if not sizes.any():
             return weights, state
         state.settle(sizes)
-        return weights - self.step(updates, view, state).to(weights), state
+        return weights - updates.total(self.step(updates, view, state)).to(weights), state
 
     def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
-        """What to take off the weights; puts the updates into the memory."""
+        """What to take off the weights, as far as the clients here make it; puts the updates into the memory."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
 
@@ -103,16 +114,17 @@ class FedStale(LastUpdates):
 
     def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
         """beta sum d h + sum H (G - beta h), with the h of before the round."""
-        sizes = view.sizes[:, updates.task]
-        before, scale = state.stored.rows(updates.client), inverse_probability(updates, view)
+        sizes, here = view.sizes[:, updates.task], updates.local
+        before, scale = state.stored.rows(here.client), inverse_probability(here, view)
         stale = (self.beta / int(sizes.sum())) * state.sum
-        step = stale.to(before) + updates.combine(scale) - self.beta * _combine(scale, before)
-        state.replace(updates.client, before, updates.flat, sizes)
+        step = stale.to(before) + here.combine(scale) - self.beta * _combine(scale, before)
+        state.replace(updates, before, sizes)
         return step
 
     def residuals(self, updates: Updates, view: RoundView, state: Memory) -> NDArray[np.float64]:
         """||G - beta h||."""
-        return _distances(updates.flat, np.full(len(updates), self.beta), state.stored.rows(updates.client))
+        here = updates.local
+        return updates.whole(_distances(here.flat, np.full(len(here), self.beta), state.stored.rows(here.client)))
 
 
 class FedVARP(FedStale):
@@ -128,7 +140,7 @@ class MIFA(LastUpdates):
     def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
         """Remember first, then sum d h."""
         sizes = view.sizes[:, updates.task]
-        state.replace(updates.client, state.stored.rows(updates.client), updates.flat, sizes)
+        state.replace(updates, state.stored.rows(updates.local.client), sizes)
         return state.sum / int(sizes.sum())
 
 
@@ -157,20 +169,26 @@ class StaleVR(AggregationRule):
 
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Betas) -> tuple[Tensor, Betas]:
         """sum d beta h + sum H (G - beta h)."""
-        before, scale = state.stored.rows(updates.client), inverse_probability(updates, view)
-        beta = best_beta(updates.flat, before)
-        share = view.share[updates.client, updates.task]
-        step = updates.combine(scale) + _combine((share - scale) * beta, before)
+        here = updates.local
+        share, scale = view.share[here.client, here.task], inverse_probability(here, view)
+        step, beta = here.combine(scale), np.zeros(len(here))
+        for rows in _batches(len(here)):
+            before = state.stored.rows(here.client[rows])
+            beta[rows] = best_beta(here.flat[rows], before)
+            step += _combine((share - scale)[rows] * beta[rows], before)
         known = np.full(len(state.beta), np.nan)
-        known[updates.client] = np.where(state.stored.has(updates.client), beta, np.nan)
-        drawn = updates.drawn()
+        known[updates.client] = updates.whole(np.where(state.stored.has(here.client), beta, np.nan))
+        drawn = here.drawn()
         state.stored.put(drawn.client, drawn.flat)
-        return weights - step, Betas(state.stored, known)
+        return weights - updates.total(step), Betas(state.stored, known)
 
     def residuals(self, updates: Updates, view: RoundView, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
-        before = state.stored.rows(updates.client)
-        return _distances(updates.flat, best_beta(updates.flat, before), before)
+        here, sizes = updates.local, []
+        for rows in _batches(len(here)):
+            before = state.stored.rows(here.client[rows])
+            sizes.append(_distances(here.flat[rows], best_beta(here.flat[rows], before), before))
+        return updates.whole(np.concatenate([np.zeros(0), *sizes]))
 
     def report(self, view: RoundView, task: int, state: Betas) -> Mapping[str, float]:
         """How much the clients' last updates are worth."""
@@ -190,8 +208,8 @@ class Estimates:
     weight: NDArray[np.float64]
     last: NDArray[np.int64]
     slope: NDArray[np.float64]
-    constant: Tensor
-    linear: Tensor
+    constant: Tensor = field(metadata=PARTIAL)
+    linear: Tensor = field(metadata=PARTIAL)
 
     @property
     def ends(self) -> NDArray[np.float64]:
@@ -208,22 +226,22 @@ class Estimates:
         """Takes out those that have reached 0 or left, puts in those that came back."""
         wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
         moved = np.flatnonzero(wanted != self.weight)
-        for begin in range(0, len(moved), _BATCH):
-            client = moved[begin : begin + _BATCH]
+        mine = moved[self.stored.has(moved)]
+        for rows in _batches(len(mine)):
+            client = mine[rows]
             self._add(client, (wanted - self.weight)[client], self.stored.rows(client))
         self.weight[moved] = wanted[moved]
 
-    def replace(
-        self, client: NDArray[np.int64], before: Tensor, flat: Tensor, round: int, sizes: NDArray[np.int64]
-    ) -> None:
+    def replace(self, updates: Updates, before: Tensor, round: int, sizes: NDArray[np.int64]) -> None:
         """Active clients start anew, with a slope that would have led to the beta that was best this round."""
-        self._add(client, -self.weight[client], before)
+        here, client = updates.local, updates.client
+        self._add(here.client, -self.weight[here.client], before)
         idle = np.maximum(round - self.last[client], 1)
-        best = np.clip(best_beta(flat, before), 0, 1)
+        best = np.clip(updates.whole(best_beta(here.flat, before)), 0, 1)
         self.slope[client] = np.where(self.last[client] > 0, (1 - best) / idle, 0.0)
         self.last[client] = round
         self.weight[client] = sizes[client]
-        self._add(client, self.weight[client], self.stored.put(client, flat))
+        self._add(here.client, self.weight[here.client], self.stored.put(here.client, here.flat))
 
     def _add(self, client: NDArray[np.int64], weight: NDArray[np.float64], rows: Tensor) -> None:
         """Adds weight * h * beta(t), as a function of t, to the line."""
@@ -259,17 +277,19 @@ class StaleVRE(AggregationRule):
         if not sizes.any():
             return weights, state
         state.settle(view.round, sizes)
-        before, scale = state.stored.rows(updates.client), inverse_probability(updates, view)
+        here = updates.local
+        before, scale = state.stored.rows(here.client), inverse_probability(here, view)
         stale = (state.constant + view.round * state.linear) / sizes.sum()
-        beta = state.beta(view.round)[updates.client]
-        step = stale.to(weights) + updates.combine(scale) - _combine(scale * beta, before)
-        state.replace(updates.client, before, updates.flat, view.round, sizes)
-        return weights - step, state
+        beta = state.beta(view.round)[here.client]
+        step = stale.to(weights) + here.combine(scale) - _combine(scale * beta, before)
+        state.replace(updates, before, view.round, sizes)
+        return weights - updates.total(step), state
 
     def residuals(self, updates: Updates, view: RoundView, state: Estimates) -> NDArray[np.float64]:
         """||G - beta h|| with the estimated beta."""
-        beta = state.beta(view.round)[updates.client]
-        return _distances(updates.flat, beta, state.stored.rows(updates.client))
+        here = updates.local
+        beta = state.beta(view.round)[here.client]
+        return updates.whole(_distances(here.flat, beta, state.stored.rows(here.client)))
 
     def report(self, view: RoundView, task: int, state: Estimates) -> Mapping[str, float]:
         """The estimates for the next round, over all clients seen."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmfl.federation import Federation
 from mmfl.local import LocalRule
+from mmfl.world import ALONE, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +40,16 @@ class Training(Workload):
 class Trained:
     """Local updates [rows, parameters] (start minus end), the mean loss seen on the way and the steps taken, [rows].
 
-    Row n belongs to `client[n]`: an engine may return the clients in another order than they were given.
+    Row n belongs to `client[n]`: an engine may return the clients in another order than they were given. Where several
+    processes share a run, `client`, `loss` and `steps` are those of all of them, and `flat` has the rows `here` alone.
     """
 
     client: NDArray[np.int64]
     flat: Tensor
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
+    here: NDArray[np.int64] | None = None
+    world: World = ALONE
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,12 @@ class Evaluation:
 
 
 class Engine(Protocol):
-    """Runs the clients' work. Requests of several tasks and replicas come together, to be run together."""
+    """Runs the clients' work. Requests of several tasks and replicas come together, to be run together.
+
+    In a `world` of several processes each is asked to train and measure its own clients.
+    """
+
+    world: World
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """The initial weights of a task, flat, where the engine wants them."""
@@ -72,5 +81,8 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
-        """Loss and metric on the task's test examples (of the clients, where test sets are theirs)."""
+        """Loss and metric on the task's test examples (of the clients, where test sets are theirs).
+
+        All processes are asked for the same, and all get to know it.
+        """
         ...

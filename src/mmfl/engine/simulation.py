@@ -30,6 +30,7 @@ from mmfl.local import LocalRule
 from mmfl.objectives import Objective, per_example
 from mmfl.partition import Shards
 from mmfl.task import Task
+from mmfl.world import World, join
 
 Mode = Literal["auto", "vectorised", "sequential"]
 _COUPLED_TEST_BATCH = 256
@@ -40,7 +41,8 @@ class Simulation:
     """Trains all clients of all tasks and replicas here: merged into cohorts, or one by one.
 
     `mode` "auto" vectorises, except for modules that cannot be and, on a CPU, for those that measure slower that way.
-    `precision` "tf32" lets a GPU multiply with fewer bits, which is faster.
+    `precision` "tf32" lets a GPU multiply with fewer bits, which is faster. Under `torchrun` it joins the `world` of
+    the processes that were started with it.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class Simulation:
         device: str | torch.device | None = None,
         mode: Mode = "auto",
         precision: Precision = "float32",
+        world: World | None = None,
     ):
         if mode not in ("auto", "vectorised", "sequential"):
             raise UserError(f"unknown engine '{mode}': {nearest(mode, ['auto', 'vectorised', 'sequential'])}")
         self.device = choose_device(device)
         self.mode = mode
+        self.world = join(self.device) if world is None else world
         self.precision = checked(precision)
         self.choices = Choices()
         self.chunks = Chunks(self.device)
@@ -98,11 +102,13 @@ class Simulation:
         return answers
 
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
-        """One forward pass over the test examples."""
+        """One forward pass over the test examples; where there are several processes, each takes some of them."""
         if not workloads:
             return []
-        means = torch.stack([self._evaluate(workload) for workload in workloads])
-        return [Evaluation(loss, metric) for loss, metric in means.tolist()]
+        means = torch.zeros(len(workloads), 2, dtype=torch.float64, device=self.device)
+        for n in range(self.world.rank, len(workloads), self.world.size):
+            means[n] = self._evaluate(workloads[n])
+        return [Evaluation(loss, metric) for loss, metric in self.world.sum(means).tolist()]
 
     def architecture(self, task: Task) -> Architecture:
         """The architecture of a task, shared with every task of equal structure."""
@@ -287,8 +293,11 @@ def _only(shards: Shards, clients: NDArray[np.int64]) -> Shards:
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:
-    """The named device, or a GPU where there is one and `MMFL_DEVICE` does not say otherwise."""
+    """The named device, or a GPU where there is one and `MMFL_DEVICE` does not say otherwise; of several processes on a
+    machine, each takes a GPU of its own."""
     name = device or os.environ.get("MMFL_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    if str(name) == "cuda" and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{os.environ['LOCAL_RANK']}"
     try:
         chosen = torch.device(name)
     except RuntimeError:

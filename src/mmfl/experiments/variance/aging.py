@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from mmfl.aggregation import StaleVRE
 from mmfl.aggregation.stale import Betas
+from mmfl.engine import Trained
 from mmfl.experiments.evidence import alike, fact, greater, spread
 from mmfl.experiments.reproduction import Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, grid, legend
 from mmfl.run import Run
 from mmfl.training import Replica
+from mmfl.updates import Updates
 
 CONSTANTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Betas that FedStale gives to everyone: 0 is `unbiased`, 1 is FedVARP."""
@@ -43,8 +45,9 @@ class History:
         for t, (best, active) in enumerate(zip(np.nan_to_num(self.best), self.active, strict=True), 1):
             estimates.append(np.where(memory.last > 0, memory.beta(t), np.nan))
             client = np.flatnonzero(active)
-            update = torch.from_numpy(best[client, None]).float()
-            memory.replace(client, torch.ones_like(update), update, t, sizes)
+            flat = torch.from_numpy(best[client, None]).float()
+            updates = Updates.undrawn(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
+            memory.replace(updates, torch.ones_like(flat), t, sizes)
         return np.array(estimates)
 
     @property

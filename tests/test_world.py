@@ -1,0 +1,163 @@
+"""Runs that several processes share: the same run as in one process, for every method, checkpoints included."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import mmfl
+from mmfl.engine import Trained
+from mmfl.methods import METHODS
+from mmfl.updates import Updates
+from mmfl.world import ALONE, World, join
+from worlds import everything
+
+HERE = Path(__file__).parent
+
+
+def torchrun(processes: int, *command: str, **env: str) -> subprocess.CompletedProcess:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    path = os.pathsep.join([str(Path(mmfl.__file__).parents[1]), str(HERE)])
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, env=variables, timeout=300)
+
+
+def weights_of(comparison: mmfl.Comparison) -> dict[str, list[torch.Tensor]]:
+    return {run.method: list(run.weights) for run in comparison}
+
+
+def together(processes: int, directory: Path, how: str = "start") -> dict[str, list[torch.Tensor]]:
+    done = torchrun(processes, str(HERE / "worlds.py"), str(directory), how)
+    assert done.returncode == 0, done.stderr[-2000:]
+    stored = load_file(directory / "weights.safetensors")
+    return {method: [stored[f"{method}/{s}"] for s in (0, 1)] for method in METHODS}
+
+
+def alike(found: dict[str, list[torch.Tensor]], wanted: dict[str, list[torch.Tensor]]) -> None:
+    assert list(found) == list(wanted)
+    for method, tasks in wanted.items():
+        for mine, theirs in zip(found[method], tasks, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, of=method: f"{of}: {text}")
+
+
+def records(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def from_the_middle(directory: Path, to: Path) -> Path:
+    """A copy of a run as it was after its third round."""
+    shutil.copytree(directory, to)
+    for file in (to / "checkpoint").glob("round-000006*"):
+        file.unlink()
+    assert list((to / "checkpoint").glob("round-000003.json"))
+    return to
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    place = tmp_path_factory.mktemp("alone") / "run"
+    return weights_of(everything(place)), place
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    place = tmp_path_factory.mktemp("two") / "run"
+    return together(2, place), place
+
+
+def test_two_processes_train_what_one_does(alone, two):
+    alike(two[0], alone[0])
+    for mine, theirs in zip(records(two[1]), records(alone[1]), strict=True):
+        assert mine["drawn"] == theirs["drawn"]
+        for name, task in theirs["tasks"].items():
+            for quantity, value in task.items():
+                found = mine["tasks"][name][quantity]
+                assert found is value is None or found == pytest.approx(value, rel=1e-3, abs=1e-4), quantity
+
+
+def test_three_processes_go_on_where_two_stopped(alone, two, tmp_path):
+    alike(together(3, from_the_middle(two[1], tmp_path / "run"), "resume"), alone[0])
+
+
+def test_one_process_goes_on_where_two_stopped(alone, two, tmp_path):
+    alike(weights_of(everything(from_the_middle(two[1], tmp_path / "run"), resume=True)), alone[0])
+
+
+def test_each_process_keeps_the_updates_of_its_own_clients_alone(two):
+    shards = [json.loads(path.read_text()) for path in sorted((two[1] / "checkpoint").glob("round-000006*.json"))]
+    assert [shard["processes"] for shard in shards] == [2, 2]
+    assert len(json.dumps(shards[1])) < len(json.dumps(shards[0])), "what all have alike is written once"
+
+
+def test_a_lost_process_ends_the_run_with_a_word_and_it_goes_on(tmp_path):
+    config = tmp_path / "experiment.toml"
+    config.write_text(
+        f"""
+rounds = 6
+rate = 0.5
+checkpoint_every = 1
+python_path = "{HERE}"
+[[methods]]
+name = "fatal"
+allocation = "random-split"
+aggregation = "worlds.Fatal"
+[federation]
+clients = 10
+[[tasks]]
+name = "digits"
+data = "digits"
+model = "logistic"
+"""
+    )
+    run, mark = tmp_path / "run", str(tmp_path / "mark")
+    done = torchrun(2, "-m", "mmfl", "run", str(config), "--out", str(run), FATAL_MARK=mark)
+    assert done.returncode != 0
+    assert "lost" in done.stderr
+    assert f"mmfl resume {run}" in done.stderr
+    assert [record["round"] for record in records(run)] == [1, 2, 3]
+    again = torchrun(2, "-m", "mmfl", "resume", str(run), FATAL_MARK=mark)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert [record["round"] for record in records(run)] == [1, 2, 3, 4, 5, 6]
+    assert again.stdout.count("cost of a round") == 1, "only the first process speaks"
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert join(torch.device("cpu")) is ALONE
+    assert ALONE.first
+    assert ALONE.said_by_first("a word") == "a word"
+
+
+class Half(World):
+    """One of two processes; what the other one would add to a sum is given."""
+
+    rank, size = 1, 2
+
+    def __init__(self, other: np.ndarray):
+        self.other = other
+
+    def sums(self, array):
+        return array + self.other
+
+
+def test_rows_of_several_processes_stay_in_their_places():
+    client, flat = np.array([2, 3, 5, 7]), torch.tensor([[3.0], [np.nan], [4.0]])
+    trained = Trained(client, flat, np.array([0.2, 0.3, 0.5, 0.7]), np.ones(4, dtype=np.int64), np.array([1, 2, 3]))
+    updates = Updates(0, client, np.array([1, 1, 1, 0]), np.ones(4), flat, trained.loss, trained.steps, trained.here)
+    updates = Updates(**{**vars(updates), "world": Half(np.array([1.0, 0, 0, 0]))})
+    valid = updates.valid()
+    assert valid.client.tolist() == [2, 3, 7]
+    assert valid.here.tolist() == [1, 2]
+    assert valid.local.client.tolist() == [3, 7]
+    drawn = valid.drawn()
+    assert drawn.client.tolist() == [2, 3]
+    assert drawn.flat.tolist() == [[3.0]]
+    assert drawn.local.client.tolist() == [3]
