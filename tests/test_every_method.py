@@ -429,3 +429,21 @@ def test_any_allocation_goes_with_any_aggregation_and_any_local_rule():
         assert run.costs["trainings"].sum() > 0
     assert len({ALLOCATIONS[read_spec("", a)[0]] for a in ALLOCATED}) == len(ALLOCATIONS)
     assert len({AGGREGATIONS[read_spec("", a)[0]] for a in AGGREGATED}) == len(AGGREGATIONS)
+
+
+def test_little_room_for_updates_changes_no_method(monkeypatch):
+    """Tasks then train one after the other, each gone into its weights before the next."""
+    engine = Simulation("cpu", "vectorised")
+    engine.room = 1
+    asked = []
+    monkeypatch.setattr(
+        engine, "train", lambda trainings: asked.append(len(trainings)) or Simulation.train(engine, trainings)
+    )
+    replicas = start(engine)
+    for _ in rounds(replicas, engine, 3):
+        pass
+    assert min(asked) == 1
+    for replica in replicas:
+        wanted = histories()[replica.method.name, replica.seed].weights[3]
+        for mine, theirs in zip(replica.state.weights, wanted, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)

@@ -19,6 +19,8 @@ from mmfl.updates import Updates
 from mmfl.world import World
 
 Record = dict[str, Any]
+Wanted = tuple["Round", int, NDArray[np.bool_]]
+"""A replica's round, a task, and marks on the clients that are to train it."""
 
 
 @dataclass
@@ -68,41 +70,59 @@ class Replica:
         return self.federation.view(round, rate=self.rate, seed=self.seed)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a task's updates once they have gone into the weights: those drawn, how many of them were
+    rejected, and the variance of the sampled update where every update is known."""
+
+    drawn: Updates
+    rejected: int
+    variance: float | None
+
+
 @dataclass(eq=False)
 class Round:
-    """A round of one replica under way, with what is known of it so far."""
+    """A round of one replica under way, with what is known of it so far.
+
+    `trained` holds the updates of tasks that have not gone into their weights yet.
+    """
 
     replica: Replica
     view: RoundView
     asked: Mapping[str, NDArray[np.bool_]]
-    trained: list[Trained] = field(default_factory=list)
     allocation: Allocation = field(init=False)
-    returned: list[Updates] = field(init=False)
-    received: list[Updates] = field(init=False)
+    trained: dict[int, Trained] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, replica: Replica, round: int) -> "Round":
         """Who is there, and what must be measured before the decision: signals, by name, of pairs [clients, tasks]."""
         view = replica.view(round)
-        asked = dict(replica.method.allocation.asks(view, replica.state.allocation))
-        if replica.method.aggregation.needs_everyone:
-            asked["updates"] = view.able
-        return cls(replica, view, asked)
+        return cls(replica, view, dict(replica.method.allocation.asks(view, replica.state.allocation)))
 
     @property
     def early(self) -> NDArray[np.bool_] | None:
         """The pairs that must train before the decision, because it rests on their updates; None where it does not."""
         masks = [self.asked[name] for name in ("updates", "norms", "residuals") if name in self.asked]
+        if masks and self.replica.method.aggregation.needs_everyone:
+            masks.append(self.view.able)
         return np.logical_or.reduce(masks) if masks else None
 
     @property
-    def late(self) -> NDArray[np.bool_] | None:
-        """The pairs that train because they were drawn; None where all have trained already."""
+    def late(self) -> NDArray[np.bool_]:
+        """The pairs that train after the decision: those that were drawn, or all where the aggregation takes all."""
         if self.early is not None:
-            return None
+            return np.zeros_like(self.view.able)
+        if self.replica.method.aggregation.needs_everyone:
+            return self.view.able
         drawn = np.zeros(self.view.sizes.shape, dtype=bool)
         drawn[self.allocation.client, self.allocation.task] = True
         return drawn
+
+    @property
+    def undrawn(self) -> NDArray[np.bool_] | None:
+        """The pairs that train whether drawn or not; None where nobody does."""
+        return self.view.able if self.early is None and self.replica.method.aggregation.needs_everyone else self.early
 
     def training(self, task: int, client: NDArray[np.int64]) -> Training:
         """The request to train some clients on a task."""
@@ -124,28 +144,35 @@ class Round:
             self.view = self.view.with_signals(residuals=residuals)
         self.allocation, state.allocation = method.allocation.allocate(self.view, state.allocation)
 
-    def aggregate(self) -> None:
-        """The next global weights of every task; all three parts of the method learn from the updates."""
+    def aggregate(self, task: int) -> None:
+        """The next global weights of a task; its updates are let go of."""
         method, state, view = self.replica.method, self.replica.state, self.view
-        self.returned = [Updates.of(s, trained, self.allocation) for s, trained in enumerate(self.trained)]
-        self.received = [updates.valid() for updates in self.returned]
-        losses = np.full(view.sizes.shape, np.nan)
-        for s, updates in enumerate(self.received):
-            drawn = updates.drawn()
-            losses[drawn.client, s] = drawn.loss
-            given = updates if method.aggregation.needs_everyone else drawn
-            state.weights[s], state.aggregation[s] = method.aggregation.aggregate(
-                state.weights[s], given, view, state.aggregation[s]
-            )
-            rate = self.replica.federation.tasks[s].learning_rate(view.round)
-            state.local[s] = method.local.observe(drawn, rate, view, state.local[s])
-        state.allocation = method.allocation.observe(losses, view, state.allocation)
-        state.round = view.round
+        returned = Updates.of(task, self.trained.pop(task), self.allocation)
+        received = returned.valid()
+        taken = received if method.aggregation.needs_everyone else received.drawn()
+        state.weights[task], state.aggregation[task] = method.aggregation.aggregate(
+            state.weights[task], taken, view, state.aggregation[task]
+        )
+        drawn = taken.drawn()
+        rate = self.replica.federation.tasks[task].learning_rate(view.round)
+        state.local[task] = method.local.observe(drawn, rate, view, state.local[task])
+        rejected = len(returned.drawn()) - len(drawn)
+        variance = update_variance(view, self.allocation, received)
+        self.outcomes[task] = Outcome(drawn.without_rows(), rejected, variance)
+
+    def end(self) -> None:
+        """The allocation learns of the losses that were seen in training."""
+        losses = np.full(self.view.sizes.shape, np.nan)
+        for s, outcome in self.outcomes.items():
+            losses[outcome.drawn.client, s] = outcome.drawn.loss
+        method, state = self.replica.method, self.replica.state
+        state.allocation = method.allocation.observe(losses, self.view, state.allocation)
+        state.round = self.view.round
 
     def _sizes(self, size: Callable[[Updates], NDArray[np.float64]]) -> NDArray[np.float64]:
         """A number for every update that came before the decision, [clients, tasks]."""
         sizes = np.zeros(self.view.sizes.shape)
-        for s, trained in enumerate(self.trained):
+        for s, trained in self.trained.items():
             sizes[trained.client, s] = size(Updates.undrawn(s, trained))
         return sizes
 
@@ -166,12 +193,15 @@ def rounds(
         begun = time.perf_counter()
         current = [Round.begin(replica, t) for replica in replicas]
         measure(engine, current, diagnose)
-        train(engine, current, [each.early for each in current])
+        train(engine, requests(current, [each.early for each in current]))
         for each in current:
             each.allocate()
-        train(engine, current, [each.late for each in current])
+        for portion in portions(engine, requests(current, [each.late for each in current])):
+            train(engine, [(each, s, clients) for each, s, clients in portion if s not in each.trained])
+            for each, s, _ in portion:
+                each.aggregate(s)
         for each in current:
-            each.aggregate()
+            each.end()
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = evaluate(engine, replicas, t) if due else [{} for _ in replicas]
         seconds = (time.perf_counter() - begun) / len(replicas)
@@ -181,13 +211,38 @@ def rounds(
         ]
 
 
+def requests(current: Sequence[Round], masks: Sequence[NDArray[np.bool_] | None]) -> list[Wanted]:
+    """Every replica's round with every task and the clients that are to train it, by marks on [clients, tasks]."""
+    return [
+        (each, s, mask[:, s])
+        for each, mask in zip(current, masks, strict=True)
+        if mask is not None
+        for s in range(mask.shape[1])
+    ]
+
+
+def portions(engine: Engine, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
+    """Requests in their order, as many at a time as there is room for the updates of: then they are trained together,
+    and gone before the next."""
+    held = 0
+    portion: list[Wanted] = []
+    for each, s, clients in wanted:
+        size = 4 * int(clients.sum()) * len(each.replica.state.weights[s]) // engine.world.size
+        if portion and held + size > engine.room:
+            yield portion
+            held, portion = 0, []
+        held += size
+        portion.append((each, s, clients))
+    yield portion
+
+
 def measure(engine: Engine, current: Sequence[Round], diagnose: bool) -> None:
     """Adds the losses that were asked for (or all, for diagnosis) to the views; one pass per task."""
     masks = [(each, each.view.able if diagnose else each.asked.get("losses")) for each in current]
-    pairs = [
+    known = [
         (each, s, mine(engine, mask[:, s])) for each, mask in masks if mask is not None for s in range(mask.shape[1])
     ]
-    parts = [(each, s, client) for each, s, client in pairs if len(client)]
+    parts = [(each, s, client) for each, s, client in known if len(client)]
     workloads = [
         Workload(each.replica.federation, s, each.replica.state.weights[s], client) for each, s, client in parts
     ]
@@ -201,20 +256,14 @@ def measure(engine: Engine, current: Sequence[Round], diagnose: bool) -> None:
             each.view = each.view.with_signals(losses=engine.world.sums(each.view.losses))
 
 
-def train(engine: Engine, current: Sequence[Round], pairs: Sequence[NDArray[np.bool_] | None]) -> None:
-    """Local training of the given pairs [clients, tasks] (None: nothing to train), in one request."""
-    wanted = [
-        (each, s, mask[:, s])
-        for each, mask in zip(current, pairs, strict=True)
-        if mask is not None
-        for s in range(mask.shape[1])
-    ]
-    trainings = [each.training(s, mine(engine, pairs)) for each, s, pairs in wanted]
-    trained = engine.train(trainings) if trainings else []
-    answers = iter(exchanged(engine.world, [np.flatnonzero(pairs) for _, _, pairs in wanted], trained))
-    for each, mask in zip(current, pairs, strict=True):
-        if mask is not None:
-            each.trained = [next(answers) for _ in range(mask.shape[1])]
+def train(engine: Engine, wanted: Sequence[Wanted]) -> None:
+    """Local training of the given clients (marked, [clients]) of rounds and tasks, in one request."""
+    if not wanted:
+        return
+    trained = engine.train([each.training(s, mine(engine, clients)) for each, s, clients in wanted])
+    everybody = [np.flatnonzero(clients) for _, _, clients in wanted]
+    for (each, s, _), answer in zip(wanted, exchanged(engine.world, everybody, trained), strict=True):
+        each.trained[s] = answer
 
 
 def mine(engine: Engine, clients: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -226,7 +275,7 @@ def mine(engine: Engine, clients: NDArray[np.bool_]) -> NDArray[np.int64]:
 def exchanged(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:
     """What all processes have trained: of these clients, in this order, everyone knows losses and steps. The updates
     stay where they are."""
-    if world.size == 1 or not clients:
+    if world.size == 1:
         return trained
     bounds = np.cumsum([len(each) for each in clients])
     columns = np.zeros((2, bounds[-1]))
@@ -242,11 +291,11 @@ def exchanged(world: World, clients: Sequence[NDArray[np.int64]], trained: Seque
 
 def evaluate(engine: Engine, replicas: Sequence[Replica], round: int) -> list[dict[int, Evaluation]]:
     """Test results of every replica's tasks that have arrived."""
-    pairs = [(n, s) for n, r in enumerate(replicas) for s in np.flatnonzero(r.federation.present_tasks(round)).tolist()]
+    here = [(n, s) for n, r in enumerate(replicas) for s in np.flatnonzero(r.federation.present_tasks(round)).tolist()]
     nobody = np.zeros(0, dtype=np.int64)
-    workloads = [Workload(replicas[n].federation, s, replicas[n].state.weights[s], nobody) for n, s in pairs]
+    workloads = [Workload(replicas[n].federation, s, replicas[n].state.weights[s], nobody) for n, s in here]
     results: list[dict[int, Evaluation]] = [{} for _ in replicas]
-    for (n, s), result in zip(pairs, engine.evaluate(workloads), strict=True):
+    for (n, s), result in zip(here, engine.evaluate(workloads), strict=True):
         results[n][s] = result
     return results
 
@@ -256,28 +305,30 @@ def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_by
     replica, view, allocation = each.replica, each.view, each.allocation
     federation, state = replica.federation, replica.state
     here = federation.present_tasks(view.round)
-    drawn = [updates.drawn() for updates in each.received]
-    step_sizes = np.array([step_size(u, view) if here[u.task] else np.nan for u in drawn])
+    step_sizes = np.array(
+        [step_size(each.outcomes[s].drawn, view) if here[s] else np.nan for s in range(len(federation.tasks))]
+    )
     state.tally.add(allocation, step_sizes)
     tasks = {}
     for s in np.flatnonzero(here).tolist():
-        updates = drawn[s]
+        outcome = each.outcomes[s]
+        updates = outcome.drawn
         tasks[federation.tasks[s].name] = {
             "metric": _number(tested[s].metric) if s in tested else None,
             "loss": _number(tested[s].loss) if s in tested else None,
             "training_loss": _number(np.average(updates.loss, weights=updates.count)) if len(updates) else None,
             "active": len(updates),
-            "rejected": len(each.returned[s].drawn()) - len(updates),
+            "rejected": outcome.rejected,
             "step_size": _number(step_sizes[s]),
             "step_size_variance": _number(state.tally.step_size_variance[s]),
             "loss_variance": _number(loss_variance(view, allocation, s)),
-            "update_variance": _number(update_variance(view, allocation, each.received[s])),
+            "update_variance": _number(outcome.variance),
             **replica.method.aggregation.report(view, s, state.aggregation[s]),
         }
     cost = round_cost(
         allocation,
         each.asked.get("losses"),
-        each.early,
+        each.undrawn,
         [len(w) for w in state.weights],
         stored_bytes,
         replica.method.local.downloads,

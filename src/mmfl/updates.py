@@ -97,6 +97,10 @@ class Updates:
             finite[~finite] = torch.isfinite(self.flat[~finite]).all(1)
         return self._where((self.whole(finite.double().cpu().numpy()) > 0) & np.isfinite(self.loss))
 
+    def without_rows(self) -> "Updates":
+        """What is known of them, without `flat`, which is large."""
+        return replace(self, flat=self.flat[:0].clone())
+
     def _where(self, good: NDArray[np.bool_]) -> "Updates":
         if good.all():
             return self

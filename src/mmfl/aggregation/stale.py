@@ -24,7 +24,7 @@ from mmfl.updates import Updates
 from mmfl.world import PARTIAL
 
 KeepSetting = Keep | Mapping[str, Any] | None
-_BATCH = 64  # stored updates to read at once
+_BATCH = 2**23  # bytes of stored updates to read at once
 
 
 def _combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
@@ -38,9 +38,10 @@ def _distances(updates: Tensor, beta: NDArray[np.float64], before: Tensor) -> ND
     return norms
 
 
-def _batches(rows: int) -> Iterator[slice]:
-    """Some rows after others, so that never all stored updates are there twice."""
-    return (slice(begin, begin + _BATCH) for begin in range(0, rows, _BATCH))
+def _batches(rows: int, length: int) -> Iterator[slice]:
+    """Some rows of so many numbers after others, so that never all stored updates are there twice."""
+    size = max(_BATCH // (4 * length), 1)
+    return (slice(begin, begin + size) for begin in range(0, rows, size))
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Memory:
         change = np.nan_to_num(sizes - self.weight)
         moved = np.flatnonzero(change)
         mine = moved[self.stored.has(moved)]
-        for rows in _batches(len(mine)):
+        for rows in _batches(len(mine), len(self.sum)):
             self.sum += _combine(change[mine[rows]], self.stored.rows(mine[rows]).double())
         self.weight[moved] += change[moved]
 
@@ -172,20 +173,21 @@ class StaleVR(AggregationRule):
         here = updates.local
         share, scale = view.share[here.client, here.task], inverse_probability(here, view)
         step, beta = here.combine(scale), np.zeros(len(here))
-        for rows in _batches(len(here)):
+        for rows in _batches(len(here), len(weights)):
             before = state.stored.rows(here.client[rows])
             beta[rows] = best_beta(here.flat[rows], before)
             step += _combine((share - scale)[rows] * beta[rows], before)
         known = np.full(len(state.beta), np.nan)
         known[updates.client] = updates.whole(np.where(state.stored.has(here.client), beta, np.nan))
-        drawn = here.drawn()
-        state.stored.put(drawn.client, drawn.flat)
+        drawn = np.flatnonzero(here.count)
+        for rows in _batches(len(drawn), len(weights)):
+            state.stored.put(here.client[drawn[rows]], here.flat[torch.from_numpy(drawn[rows]).to(here.flat.device)])
         return weights - updates.total(step), Betas(state.stored, known)
 
     def residuals(self, updates: Updates, view: RoundView, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
         here, sizes = updates.local, []
-        for rows in _batches(len(here)):
+        for rows in _batches(len(here), here.flat.shape[1]):
             before = state.stored.rows(here.client[rows])
             sizes.append(_distances(here.flat[rows], best_beta(here.flat[rows], before), before))
         return updates.whole(np.concatenate([np.zeros(0), *sizes]))
@@ -227,7 +229,7 @@ class Estimates:
         wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
         moved = np.flatnonzero(wanted != self.weight)
         mine = moved[self.stored.has(moved)]
-        for rows in _batches(len(mine)):
+        for rows in _batches(len(mine), len(self.linear)):
             client = mine[rows]
             self._add(client, (wanted - self.weight)[client], self.stored.rows(client))
         self.weight[moved] = wanted[moved]

@@ -10,6 +10,7 @@ from mmfl.engine.architecture import Architecture
 
 _CPU_BYTES = 1 << 30
 _FORWARD_BYTES = {"cpu": 1 << 26, "cuda": 1 << 32}
+_FORWARD_EXAMPLES = {"cpu": 1 << 14}  # more leave a core's cache, whatever the network
 _COPIES = 6  # of the weights: start, current, gradient by layer and flat, step, answer
 
 
@@ -60,9 +61,17 @@ class Space:
         return torch.from_numpy(self._spare[: rows * columns].reshape(rows, columns))
 
 
+def room_for_updates(device: torch.device) -> int:
+    """Bytes of updates to return at once: an eighth of a GPU's memory, half a gigabyte of a computer's."""
+    if device.type != "cuda":
+        return _CPU_BYTES // 2
+    return int(torch.cuda.get_device_properties(device).total_memory // 8)
+
+
 def forward_chunk(architecture: Architecture, device: torch.device) -> int:
     """Examples to pass forward at once."""
-    return max(1, _FORWARD_BYTES.get(device.type, 1 << 26) // max(1, architecture.activation_bytes))
+    fits = _FORWARD_BYTES.get(device.type, 1 << 26) // max(1, architecture.activation_bytes)
+    return max(1, min(fits, _FORWARD_EXAMPLES.get(device.type, fits)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from mmfl.engine.batches import Jobs
 from mmfl.engine.choices import Choices
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.cohort import train_cohort
-from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory
+from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory, room_for_updates
 from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.precision import Precision, checked, multiplying
 from mmfl.engine.sequential import train_sequential
@@ -61,6 +61,7 @@ class Simulation:
         self.choices = Choices()
         self.chunks = Chunks(self.device)
         self.space = Space(self.device)
+        self.room = room_for_updates(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
         self._placed: dict[int, tuple[Tensor, Tensor]] = {}
