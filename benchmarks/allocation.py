@@ -1,32 +1,36 @@
 """Allocation alone: probabilities of least variance and draws for up to a million clients.
 
-Prints seconds a round for N clients and S tasks: the probabilities of MMFL-LVR, and each way to draw from them. All
-of it is array code over [clients, tasks]; the last column is the time per client.
+Prints seconds a round for N clients and S tasks: the view of the round, the probabilities of MMFL-LVR, each way to
+draw from them, and the round's whole decision, from the view to the rows that were drawn systematically. All of it is
+array code over [clients, tasks]. The last column is the most memory that the decision holds beside the federation and
+the measured losses, in bytes per client and task; 24 of them, sizes, shares and probabilities, last for the round.
 
-    python benchmarks/allocation.py [--largest 1000000]
+    python benchmarks/allocation.py [--largest 1000000] [--tasks 3,5,50]
 """
 
 import argparse
 import platform
 import time
+import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from mmfl.allocation import least_variance
-from mmfl.federation import RoundView
+import mmfl
+from mmfl.allocation import LossVariance, least_variance
 from mmfl.sampling import DRAWS
 
 
-def round_of(clients: int, tasks: int) -> tuple[RoundView, np.ndarray]:
-    """A round of clients with unequal data, capacities and losses, a tenth of the pairs missing."""
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 100, (clients, tasks)) * (rng.random((clients, tasks)) > 0.1)
-    sizes[sizes.sum(1) == 0, 0] = 1
-    share = sizes / sizes.sum(0)
-    capacity = np.minimum(rng.integers(1, 4, clients), (sizes > 0).sum(1))
-    view = RoundView(1, 0, sizes, share, capacity, 0.1 * capacity.sum())
-    return view, share * rng.exponential(1.0, share.shape) / capacity[:, None]
+def federation_of(clients: int, tasks: int) -> mmfl.Federation:
+    """Clients with one to three examples and processors, of whom a tenth lacks a task."""
+    owner = np.repeat(np.arange(clients), 1 + np.arange(clients) % 3)
+    x, y = np.zeros((len(owner), 1), dtype=np.float32), np.arange(len(owner)) % 2
+    data = mmfl.data.from_arrays(x, y, owner, test=(x[:2], y[:2]))
+    model = partial(mmfl.models.LogisticRegression, 1, 2)
+    return mmfl.Federation(
+        [mmfl.Task(f"task {s}", model, data) for s in range(tasks)], capacity=[1, 2, min(3, tasks - 1)], lacks=0.1
+    )
 
 
 def seconds(work: Callable[[], object], repeats: int = 3) -> float:
@@ -39,24 +43,51 @@ def seconds(work: Callable[[], object], repeats: int = 3) -> float:
     return min(spent)
 
 
+def peak(work: Callable[[], object]) -> int:
+    """The most bytes of arrays that a call holds at a time."""
+    tracemalloc.start()
+    work()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
+
+
+def measure(clients: int, tasks: int) -> str:
+    """A line of the table."""
+    federation = federation_of(clients, tasks)
+    losses = np.random.default_rng(0).exponential(1.0, federation.sizes.shape)
+    see = partial(federation.view, 1, rate=0.1, seed=0)
+    rule = LossVariance(draw="systematic")
+
+    def decide() -> object:
+        return rule.allocate(see().with_signals(losses=losses), None)
+
+    view = see()
+    importance = view.share * losses / view.capacity[:, None]
+    probabilities = least_variance(importance, view.capacity, view.budget)
+    spent = [
+        seconds(see),
+        seconds(lambda: least_variance(importance, view.capacity, view.budget)),
+        *(seconds(partial(draw, probabilities, view)) for draw in DRAWS.values()),
+        seconds(decide),
+    ]
+    cells = " | ".join(f"{value:.4f}" for value in spent)
+    return f"| {clients:,} | {tasks} | {cells} | {peak(decide) / (clients * tasks):.0f} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--largest", type=int, default=1_000_000)
-    largest = parser.parse_args().largest
+    parser.add_argument("--tasks", default="3,5,50")
+    options = parser.parse_args()
     print(f"CPU; Python {platform.python_version()}, numpy {np.__version__}")
-    print("| clients | tasks | probabilities s |", " | ".join(f"{name} s" for name in DRAWS), "| µs a client |")
-    print("|---|---|---|" + "---|" * (len(DRAWS) + 1))
+    names = " | ".join(f"{name} s" for name in ("view", "probabilities", *DRAWS, "view to allocation"))
+    print(f"| clients | tasks | {names} | bytes a pair |")
+    print("|---|---|" + "---|" * (len(DRAWS) + 4))
     for clients in (10**k for k in range(3, 7)):
-        for tasks in (3, 5, 50):
-            if clients > largest or clients * tasks > 10**7:
-                continue
-            view, importance = round_of(clients, tasks)
-            p = least_variance(importance, view.capacity, view.budget)
-            first = seconds(lambda: least_variance(importance, view.capacity, view.budget))  # noqa: B023
-            draws = [seconds(lambda draw=draw: draw(p, view)) for draw in DRAWS.values()]  # noqa: B023
-            both = 1e6 * (first + min(draws)) / clients
-            cells = " | ".join(f"{value:.4f}" for value in draws)
-            print(f"| {clients:,} | {tasks} | {first:.4f} | {cells} | {both:.2f} |", flush=True)
+        for tasks in map(int, options.tasks.split(",")):
+            if clients <= options.largest:
+                print(measure(clients, tasks), flush=True)
 
 
 if __name__ == "__main__":

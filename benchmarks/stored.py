@@ -2,14 +2,18 @@
 
 50 of 100,000 clients are active in a round, every time others, so that the memory grows by 50 updates a round. Prints
 milliseconds a round (median over the last rounds) when a thousand, ten thousand and all clients have been seen once,
-beside the direct formula, which passes over all stored updates.
+beside the direct formula, which passes over all stored updates; what is stored, in MiB and in bytes for each client
+seen; and the most memory that the process had held by then, beyond what it began with.
 
     python benchmarks/stored.py [--parameters 2000] [--where device|host|file] [--precision float32|float16]
 """
 
 import argparse
 import platform
+import resource
 import statistics
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -21,6 +25,7 @@ from mmfl.stored import Keep, Stored
 from mmfl.updates import Updates
 
 CLIENTS, ACTIVE, MEASURED = 100_000, 50, 40
+RULES = {rule.__name__: rule for rule in (FedVARP, MIFA, StaleVRE)}
 
 
 def view_of(round: int) -> RoundView:
@@ -46,18 +51,27 @@ def direct(stored: Stored) -> float:
     return 1000 * (time.perf_counter() - begun)
 
 
-def measure(rule: AggregationRule, parameters: int, marks: list[int]) -> list[tuple[float, float, float]]:
-    """At each mark of clients seen: milliseconds a round, of the direct sum, and MiB stored."""
-    weights = torch.zeros(parameters)
+def resident() -> int:
+    """The most bytes of memory that this process has held at a time."""
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def measure(rule: AggregationRule, parameters: int, marks: list[int]) -> list[str]:
+    """At each mark of clients seen: milliseconds a round, of the direct sum, MiB stored, bytes a client, peak MiB."""
+    begin, weights = resident(), torch.zeros(parameters)
     state = rule.start(CLIENTS, weights)
-    rows, spent = [], []
+    rows: list[str] = []
+    spent: list[float] = []
     for round in range(1, max(marks) // ACTIVE + 1):
         view, updates = view_of(round), updates_of(round, parameters)
         begun = time.perf_counter()
         weights, state = rule.aggregate(weights, updates, view, state)
         spent.append(1000 * (time.perf_counter() - begun))
         if round * ACTIVE in marks:
-            rows.append((statistics.median(spent[-MEASURED:]), direct(state.stored), state.stored.nbytes / 2**20))
+            stored, held = state.stored.nbytes, resident() - begin
+            times = f"{statistics.median(spent[-MEASURED:]):.1f} | {direct(state.stored):.1f}"
+            each = stored / (round * ACTIVE)
+            rows.append(f"{times} | {stored / 2**20:.0f} | {each:,.0f} | {held / 2**20:.0f}")
     return rows
 
 
@@ -66,16 +80,21 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=2000)
     parser.add_argument("--where", default="device")
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--rule", choices=RULES)
     options = parser.parse_args()
     keep = Keep(options.where, options.precision)
     marks = [1_000, 10_000, 100_000]
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"CPU; {versions}; {options.parameters} parameters; {keep}")
-    print("| aggregation |", " | ".join(f"{mark:,} seen ms | direct ms | MiB" for mark in marks), "|")
-    print("|---|" + "---|" * (3 * len(marks)))
-    for rule in (FedVARP(keep), MIFA(keep), StaleVRE(keep)):
-        cells = [f"{ms:.1f} | {all_ms:.1f} | {mib:.0f}" for ms, all_ms, mib in measure(rule, options.parameters, marks)]
-        print(f"| {type(rule).__name__} | {' | '.join(cells)} |", flush=True)
+    columns = "ms | direct ms | stored MiB | bytes a client | peak MiB"
+    print("| aggregation |", " | ".join(f"{mark:,} seen: {columns}" for mark in marks), "|")
+    print("|---|" + "---|" * (5 * len(marks)))
+    for rule in RULES if options.rule is None else [options.rule]:
+        if options.rule is None:  # each in a process of its own, whose memory is its alone
+            command = [sys.executable, __file__, "--rule", rule, *sys.argv[1:]]
+            print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+        else:
+            print(f"| {rule} | {' | '.join(measure(RULES[rule](keep), options.parameters, marks))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def test_every_rule_trains_only_pairs_that_can_and_its_chances_are_chances(name,
             assert (count.sum(1) <= capacity).all()
             assert (p.sum(1) <= 1 + 1e-12).all()
         arrays = {}
-        state = unpack(pack(renewed, arrays), renewed, arrays)
+        state = unpack([(pack(renewed, arrays), arrays)], renewed)
         assert repr(state) == repr(renewed)
         state = rule.observe(np.where(count > 0, 1.0, np.nan), view, state)
 

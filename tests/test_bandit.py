@@ -368,7 +368,7 @@ def test_the_state_survives_a_checkpoint(rule):
     losses = np.where(np.arange(10).reshape(5, 2) % 3 == 0, np.nan, np.arange(10).reshape(5, 2))
     state = rule.observe(losses, view, rule.observe(losses + 1, view, rule.start(5, 2)))
     arrays = {}
-    restored = unpack(pack(state, arrays), rule.start(5, 2), arrays)
+    restored = unpack([(pack(state, arrays), arrays)], rule.start(5, 2))
     assert isinstance(restored, Bandit)
     np.testing.assert_array_equal(restored.losses, state.losses)
     np.testing.assert_array_equal(restored.trained, state.trained)

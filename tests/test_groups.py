@@ -477,7 +477,7 @@ def test_a_cycle_continues_alike_after_a_checkpoint(stop):
         _, state = play(rule, view(t), state)
     arrays = {}
     packed = pack(state, arrays)
-    resumed = unpack(packed, rule.start(20, 2), load(save(arrays)))
+    resumed = unpack([(packed, load(save(arrays)))], rule.start(20, 2))
     assert same(state, resumed)
     for t in range(stop + 1, 8):
         (a, state), (b, resumed) = play(rule, view(t), state), play(rule, view(t), resumed)

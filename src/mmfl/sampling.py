@@ -43,13 +43,18 @@ def systematic(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[n
     most once and a client as often as its capacity at most, so no client trains one task twice if it can be helped.
     """
     order = np.argsort(view.uniform(Purpose.CLIENTS)[:, 0], kind="stable")
-    ends = np.cumsum((probabilities * view.capacity[:, None])[order])
+    ends = np.cumsum((probabilities.sum(1) * view.capacity)[order])
     total = ends[-1] if len(ends) else 0.0
     whole = round(total)
     if 0 < abs(total - whole) < 1e-9 * total:  # a whole budget stays one, whatever the rounding of the sum
         ends = np.where(ends == total, whole, ends * (whole / total))
+    first = float(uniform(view.seed, Purpose.POINTS, view.round))
+    met = np.flatnonzero(_points(ends, first))  # most clients are not: only the cells of these are looked at
+    client, start, end = order[met], np.append(0.0, ends)[met, None], ends[met, None]
+    lengths = np.cumsum(probabilities[client] * view.capacity[client, None], axis=1)
+    cells = np.where(lengths < lengths[:, -1:], np.minimum(start + lengths, end), end)
     count = np.zeros(probabilities.shape, dtype=np.int64)
-    count[order] = _points(ends, float(uniform(view.seed, Purpose.POINTS, view.round))).reshape(count.shape)
+    count[client] = _points(cells, first, start)
     return count
 
 
@@ -58,15 +63,19 @@ def without_repeats(probabilities: NDArray[np.float64], view: RoundView) -> NDAr
     return _points(np.cumsum(probabilities * view.capacity[:, None], axis=1), view.uniform(Purpose.TASKS))
 
 
-def _points(ends: NDArray[np.float64], first: float | NDArray[np.float64]) -> NDArray[np.int64]:
-    """How many of the points first, first + 1, ... lie in each cell of a line from 0, given the cells' ends.
-
-    Up to an end there are as many as its whole part, and one more where its fraction lies beyond the first point; the
-    difference of the two would be rounded.
-    """
-    before = np.floor(ends) + (first < ends % 1)
-    drawn: NDArray[np.int64] = np.diff(before, axis=-1, prepend=0).astype(np.int64)
+def _points(
+    ends: NDArray[np.float64], first: float | NDArray[np.float64], start: float | NDArray[np.float64] = 0.0
+) -> NDArray[np.int64]:
+    """How many of the points first, first + 1, ... lie in each cell of a line from `start`, given the cells' ends."""
+    drawn: NDArray[np.int64] = np.diff(_before(ends, first), prepend=_before(start, first)).astype(np.int64)
     return drawn
+
+
+def _before(place: float | NDArray[np.float64], first: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many of the points lie before a place: as many as its whole part, and one more where its fraction lies
+    beyond the first point; the difference of place and point would be rounded."""
+    whole: NDArray[np.float64] = np.floor(place)
+    return whole + (first < place - whole)
 
 
 DRAWS: Mapping[str, Draw] = {

@@ -1,5 +1,6 @@
 """Variance-reduced allocations: the probabilities under which the sampled sum varies least (Zhang et al. 2025)."""
 
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -16,37 +17,40 @@ def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64],
     """The p[i, s] that minimise sum_i B_i sum_s U[i,s]^2 / p[i,s] with B p summing to `budget` (Theorem 2, eq. 13).
 
     `importance` U is [clients, tasks] for one processor of each client, `capacity` B counts a client's processors.
-    Every processor gets sum_s p <= 1. With M_i = sum_s U[i,s], processors sorted by M, and k the largest integer
-    with 0 < m - V + k <= (sum of the k smallest M) / M_(k), the k smallest share the budget in proportion to U; the
-    others are always active. The processors of a client have equal M, so the second inequality holds for all of
-    them or for none, and k is found among whole clients: sorting N numbers is all it takes.
+    Every processor gets sum_s p <= 1. With M_i = sum_s U[i,s], processors of a low M share the budget in proportion to
+    U and those of a high M are always active: p = U / max(M, level), for the level at which the budget is spent.
     """
     total = importance.sum(1)
     active = (capacity > 0) & (total > 0)
-    processors = int(capacity[active].sum())
-    budget = min(budget, float(processors))
-    probabilities = np.zeros_like(importance)
-    if processors == 0 or budget <= 0:
-        return probabilities
-    clients = np.flatnonzero(active)
-    clients = clients[np.argsort(total[clients], kind="stable")]
-    M, B = total[clients], capacity[clients]
-    processors_before, sum_before = np.cumsum(B) - B, np.cumsum(B * M) - B * M
-    fits = budget - processors + processors_before <= sum_before / M
-    last = int(np.flatnonzero(fits)[-1])
-    k, shared = processors_before[last] + B[last], sum_before[last] + B[last] * M[last]
-    always = importance[clients] / M[:, None]
-    probabilities[clients] = always
-    within = (budget - processors + k) * (M[: last + 1] / shared)
-    probabilities[clients[: last + 1]] = always[: last + 1] * np.minimum(within, 1.0)[:, None]
-    return probabilities
+    budget = min(budget, float(capacity[active].sum()))
+    if budget <= 0:
+        return np.zeros_like(importance)
+    level = _level(total[active], capacity[active], budget)
+    return importance / np.where(active, np.maximum(total, level), np.inf)[:, None]
+
+
+def _level(total: NDArray[np.float64], capacity: NDArray[np.int64], budget: float) -> float:
+    """(sum of the k smallest M) / (m - V + k), of V processors in all, for the largest k with M_(k) at most that.
+
+    A client's processors have equal M, so the inequality holds for all of them or for none, and k is found among whole
+    clients. Fewer processors than the budget counts are always active, so only that many of the largest are sorted.
+    """
+    rivals = min(len(total), ceil(budget))
+    below = total < np.partition(total, -rivals)[-rivals]
+    order = np.flatnonzero(~below)
+    order = order[np.argsort(total[order], kind="stable")]
+    M, B = total[order], capacity[order]
+    processors = capacity[below].sum() + np.cumsum(B)
+    sums = (capacity[below] * total[below]).sum() + np.cumsum(B * M)
+    shared = budget - (processors[-1] - processors)
+    last = int(np.flatnonzero((shared > 0) & (shared * M <= sums))[-1])
+    return float(sums[last] / shared[last])
 
 
 def sound(sizes: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The size of each loss or norm; one that is no finite number (a model that diverged) counts like the largest."""
-    known = np.isfinite(sizes)
-    largest = np.abs(sizes[known & able]).max(initial=0.0)
-    return np.where(known, np.abs(sizes), largest)
+    sizes, known = np.abs(sizes), np.isfinite(sizes)
+    return sizes if known.all() else np.where(known, sizes, sizes[known & able].max(initial=0.0))
 
 
 class LeastVariance(AllocationRule):
@@ -66,18 +70,24 @@ class LeastVariance(AllocationRule):
         self.draw = draw_named(draw)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """U = d |x| / B, then the least-variance probabilities."""
-        size = sound(view.signals[self.signal], view.able)
-        importance = view.share * size / np.maximum(view.capacity, 1)[:, None]
-        best = least_variance(self.floored(importance, view.able), view.capacity, view.budget)
-        probabilities = best if self.mix == 0 else (1 - self.mix) * best + self.mix * evenly(view)
+        """A draw from the least-variance probabilities."""
+        probabilities = self.probabilities(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
+    def probabilities(self, view: RoundView) -> NDArray[np.float64]:
+        """U = d |x| / B, then the least-variance probabilities, [clients, tasks]."""
+        importance = sound(view.signals[self.signal], view.able)
+        importance *= view.share
+        importance /= np.maximum(view.capacity, 1)[:, None]
+        best = least_variance(self.floored(importance, view.able), view.capacity, view.budget)
+        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * evenly(view)
+
     def floored(self, importance: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Importance with its lower bound on the pairs that can train, zero on the others."""
-        mean = importance[able].mean() if able.any() else 0.0
+        """Importance, in place, with its lower bound on the pairs that can train, zero on the others."""
+        importance *= able
+        mean = importance.sum() / max(able.sum(), 1)
         lowest = self.floor * mean if mean > 0 else 1.0
-        return np.where(able, np.maximum(importance, lowest), 0.0)
+        return np.maximum(importance, lowest, out=importance, where=able)
 
 
 class LossVariance(LeastVariance):
