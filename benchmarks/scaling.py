@@ -68,7 +68,8 @@ def work(clients: int, method: str, number: int) -> None:
         next(happened)
         spent.append(time.perf_counter() - begun)
     if engine.world.first:
-        print(json.dumps({"seconds": statistics.median(spent), "bytes": sum(sizes) // number * (engine.world.size > 1)}))
+        travelled = sum(sizes) // number if engine.world.size > 1 else 0
+        print(json.dumps({"seconds": statistics.median(spent), "bytes": travelled}))
     leave()
 
 

@@ -153,12 +153,13 @@ class Round:
         state.weights[task], state.aggregation[task] = method.aggregation.aggregate(
             state.weights[task], taken, view, state.aggregation[task]
         )
-        drawn = taken.drawn()
-        rate = self.replica.federation.tasks[task].learning_rate(view.round)
-        state.local[task] = method.local.observe(drawn, rate, view, state.local[task])
-        rejected = len(returned.drawn()) - len(drawn)
+        if state.local[task] is not None:
+            rate = self.replica.federation.tasks[task].learning_rate(view.round)
+            state.local[task] = method.local.observe(taken.drawn(), rate, view, state.local[task])
+        drawn = received.without_rows().drawn()
+        rejected = int((returned.count > 0).sum()) - len(drawn)
         variance = update_variance(view, self.allocation, received)
-        self.outcomes[task] = Outcome(drawn.without_rows(), rejected, variance)
+        self.outcomes[task] = Outcome(drawn, rejected, variance)
 
     def end(self) -> None:
         """The allocation learns of the losses that were seen in training."""

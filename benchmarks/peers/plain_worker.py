@@ -1,0 +1,27 @@
+"""The plain PyTorch loop: one module, the global weights loaded for each user, SGD, and a mean."""
+
+import torch
+import torch.nn.functional as F
+from workload import BATCH, COHORT, EPOCHS, RATE, USERS, Driver, Workload
+
+driver = Driver()
+work = Workload(driver.folder)
+module = work.model()
+weights = {name: value.clone() for name, value in module.state_dict().items()}
+torch.manual_seed(1)
+for _ in range(driver.rounds):
+    total = {name: torch.zeros_like(value) for name, value in weights.items()}
+    for user in torch.randperm(USERS)[:COHORT].tolist():
+        module.load_state_dict(weights)
+        optimiser = torch.optim.SGD(module.parameters(), lr=RATE)
+        x, y = work.user(user)
+        for _ in range(EPOCHS):
+            for batch in torch.randperm(len(y)).split(BATCH):
+                optimiser.zero_grad()
+                F.cross_entropy(module(x[batch]), y[batch]).backward()
+                optimiser.step()
+        for name, value in module.state_dict().items():
+            total[name] += value
+    weights = {name: value / COHORT for name, value in total.items()}
+    driver.round()
+driver.end(torch.__version__, f"{torch.get_num_threads()} threads an operation", work.accuracy(weights))
