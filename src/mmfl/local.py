@@ -42,8 +42,9 @@ class LocalStep:
 class LocalRule:
     """The direction of a local step; rules that compare equal share a cohort (make them frozen dataclasses).
 
-    A rule with a memory, per task, makes it in `start` and renews it in `observe`, which is not called without one; from
-    it comes the `correction` that a client adds to every gradient of the round. `downloads` counts the vectors a client needs to begin.
+    A rule with a memory, per task, makes it in `start` and renews it in `observe`, which is not called without one;
+    from it comes the `correction` that a client adds to every gradient of the round. `downloads` counts the vectors a
+    client needs to begin.
     """
 
     downloads: int = 1
