@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 import mmfl
-from mmfl.engine import Trained
-from mmfl.methods import METHODS
+from mmfl.engine import Simulation, Trained
+from mmfl.methods import METHODS, make_method
+from mmfl.training import Replica, agree
 from mmfl.updates import Updates
 from mmfl.world import ALONE, World, join
 from worlds import everything
@@ -146,6 +147,32 @@ class Half(World):
 
     def sums(self, array):
         return array + self.other
+
+
+class Other(World):
+    """Two processes, of which the other one has these weights' sums."""
+
+    size = 2
+
+    def __init__(self, sums: np.ndarray):
+        self.theirs = sums
+
+    def sums(self, array):
+        return array + (self.theirs if array.dtype != bool and array.max() > 1 else 0)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-3])
+def test_processes_that_end_up_with_weights_of_their_own_are_stopped(apart):
+    engine = Simulation("cpu", "vectorised")
+    task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
+    replica = Replica.start(mmfl.Federation([task], 4), make_method("full"), 0, 1.0, engine)
+    replica.state.weights[0][:] = 1.0
+    theirs = np.array([float(len(replica.state.weights[0])) + apart])
+    if apart:
+        with pytest.raises(mmfl.UserError, match=r"method 'full'.*weights of its own"):
+            agree(Other(theirs), [replica])
+    else:
+        agree(Other(theirs), [replica])
 
 
 def test_rows_of_several_processes_stay_in_their_places():

@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.allocation import Allocation
 from mmfl.diagnostics import Tally, loss_variance, memory_of, round_cost, step_size, update_variance
 from mmfl.engine import Engine, Evaluation, Trained, Training, Workload
+from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.objectives import lower_is_better
@@ -203,6 +205,7 @@ def rounds(
                 each.aggregate(s)
         for each in current:
             each.end()
+        agree(engine.world, replicas)
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = evaluate(engine, replicas, t) if due else [{} for _ in replicas]
         seconds = (time.perf_counter() - begun) / len(replicas)
@@ -235,6 +238,23 @@ def portions(engine: Engine, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]
         held += size
         portion.append((each, s, clients))
     yield portion
+
+
+def agree(world: World, replicas: Sequence[Replica]) -> None:
+    """Makes sure that all processes have the same weights: an aggregation that reads `updates.flat` for all there is
+    would give each its own."""
+    if world.size == 1:
+        return
+    pairs = [(replica.method, weights) for replica in replicas for weights in replica.state.weights]
+    mine = np.array([float(torch.nan_to_num(weights).double().sum()) for _, weights in pairs])
+    mean = world.sums(mine) / world.size
+    apart = world.sums((np.abs(mine - mean) > 1e-9 * np.maximum(np.abs(mean), 1)).astype(np.float64)) > 0
+    if apart.any():
+        method = pairs[int(np.flatnonzero(apart)[0])][0]
+        raise UserError(
+            f"method '{method.name}': its aggregation gave every process weights of its own; `Updates` says how a rule "
+            "works on rows that several processes hold."
+        )
 
 
 def measure(engine: Engine, current: Sequence[Round], diagnose: bool) -> None:
