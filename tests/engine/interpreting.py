@@ -2,16 +2,15 @@
 
 from typing import Any
 
-from triton.runtime import interpreter
-
-_patch = interpreter._patch_lang_tensor
-
-
-def _patch_with_index(tensor: Any, scope: Any) -> None:
-    _patch(tensor, scope)
-    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
 
 def repair() -> None:
     """Makes loops over ranges whose bounds are computed in the kernel work."""
-    interpreter._patch_lang_tensor = _patch_with_index
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_with_index(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_with_index
