@@ -145,8 +145,8 @@ main()
     [
         pytest.param("mmfl.training:train", 1, id="before the first round ends"),
         pytest.param("mmfl.training:evaluate", 6, id="in the middle of a round"),
-        pytest.param("mmfl.checkpoint:write_atomically", 4, id="between the two files of a checkpoint"),
-        pytest.param("mmfl.checkpoint:write_atomically", 7, id="before a checkpoint is written"),
+        pytest.param("mmfl.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
+        pytest.param("mmfl.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
         pytest.param("mmfl.run:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
         pytest.param("pathlib:Path.replace", 6, id="before a checkpoint gets its name"),
     ],

@@ -63,12 +63,15 @@ class Evaluation:
 class Engine(Protocol):
     """Runs the clients' work. Requests of several tasks and replicas come together, to be run together.
 
-    In a `world` of several processes each is asked to train and measure its own clients. `room` is how many bytes of
-    updates it can return at once; a single request may take more.
+    In a `world` of several processes each is asked to train and measure its own clients.
     """
 
     world: World
-    room: int
+
+    @property
+    def room(self) -> int:
+        """How many bytes of updates it can return at once; a single request may take more."""
+        ...
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """The initial weights of a task, flat, where the engine wants them."""

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -61,10 +62,14 @@ class Simulation:
         self.choices = Choices()
         self.chunks = Chunks(self.device)
         self.space = Space(self.device)
-        self.room = room_for_updates(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
         self._placed: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @cached_property
+    def room(self) -> int:
+        """Bytes of updates that may be returned at once."""
+        return room_for_updates(self.device)
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """Weights of a freshly built module, a function of (seed, task)."""
