@@ -18,7 +18,7 @@ from mmfl import cli
 from mmfl.experiments import CATALOGUE, pages, reproduce
 from mmfl.experiments.evidence import alike, difference, fact, greater, spread
 from mmfl.experiments.measurements import Watch, accuracy, by_round, final, mean_costs, step_sizes
-from mmfl.experiments.reproduction import Findings, Part, Trainer, Verdict
+from mmfl.experiments.reproduction import Findings, Trainer, Verdict
 from mmfl.experiments.store import Results
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -437,51 +437,3 @@ def test_results_are_drawn_again_without_training(answer, tmp_path):
     assert code == 0
     assert "rounds" not in output
     assert (tmp_path / "here" / "tiny-table.md").exists()
-
-
-# --- long parts ---
-
-
-class Stop(mmfl.experiment.Listener):
-    """Presses Ctrl-C in a round."""
-
-    def __init__(self, at: int):
-        self.at, self.seen = at, 0
-
-    def round(self, records):
-        self.seen = records[0]["round"]
-        if self.seen == self.at:
-            raise KeyboardInterrupt
-
-
-def long_part(rounds: int = 6) -> Part:
-    federation = mmfl.Federation([toy_task()], clients=8)
-
-    def run(trainer: Trainer):
-        return {"accuracy": accuracy(trainer.compare_long(federation, ["fedvarp"], rounds, 0.5, 2))}
-
-    return Part("long/one", rounds, [0, 1], run)
-
-
-def test_a_long_part_goes_on_where_it_was_stopped_and_leaves_no_trace(tmp_path, monkeypatch):
-    monkeypatch.setattr("mmfl.experiments.reproduction.CHECKPOINT_EVERY", 2)
-    part, stopped, whole = long_part(), Results(tmp_path / "stopped"), Results(tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        stopped.run(part, False, Trainer(listener=Stop(5)))
-    assert not stopped.done(part, False)
-    place = tmp_path / "stopped" / "data" / "long" / "one"
-    (place / "unfinished" / "seconds").write_text("1000.0")
-    rest = Stop(99)
-    stopped.run(part, False, Trainer(listener=rest))
-    whole.run(part, False, Trainer())
-    assert rest.seen == 6
-    pd.testing.assert_frame_equal(stopped.frames([part])["accuracy"], whole.frames([part])["accuracy"])
-    assert stopped.about(part).seconds >= 1000
-    assert sorted(path.name for path in place.iterdir()) == ["about.json", "accuracy.csv.gz"]
-
-
-def test_a_long_part_stopped_remembers_how_long_it_took(tmp_path):
-    results = Results(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        results.run(long_part(), False, Trainer(listener=Stop(2)))
-    assert float((tmp_path / "data" / "long" / "one" / "unfinished" / "seconds").read_text()) >= 0

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -21,8 +20,6 @@ from mmfl.training import Record, Replica
 
 Frames = dict[str, pd.DataFrame]
 """What was measured, by name."""
-
-CHECKPOINT_EVERY = 50  # rounds of a long part; Ctrl-C writes one besides
 
 Paper = Literal["mfa", "ucb", "slides", "variance", "group"]
 
@@ -56,15 +53,11 @@ class Findings:
 
 @dataclass(frozen=True)
 class Trainer:
-    """`mmfl.compare` on a device, heard by whoever shows progress.
-
-    `unfinished` is the folder in which a comparison that takes long leaves what it needs to go on.
-    """
+    """`mmfl.compare` on a device, heard by whoever shows progress."""
 
     device: str | None = None
     listener: Listener | None = None
     precision: Precision = "float32"
-    unfinished: Path | None = None
 
     def compare(
         self,
@@ -81,15 +74,6 @@ class Trainer:
         listener = Several([each for each in (self.listener, watch) if each is not None])
         how = options | {"device": self.device, "precision": self.precision, "listener": listener}
         return compare(federation, methods, rounds, rate, seeds, **how)
-
-    def compare_long(self, *what: Any, **options: Any) -> Comparison:
-        """`compare` that goes on where it was stopped by Ctrl-C, or at its last checkpoint; one to a part."""
-        if self.unfinished is None:
-            return self.compare(*what, **options)
-        begun = (self.unfinished / "config.toml").is_file()
-        return self.compare(
-            *what, **options, directory=self.unfinished, resume=begun, checkpoint_every=CHECKPOINT_EVERY
-        )
 
 
 @dataclass(frozen=True)

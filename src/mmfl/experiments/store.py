@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import subprocess
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -57,23 +56,19 @@ class Results:
             raise _damaged(path, error) from None
 
     def run(self, part: Part, quick: bool, trainer: Trainer) -> None:
-        """Runs a part and keeps what it measured. `about.json` comes last: a part broken off counts as not run.
-
-        A long part that was broken off goes on from `unfinished/`, which is removed at the end.
-        """
+        """Runs a part and keeps what it measured. `about.json` comes last: a part broken off counts as not run."""
         place = self._place(part)
         with writing(self.folder):  # before the training, which may take long
             place.mkdir(parents=True, exist_ok=True)
-        unfinished = place / "unfinished"
-        with timed(unfinished / "seconds") as seconds:
-            frames = part.run(replace(trainer, unfinished=unfinished / "run"))
+        begun = time.monotonic()
+        frames = part.run(trainer)
         about = About(
             part.name,
             quick,
             part.rounds,
             list(part.seeds),
             device_name(trainer),
-            round(seconds(), 1),
+            round(time.monotonic() - begun, 1),
             f"mmfl {mmfl.__version__}, torch {torch.__version__}",
             commit(),
         )
@@ -84,7 +79,6 @@ class Results:
                 packing = {"method": "gzip", "mtime": 0}
                 frame.to_csv(place / f"{name}.csv.gz", index=False, float_format="%.5g", compression=packing)
             write_atomically(place / "about.json", (json.dumps(asdict(about), indent=1) + "\n").encode())
-            shutil.rmtree(unfinished, ignore_errors=True)
 
     def frames(self, parts: Sequence[Part]) -> Frames:
         """What the parts measured, frames of the same name one below the other."""
@@ -96,23 +90,6 @@ class Results:
 
     def _place(self, part: Part) -> Path:
         return self.folder / "data" / part.name
-
-
-@contextmanager
-def timed(path: Path) -> Iterator[Callable[[], float]]:
-    """Seconds since it began, with those of earlier attempts, which a file remembers where the work is broken off."""
-    before = float(path.read_text()) if path.is_file() else 0.0
-    begun = time.monotonic()
-
-    def seconds() -> float:
-        return before + time.monotonic() - begun
-
-    try:
-        yield seconds
-    except KeyboardInterrupt:
-        if path.parent.is_dir():
-            path.write_text(f"{seconds():.1f}")
-        raise
 
 
 @contextmanager

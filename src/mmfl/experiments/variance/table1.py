@@ -105,7 +105,7 @@ def _run(
     preset: str, settings: Sequence[str], methods: Sequence[str], rounds: int, seeds: int, trainer: Trainer
 ) -> Frames:
     federation_of = federations(preset, settings)
-    compared = trainer.compare_long(federation_of, methods, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST)
+    compared = trainer.compare(federation_of, methods, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST)
     frames = {"accuracy": accuracy(compared), "costs": mean_costs(compared)}
     if any(method in _STEPS for method in methods):
         steps = step_sizes(compared)
