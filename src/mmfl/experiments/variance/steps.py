@@ -69,8 +69,8 @@ def draw_steps(frames: Frames) -> Figure:
 
 def roundrobin_parts(quick: bool) -> list[Part]:
     """The runs of Table 1 that have MMFL-GVR and RoundRobin-GVR, three and five tasks."""
-    wanted = ("lvr-3tasks/memoryless", "lvr-5tasks/memoryless", "lvr-5tasks/full", "lvr-5tasks/gvr")
-    return [part for part in [*parts3(quick), *parts5(quick)] if part.name in wanted]
+    wanted = ("memoryless", "full", "mmfl-gvr", "roundrobin-gvr")
+    return [part for part in [*parts3(quick), *parts5(quick)] if part.name.split("/")[1] in wanted]
 
 
 def rounds_to(frames: Frames) -> pd.DataFrame:

@@ -43,12 +43,21 @@ _GROUPS = {
     "stored": ["mmfl-gvr-star", "fedvarp", "mifa", "scaffold", "mmfl-stalevre", "stalevre-systematic"],
 }
 _LONG_GROUPS = {
-    "full": ["full", "mmfl-gvr"],
     "drawn": ["random", "mmfl-lvr", "lvr-systematic", "fedvarp", "mifa"],
-    "estimated": ["scaffold", "mmfl-stalevre", "stalevre-systematic"],
-    "stalevr": ["mmfl-stalevr"],
-    "stalevr-opt": ["stalevr-opt"],
-    "gvr": ["mmfl-gvr-star", "roundrobin-gvr"],
+    **{
+        method: [method]
+        for method in (
+            "full",
+            "mmfl-gvr",
+            "mmfl-gvr-star",
+            "roundrobin-gvr",
+            "mmfl-stalevr",
+            "stalevr-opt",
+            "mmfl-stalevre",
+            "stalevre-systematic",
+            "scaffold",
+        )
+    },
 }
 _SMALL = {
     "linear": ['data="digits"', 'model="logistic"', "lr=0.3"],
