@@ -11,6 +11,7 @@ from mmfl.errors import UserError
 from mmfl.experiment import Experiment, Listener, conduct, seeds_of
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
+from mmfl.privacy import Privacy
 from mmfl.run import Comparison, Run, RunDirectory
 
 
@@ -26,7 +27,7 @@ def train(
 
     `rate` is the share of all processors that the server can pay for in a round. Further options are those of
     `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`,
-    `precision`, `diagnose`, `listener`.
+    `precision`, `privacy`, `diagnose`, `listener`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -52,6 +53,7 @@ def compare(
     device: str | None = None,
     engine: Mode = "auto",
     precision: Precision = "float32",
+    privacy: Privacy | None = None,
     diagnose: bool = False,
     listener: Listener | None = None,
 ) -> Comparison:
@@ -60,7 +62,8 @@ def compare(
     `federation` may be a function of the seed, to partition the data anew for each. With `directory` metrics and
     checkpoints are written there as the run goes on, and `resume=True` goes on after a crash. Models are tested every
     `evaluate_every` rounds and after each of the `evaluate_last` last ones. `diagnose` measures all clients' losses
-    every round even where the method does not need them, at no charge to its costs.
+    every round even where the method does not need them, at no charge to its costs. `privacy` clips every update and
+    adds noise to it before anything is made of it.
 
     >>> import mmfl
     >>> task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
@@ -87,4 +90,4 @@ def compare(
         return RunDirectory.open(directory or "") if resume else RunDirectory.create(directory or "", config)
 
     place = None if directory is None else open_directory
-    return conduct(experiment, Simulation(device, engine, precision), place, resume, listener)
+    return conduct(experiment, Simulation(device, engine, precision, privacy=privacy), place, resume, listener)

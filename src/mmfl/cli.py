@@ -212,7 +212,7 @@ def carry_on(
     config: Config, path: Path, device: str | None, open_directory: Callable[[], RunDirectory], resume: bool = False
 ) -> None:
     """Conducts the experiment in its directory, and shows it; where several processes do, the first one shows."""
-    engine = Simulation(device, config.engine, config.precision)
+    engine = Simulation(device, config.engine, config.precision, privacy=config.privacy.build())
     world = engine.world
     console.quiet = not world.first
     path = Path(world.said_by_first(str(path)))

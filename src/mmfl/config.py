@@ -20,6 +20,7 @@ from mmfl.methods import make_method
 from mmfl.models import MODELS
 from mmfl.objectives import LOSSES, METRICS
 from mmfl.partition import PARTITIONS, SIZES, Partition
+from mmfl.privacy import Privacy
 from mmfl.presets import NAMES, path_of
 from mmfl.registry import build, call, find, read_spec
 from mmfl.schedules import SCHEDULES
@@ -64,6 +65,17 @@ class TaskConfig(_Section):
         )
 
 
+class PrivacyConfig(_Section):
+    """What is done to an update before it leaves its client: no longer than `clip`, with noise of `noise` * `clip`."""
+
+    clip: float | None = None
+    noise: float = 0.0
+
+    def build(self) -> Privacy:
+        """The same, checked."""
+        return Privacy(self.clip, self.noise)
+
+
 class FederationConfig(_Section):
     """The clients; without `seed` the data is partitioned anew for every seed of the run."""
 
@@ -93,6 +105,7 @@ class Config(_Section):
     diagnose: bool = False
     engine: Literal["auto", "vectorised", "sequential"] = "auto"
     precision: Literal["float32", "tf32"] = "float32"
+    privacy: PrivacyConfig = PrivacyConfig()
     device: str | None = None
     python_path: str | None = None
 
@@ -282,7 +295,11 @@ def _place(location: tuple[Any, ...], mistake: str) -> list[Any]:
 
 
 def _keys_beside(location: tuple[Any, ...]) -> list[str]:
-    sections: dict[Any, type[_Section]] = {"tasks": TaskConfig, "federation": FederationConfig}
+    sections: dict[Any, type[_Section]] = {
+        "tasks": TaskConfig,
+        "federation": FederationConfig,
+        "privacy": PrivacyConfig,
+    }
     section = sections.get(location[0], Config) if len(location) > 1 else Config
     return [*section.model_fields, *(["method"] if section is Config else [])]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmfl import checkpoint
-from mmfl.engine import Simulation
+from mmfl.engine import Engine
 from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.methods import Method
@@ -102,17 +102,18 @@ class Pace:
 
 def conduct(
     experiment: Experiment,
-    engine: Simulation,
+    engine: Engine,
     open_directory: Callable[[], RunDirectory] | None = None,
     resume: bool = False,
     listener: Listener | None = None,
+    asked_to_stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
     """Runs all replicas to the last round, writing metrics and checkpoints to a directory on the way.
 
     The directory is opened once everything else is known to be in order, so that a mistake leaves none behind.
 
     With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
-    after the round that is under way, with a checkpoint; a second one stops at once.
+    after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once.
 
     Where several processes share the run, the first one opens the directory, writes the metrics and is listened to.
     """
@@ -134,7 +135,7 @@ def conduct(
             )
             for t, fresh in enumerate(happened, first):
                 records += fresh
-                stop = world.any(interrupted.is_set())
+                stop = world.any(interrupted.is_set() or asked_to_stop())
                 if directory:
                     if world.first:
                         directory.append(fresh)
@@ -163,7 +164,7 @@ def open_together(open_directory: Callable[[], RunDirectory], world: World) -> R
     return directory or RunDirectory(Path(path))
 
 
-def start(experiment: Experiment, engine: Simulation) -> list[Replica]:
+def start(experiment: Experiment, engine: Engine) -> list[Replica]:
     """All replicas before their first round: for each method, each seed."""
     federations = {seed: experiment.federation_of(seed) for seed in experiment.seeds}
     return [
@@ -204,13 +205,13 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
     return digest.hexdigest()
 
 
-def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Simulation) -> None:
+def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> None:
     """Writes a checkpoint of the round just finished."""
     snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
     checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
 
 
-def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Simulation) -> list[Record]:
+def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> list[Record]:
     """Puts replicas and engine back to the last checkpoint; returns the records up to it and forgets later ones."""
     like = Snapshot([replica.state for replica in replicas])
     found = checkpoint.read(directory.checkpoints, mark, like, engine.world)

@@ -75,6 +75,13 @@ class RoundView:
             capacity=np.minimum(self.capacity, (sizes > 0).sum(1)),
         )
 
+    def without(self, clients: NDArray[np.bool_]) -> "RoundView":
+        """The same round without the marked clients [clients]: shares and budget are those of who is left."""
+        sizes = np.where(clients[:, None], 0, self.sizes)
+        capacity = np.where(clients, 0, self.capacity)
+        budget = self.budget * float(capacity.sum()) / max(self.processors, 1)
+        return replace(self, sizes=sizes, share=sizes / np.maximum(sizes.sum(0), 1), capacity=capacity, budget=budget)
+
     def uniform(self, purpose: Purpose, columns: int = 1) -> NDArray[np.float64]:
         """Random numbers of this round in [0, 1), [clients, columns], each addressed by its client."""
         return clients_uniform(len(self.sizes), self.seed, purpose, self.round, columns=columns)
@@ -144,6 +151,10 @@ class Federation:
         share = sizes / np.maximum(sizes.sum(0), 1)
         capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
         return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()))
+
+    def still(self, view: RoundView) -> RoundView:
+        """The view without those that have been lost since it was made; here nobody is."""
+        return view
 
     def present_tasks(self, round: int) -> NDArray[np.bool_]:
         """Which tasks have arrived by a round, [tasks]."""

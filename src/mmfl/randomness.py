@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     PARTS = 11
     POINTS = 12
     ARRIVALS = 13
+    NOISE = 14
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64

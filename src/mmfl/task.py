@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mmfl.data import Dataset
-from mmfl.data.dataset import as_inputs
+from mmfl.data.dataset import ELSEWHERE, as_inputs
 from mmfl.errors import UserError
 from mmfl.objectives import Objective, accuracy, cross_entropy, finite, per_example
 from mmfl.randomness import Purpose, bits
@@ -21,7 +21,8 @@ class Task:
     """One of the models that share the clients.
 
     `model` is any function without arguments that makes an `nn.Module` (its class, most often). `loss` and `metric`
-    map (outputs, targets) to one value per example; classification is the default. A client trains for `epochs`
+    map (outputs, targets) to one value per example; classification is the default. `data` may be left out where the
+    data is at the nodes of a deployment. A client trains for `epochs`
     passes in mini-batches of `batch_size` (None: its whole data at once; a function of the round: that share of its
     data) by SGD with step `lr`, a number or a function of the round.
 
@@ -32,7 +33,7 @@ class Task:
 
     name: str
     model: Callable[[], nn.Module]
-    data: Dataset
+    data: Dataset = ELSEWHERE
     lr: float | Schedule = 0.1
     epochs: int = 1
     batch_size: int | Schedule | None = None
@@ -81,6 +82,10 @@ class Task:
 
     def check(self) -> None:
         """Tries the model on two examples and looks at the labels, so that mistakes show before training."""
+        if self.data is ELSEWHERE:
+            raise UserError(
+                f"task '{self.name}' has no data; expected data=... (only a deployment's server needs none)."
+            )
         module = self.build()
         self._check_module(module)
         outputs = self._try(module)

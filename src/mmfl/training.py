@@ -93,6 +93,7 @@ class Round:
     view: RoundView
     asked: Mapping[str, NDArray[np.bool_]]
     allocation: Allocation = field(init=False)
+    decided: bool = False
     trained: dict[int, Trained] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
@@ -117,9 +118,7 @@ class Round:
             return np.zeros_like(self.view.able)
         if self.replica.method.aggregation.needs_everyone:
             return self.view.able
-        drawn = np.zeros(self.view.sizes.shape, dtype=bool)
-        drawn[self.allocation.client, self.allocation.task] = True
-        return drawn
+        return self.drawn
 
     @property
     def undrawn(self) -> NDArray[np.bool_] | None:
@@ -128,16 +127,38 @@ class Round:
 
     def training(self, task: int, client: NDArray[np.int64]) -> Training:
         """The request to train some clients on a task."""
-        replica, local = self.replica, self.replica.method.local
+        replica, local, rule = self.replica, self.replica.method.local, self.replica.method.aggregation
         state = replica.state
         correction = local.correction(client, state.local[task]) if len(client) else None
+        compared = rule.needs_everyone or "residuals" in self.asked
         return Training(
-            replica.federation, task, state.weights[task], client, self.view.round, replica.seed, local, correction
+            replica.federation,
+            task,
+            state.weights[task],
+            client,
+            self.view.round,
+            replica.seed,
+            local,
+            correction,
+            self.sending(task)[client],
+            rule.remembered(state.aggregation[task]) if compared else None,
         )
 
+    def sending(self, task: int) -> NDArray[np.bool_]:
+        """Whose updates of a task are needed as vectors: of those drawn, once that is decided, [clients]."""
+        return self.drawn[:, task] if self.decided else np.full(len(self.view.sizes), "updates" in self.asked)
+
+    @property
+    def drawn(self) -> NDArray[np.bool_]:
+        """The pairs that were drawn."""
+        drawn = np.zeros(self.view.sizes.shape, dtype=bool)
+        drawn[self.allocation.client, self.allocation.task] = True
+        return drawn
+
     def allocate(self) -> None:
-        """Who trains what."""
+        """Who trains what; those that were lost on the way here are not counted on."""
         method, state = self.replica.method, self.replica.state
+        self.view = self.replica.federation.still(self.view)
         if "norms" in self.asked:
             self.view = self.view.with_signals(norms=self._sizes(lambda updates: updates.norms()))
         if "residuals" in self.asked:
@@ -145,6 +166,7 @@ class Round:
             residuals = self._sizes(lambda updates: rule.residuals(updates, self.view, memory[updates.task]))
             self.view = self.view.with_signals(residuals=residuals)
         self.allocation, state.allocation = method.allocation.allocate(self.view, state.allocation)
+        self.decided = True
 
     def aggregate(self, task: int) -> None:
         """The next global weights of a task; its updates are let go of."""
@@ -199,6 +221,7 @@ def rounds(
         train(engine, requests(current, [each.early for each in current]))
         for each in current:
             each.allocate()
+        collect(engine, current)
         for portion in portions(engine, requests(current, [each.late for each in current])):
             train(engine, [(each, s, clients) for each, s, clients in portion if s not in each.trained])
             for each, s, _ in portion:
@@ -208,10 +231,13 @@ def rounds(
         agree(engine.world, replicas)
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = evaluate(engine, replicas, t) if due else [{} for _ in replicas]
+        failed = engine.faults()
+        faults: Record = {"faults": failed} if failed else {}
         seconds = (time.perf_counter() - begun) / len(replicas)
         stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))
         yield [
-            record(each, tests, seconds, int(held)) for each, tests, held in zip(current, tested, stored, strict=True)
+            record(each, tests, seconds, int(held)) | faults
+            for each, tests, held in zip(current, tested, stored, strict=True)
         ]
 
 
@@ -285,6 +311,15 @@ def train(engine: Engine, wanted: Sequence[Wanted]) -> None:
     everybody = [np.flatnonzero(clients) for _, _, clients in wanted]
     for (each, s, _), answer in zip(wanted, exchanged(engine.world, everybody, trained), strict=True):
         each.trained[s] = answer
+
+
+def collect(engine: Engine, current: Sequence[Round]) -> None:
+    """Has those that trained before the draw, and were drawn, send their updates, if they have not."""
+    waiting = [(each, s) for each in current for s in each.trained]
+    wanted = [np.flatnonzero(each.drawn[:, s]) for each, s in waiting]
+    collected = engine.collect([each.trained[s] for each, s in waiting], wanted)
+    for (each, s), trained in zip(waiting, collected, strict=True):
+        each.trained[s] = trained
 
 
 def mine(engine: Engine, clients: NDArray[np.bool_]) -> NDArray[np.int64]:

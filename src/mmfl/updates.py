@@ -1,6 +1,7 @@
 """Updates: what came back from the clients of one task."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ class Updates:
     Where several processes share a run, all columns are complete but `flat`, which has the rows `here` of this process.
     `combine` and `norms` see to that. A rule that looks at `flat` itself works on the rows that are `local`, and lets
     `total` add up the steps of all processes, and `whole` put together what was found out about rows.
+
+    Where clients keep updates that were not drawn to themselves, `flat` has only the others, and `norm` and `inner` are
+    what they say of all: ||G|| and <G, h>, with h the client's last update.
     """
 
     task: int
@@ -34,6 +38,8 @@ class Updates:
     steps: NDArray[np.int64]
     here: NDArray[np.int64] | None = None
     world: World = ALONE
+    norm: NDArray[np.float64] | None = None
+    inner: NDArray[np.float64] | None = None
 
     @classmethod
     def of(cls, task: int, trained: Trained, allocation: Allocation) -> "Updates":
@@ -51,7 +57,7 @@ class Updates:
 
     @classmethod
     def _of(cls, task: int, trained: Trained, count: NDArray[np.int64], probability: NDArray[np.float64]) -> "Updates":
-        known = trained.flat, trained.loss, trained.steps, trained.here, trained.world
+        known = trained.flat, trained.loss, trained.steps, trained.here, trained.world, trained.norm, trained.inner
         return cls(task, trained.client, count, probability, *known)
 
     def __len__(self) -> int:
@@ -64,23 +70,45 @@ class Updates:
 
     def norms(self) -> NDArray[np.float64]:
         """||G|| of each row."""
-        return self.whole(self.flat.norm(dim=1).double().cpu().numpy())
+        return self.norm if self.norm is not None else self.whole(self.flat.norm(dim=1).double().cpu().numpy())
+
+    def products(self, before: Tensor, rows: slice) -> NDArray[np.float64]:
+        """<G, h> of some rows, with their last updates `before`."""
+        if self.inner is not None:
+            return self.inner[rows]
+        products: NDArray[np.float64] = (self.flat[rows] * before).sum(1).double().cpu().numpy()
+        return products
+
+    def distances(self, beta: NDArray[np.float64], before: Tensor, rows: slice) -> NDArray[np.float64]:
+        """||G - beta h|| of some rows."""
+        if self.norm is not None and self.inner is not None:
+            squares = before.square().sum(1).double().cpu().numpy()
+            left = self.norm[rows] ** 2 - 2 * beta * self.inner[rows] + beta**2 * squares
+            distance: NDArray[np.float64] = np.sqrt(np.maximum(left, 0))
+        else:
+            scaled = torch.from_numpy(beta).to(before)[:, None] * before
+            distance = (self.flat[rows] - scaled).norm(dim=1).double().cpu().numpy()
+        return distance
+
+    @property
+    def mine(self) -> "Updates":
+        """The rows of the clients that this process remembers, wherever their updates are."""
+        return self.local if self.world.size > 1 else self
 
     @property
     def local(self) -> "Updates":
         """The rows of this process's clients, as if there were no others."""
         if self.here is None:
             return self
-        columns = {name: getattr(self, name)[self.here] for name in ("client", "count", "probability", "loss", "steps")}
-        return replace(self, **columns, here=None, world=ALONE)
+        return replace(self, **self._columns(self.here), here=None, world=ALONE)
 
     def total(self, step: Tensor) -> Tensor:
         """The sum of what every process made of its rows."""
         return self.world.sum(step)
 
     def whole(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A number for every row, given those of the rows here."""
-        if self.here is None:
+        """A number for every row, given those of the rows that are `mine`."""
+        if self.here is None or self.world.size == 1:
             return numbers
         rows = np.zeros(len(self))
         rows[self.here] = numbers
@@ -95,7 +123,12 @@ class Updates:
         finite = torch.isfinite(self.flat.sum(1))
         if not bool(finite.all()):  # a sum may overflow where no entry does
             finite[~finite] = torch.isfinite(self.flat[~finite]).all(1)
-        return self._where((self.whole(finite.double().cpu().numpy()) > 0) & np.isfinite(self.loss))
+        if self.norm is None:
+            good = self.whole(finite.double().cpu().numpy()) > 0
+        else:
+            good = np.isfinite(self.norm)
+            good[slice(None) if self.here is None else self.here] &= finite.cpu().numpy()
+        return self._where(good & np.isfinite(self.loss))
 
     def without_rows(self) -> "Updates":
         """What is known of them, without `flat`, which is large."""
@@ -105,14 +138,14 @@ class Updates:
         if good.all():
             return self
         mine = good if self.here is None else good[self.here]
-        return Updates(
-            self.task,
-            self.client[good],
-            self.count[good],
-            self.probability[good],
-            self.flat[torch.from_numpy(mine).to(self.flat.device)],
-            self.loss[good],
-            self.steps[good],
-            None if self.here is None else (np.cumsum(good) - 1)[self.here[mine]],
-            self.world,
-        )
+        flat = self.flat[torch.from_numpy(mine).to(self.flat.device)]
+        here = None if self.here is None else (np.cumsum(good) - 1)[self.here[mine]]
+        if here is not None and self.world.size == 1 and len(here) == good.sum():
+            here = None
+        return replace(self, **self._columns(good), flat=flat, here=here)
+
+    def _columns(self, rows: NDArray[Any]) -> dict[str, Any]:
+        """What there is of each of some rows."""
+        names = ("client", "count", "probability", "loss", "steps", "norm", "inner")
+        columns = {name: getattr(self, name) for name in names}
+        return {name: None if column is None else column[rows] for name, column in columns.items()}

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.federation import RoundView
+from mmfl.stored import Stored
 from mmfl.updates import Updates
 
 
@@ -28,6 +29,10 @@ class AggregationRule:
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
+
+    def remembered(self, state: Any) -> Stored | None:
+        """The clients' last updates, for rules that compare new ones with them."""
+        return None
 
     def residuals(self, updates: Updates, view: RoundView, state: Any) -> NDArray[np.float64]:
         """Norms of what the rule's memory does not explain of each update, [rows]; without memory, of the updates."""

@@ -6,7 +6,7 @@ running sums do for the others. Where several processes share a run, each rememb
 part of the sums, and all that is added up is the step.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,13 +29,6 @@ _BATCH = 2**23  # bytes of stored updates to read at once
 
 def _combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
     return torch.from_numpy(coefficients).to(rows) @ rows
-
-
-def _distances(updates: Tensor, beta: NDArray[np.float64], before: Tensor) -> NDArray[np.float64]:
-    """||G - beta h|| of each row."""
-    left = updates - torch.from_numpy(beta).to(before)[:, None] * before
-    norms: NDArray[np.float64] = left.norm(dim=1).double().cpu().numpy()
-    return norms
 
 
 def _batches(rows: int, length: int) -> Iterator[slice]:
@@ -99,6 +92,10 @@ class LastUpdates(AggregationRule):
         state.settle(sizes)
         return weights - updates.total(self.step(updates, view, state)).to(weights), state
 
+    def remembered(self, state: Memory) -> Stored:
+        """All last updates."""
+        return state.stored
+
     def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
         """What to take off the weights, as far as the clients here make it; puts the updates into the memory."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
@@ -124,8 +121,8 @@ class FedStale(LastUpdates):
 
     def residuals(self, updates: Updates, view: RoundView, state: Memory) -> NDArray[np.float64]:
         """||G - beta h||."""
-        here = updates.local
-        return updates.whole(_distances(here.flat, np.full(len(here), self.beta), state.stored.rows(here.client)))
+        beta = np.full(len(state.weight), self.beta)
+        return _residuals(updates, state.stored, lambda client, products, before: beta[client])
 
 
 class FedVARP(FedStale):
@@ -170,27 +167,28 @@ class StaleVR(AggregationRule):
 
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Betas) -> tuple[Tensor, Betas]:
         """sum d beta h + sum H (G - beta h)."""
-        here = updates.local
-        share, scale = view.share[here.client, here.task], inverse_probability(here, view)
-        step, beta = here.combine(scale), np.zeros(len(here))
-        for rows in _batches(len(here), len(weights)):
-            before = state.stored.rows(here.client[rows])
-            beta[rows] = best_beta(here.flat[rows], before)
+        mine = updates.mine
+        share, scale = view.share[mine.client, mine.task], inverse_probability(mine, view)
+        step, beta = mine.combine(scale), np.zeros(len(mine))
+        for rows in _batches(len(mine), len(weights)):
+            before = state.stored.rows(mine.client[rows])
+            beta[rows] = best_beta(mine.products(before, rows), before)
             step += _combine((share - scale)[rows] * beta[rows], before)
         known = np.full(len(state.beta), np.nan)
-        known[updates.client] = updates.whole(np.where(state.stored.has(here.client), beta, np.nan))
+        known[updates.client] = updates.whole(np.where(state.stored.has(mine.client), beta, np.nan))
+        here = mine.local
         drawn = np.flatnonzero(here.count)
         for rows in _batches(len(drawn), len(weights)):
             state.stored.put(here.client[drawn[rows]], here.flat[torch.from_numpy(drawn[rows]).to(here.flat.device)])
         return weights - updates.total(step), Betas(state.stored, known)
 
+    def remembered(self, state: Betas) -> Stored:
+        """All last updates."""
+        return state.stored
+
     def residuals(self, updates: Updates, view: RoundView, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
-        here, sizes = updates.local, []
-        for rows in _batches(len(here), here.flat.shape[1]):
-            before = state.stored.rows(here.client[rows])
-            sizes.append(_distances(here.flat[rows], best_beta(here.flat[rows], before), before))
-        return updates.whole(np.concatenate([np.zeros(0), *sizes]))
+        return _residuals(updates, state.stored, lambda client, products, before: best_beta(products, before))
 
     def report(self, view: RoundView, task: int, state: Betas) -> Mapping[str, float]:
         """How much the clients' last updates are worth."""
@@ -239,7 +237,7 @@ class Estimates:
         here, client = updates.local, updates.client
         self._add(here.client, -self.weight[here.client], before)
         idle = np.maximum(round - self.last[client], 1)
-        best = np.clip(updates.whole(best_beta(here.flat, before)), 0, 1)
+        best = np.clip(updates.whole(best_beta(here.products(before, slice(None)), before)), 0, 1)
         self.slope[client] = np.where(self.last[client] > 0, (1 - best) / idle, 0.0)
         self.last[client] = round
         self.weight[client] = sizes[client]
@@ -287,23 +285,38 @@ class StaleVRE(AggregationRule):
         state.replace(updates, before, view.round, sizes)
         return weights - updates.total(step), state
 
+    def remembered(self, state: Estimates) -> Stored:
+        """All last updates."""
+        return state.stored
+
     def residuals(self, updates: Updates, view: RoundView, state: Estimates) -> NDArray[np.float64]:
         """||G - beta h|| with the estimated beta."""
-        here = updates.local
-        beta = state.beta(view.round)[here.client]
-        return updates.whole(_distances(here.flat, beta, state.stored.rows(here.client)))
+        beta = state.beta(view.round)
+        return _residuals(updates, state.stored, lambda client, products, before: beta[client])
 
     def report(self, view: RoundView, task: int, state: Estimates) -> Mapping[str, float]:
         """The estimates for the next round, over all clients seen."""
         return statistics(np.where(state.last > 0, state.beta(view.round + 1), np.nan))
 
 
-def best_beta(updates: Tensor, before: Tensor) -> NDArray[np.float64]:
+def best_beta(products: NDArray[np.float64], before: Tensor) -> NDArray[np.float64]:
     """<G, h> / ||h||^2 of each row, the beta that minimises ||G - beta h||; 0 where h is."""
-    squares = before.square().sum(1).double()
-    inner = (updates * before).sum(1).double()
-    beta: NDArray[np.float64] = torch.where(squares > 0, inner / squares, 0.0).cpu().numpy()
+    squares = before.square().sum(1).double().cpu().numpy()
+    beta: NDArray[np.float64] = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
     return beta
+
+
+def _residuals(
+    updates: Updates,
+    stored: Stored,
+    beta: Callable[[NDArray[np.int64], NDArray[np.float64], Tensor], NDArray[np.float64]],
+) -> NDArray[np.float64]:
+    """||G - beta h|| of every row, with the beta of some clients given their <G, h> and h."""
+    mine, sizes = updates.mine, [np.zeros(0)]
+    for rows in _batches(len(mine), stored.none.shape[1]):
+        client, before = mine.client[rows], stored.rows(mine.client[rows])
+        sizes.append(mine.distances(beta(client, mine.products(before, rows), before), before, rows))
+    return updates.whole(np.concatenate(sizes))
 
 
 def statistics(beta: NDArray[np.float64]) -> dict[str, float]:

@@ -70,6 +70,11 @@ def _finite_rows(values: Tensor) -> Tensor:
     return torch.isfinite(values.reshape(len(values), -1)).all(1)
 
 
+_NOTHING = torch.zeros(1, 1)
+ELSEWHERE = Dataset("elsewhere", _NOTHING, _NOTHING, _NOTHING, _NOTHING)
+"""Stands for data that is not here: a deployment's server has none."""
+
+
 def as_tensor(values: Any, what: str) -> Tensor:
     """A tensor of numbers: real ones as float32, whole ones as they are (targets become int64 when compared)."""
     try:

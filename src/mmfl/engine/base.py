@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.engine.choices import Choices
 from mmfl.federation import Federation
 from mmfl.local import LocalRule
+from mmfl.stored import Stored
 from mmfl.world import ALONE, World
 
 
@@ -27,21 +29,28 @@ class Workload:
 class Training(Workload):
     """Local trainings of a round: every client starts from the same weights and follows the same rule.
 
-    `correction` [clients, parameters] is what the rule adds to every gradient of a client, where it does.
+    `correction` [clients, parameters] is what the rule adds to every gradient of a client, where it does. An engine
+    whose clients are elsewhere need not fetch every update: only those that `sends` marks [clients] are wanted as
+    vectors now (None: all), of the others it is enough to know the norm and, where there are `remembered` ones, the
+    inner product with the client's last update.
     """
 
     round: int
     seed: int
     local: LocalRule
     correction: Tensor | None = None
+    sends: NDArray[np.bool_] | None = None
+    remembered: Stored | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
     """Local updates [rows, parameters] (start minus end), the mean loss seen on the way and the steps taken, [rows].
 
-    Row n belongs to `client[n]`: an engine may return the clients in another order than they were given. Where several
-    processes share a run, `client`, `loss` and `steps` are those of all of them, and `flat` has the rows `here` alone.
+    Row n belongs to `client[n]`: an engine may return the clients in another order than they were given, and leave out
+    those that failed. Where several processes share a run, `client`, `loss` and `steps` are those of all of them, and
+    `flat` has the rows `here` alone. So it is where clients keep updates that nobody needs: then `norm` and `inner` are
+    what they say of all rows, ||G|| and <G, h>.
     """
 
     client: NDArray[np.int64]
@@ -50,6 +59,8 @@ class Trained:
     steps: NDArray[np.int64]
     here: NDArray[np.int64] | None = None
     world: World = ALONE
+    norm: NDArray[np.float64] | None = None
+    inner: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,7 @@ class Engine(Protocol):
     """
 
     world: World
+    choices: Choices
 
     @property
     def room(self) -> int:
@@ -79,6 +91,14 @@ class Engine(Protocol):
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Local training, for all requests at once."""
+        ...
+
+    def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:
+        """What was trained, with the updates of the wanted clients at hand."""
+        ...
+
+    def faults(self) -> dict[str, int]:
+        """What went wrong with clients since this was last asked, by kind."""
         ...
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:

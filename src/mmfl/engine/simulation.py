@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -30,6 +31,7 @@ from mmfl.federation import Federation
 from mmfl.local import LocalRule
 from mmfl.objectives import Objective, per_example
 from mmfl.partition import Shards
+from mmfl.privacy import Place, Privacy
 from mmfl.task import Task
 from mmfl.world import World, join
 
@@ -42,7 +44,8 @@ class Simulation:
     """Trains all clients of all tasks and replicas here: merged into cohorts, or one by one.
 
     `mode` "auto" vectorises, except for modules that cannot be and, on a CPU, for those that measure slower that way.
-    `precision` "tf32" lets a GPU multiply with fewer bits, which is faster. Under `torchrun` it joins the `world` of
+    `precision` "tf32" lets a GPU multiply with fewer bits, which is faster. `privacy` clips updates and adds noise to
+    them before anyone sees them. Under `torchrun` it joins the `world` of
     the processes that were started with it.
     """
 
@@ -52,6 +55,7 @@ class Simulation:
         mode: Mode = "auto",
         precision: Precision = "float32",
         world: World | None = None,
+        privacy: Privacy | None = None,
     ):
         if mode not in ("auto", "vectorised", "sequential"):
             raise UserError(f"unknown engine '{mode}': {nearest(mode, ['auto', 'vectorised', 'sequential'])}")
@@ -59,6 +63,7 @@ class Simulation:
         self.mode = mode
         self.world = join(self.device) if world is None else world
         self.precision = checked(precision)
+        self.privacy = privacy or Privacy()
         self.choices = Choices()
         self.chunks = Chunks(self.device)
         self.space = Space(self.device)
@@ -91,8 +96,21 @@ class Simulation:
             for (architecture, rule), members in groups.items():
                 jobs = Jobs.of([trainings[n] for n in members])
                 for n, answer in zip(members, self._train_jobs(architecture, rule, jobs), strict=True):
-                    answers[n] = answer
+                    answers[n] = self._protected(trainings[n], answer)
         return answers
+
+    def _protected(self, training: Training, trained: Trained) -> Trained:
+        """What leaves the clients."""
+        place = Place(training.seed, training.round, training.task, trained.client)
+        return replace(trained, flat=self.privacy.protect(trained.flat, place))
+
+    def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:
+        """All updates are here already."""
+        return list(trained)
+
+    def faults(self) -> dict[str, int]:
+        """Clients that are simulated do not fail."""
+        return {}
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
         """One forward pass over the data of all clients asked for, and a mean per client."""

@@ -1,0 +1,306 @@
+"""Deployment: the engine whose clients are real, on nodes that keep their data."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.data.dataset import ELSEWHERE
+from mmfl.engine import Evaluation, Simulation, Trained, Training, Workload
+from mmfl.engine.architecture import Layout
+from mmfl.errors import UserError
+from mmfl.federation import Federation
+from mmfl.flower.events import Events
+from mmfl.flower.federation import Announced
+from mmfl.flower.mail import Letter, Mail
+from mmfl.flower.replies import Kept, Replies, Row
+from mmfl.flower.roster import Roster
+from mmfl.flower.wire import GarbageError, Payload, print_of
+from mmfl.task import Task
+from mmfl.world import ALONE
+
+_POLL = 0.05  # seconds between looks into the mailbox
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long the server waits, in seconds: `answer` for a reply, `clients` for at least `least` clients to be there.
+
+    An update longer than `norm` times the weights it started from (of length 1 at least) is refused as absurd.
+    """
+
+    answer: float = 600.0
+    clients: float = 600.0
+    least: int = 1
+    norm: float = 100.0
+
+    def __post_init__(self) -> None:
+        for name in ("answer", "clients", "least", "norm"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"deployment: {name} is {getattr(self, name)}; expected a positive number.")
+
+
+@dataclass
+class Work:
+    """What one node is asked for in one message."""
+
+    said: dict[str, Any] = field(default_factory=dict)
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, part: str, row: Sequence[Any]) -> None:
+        """A row of a part of the request."""
+        self.said.setdefault(part, []).append(list(row))
+
+
+class Deployment:
+    """Asks nodes for losses and trainings, all tasks of a node in one message, and goes on with what comes in time.
+
+    `method` is the method's name or table, from which nodes make its local rule. A node that does not answer counts as
+    absent until it does; what it sends after that is not used. Whatever a node sends is checked; what cannot be right
+    is refused, and all of it is in `events`.
+    """
+
+    world = ALONE
+    room = 1 << 62
+
+    def __init__(
+        self,
+        mail: Mail,
+        tasks: Sequence[Task],
+        clients: int,
+        method: str | Mapping[str, Any],
+        patience: Patience | None = None,
+        events: Events | None = None,
+    ):
+        self.mail, self.method = mail, method
+        self.patience, self.events = patience or Patience(), events or Events()
+        self.federation = Announced(tasks, clients, self.roll_call)
+        self.roster = Roster(self.federation, self.events)
+        self.local = Simulation("cpu")
+        self.choices = self.local.choices
+        self._ahead: dict[int, tuple[Tensor, dict[int, float]]] = {}
+        self._asks_losses = False
+
+    def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
+        """Weights of a freshly built module, a function of (seed, task)."""
+        module = federation.tasks[task].build(seed, task)
+        return Layout(module).flatten([parameter.detach() for parameter in module.parameters()])
+
+    def roll_call(self, round: int) -> None:
+        """Who is there for a round; waits until there are enough."""
+        self.events.round = round
+        deadline = time.monotonic() + self.patience.clients
+        while True:
+            self._late_letters()
+            new = self.roster.connected(self.mail.nodes())
+            if new:
+                self._introductions(new)
+            if int(self.federation.here.sum()) >= self.patience.least:
+                return
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"deployment: {int(self.federation.here.sum())} clients are there after "
+                    f"{self.patience.clients:g} s; expected at least {self.patience.least}."
+                )
+            time.sleep(_POLL)
+
+    def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
+        """As told with the last test, where the weights are still the same, or asked for; nan of who did not answer."""
+        self._asks_losses = True
+        known: list[dict[int, float]] = []
+        asked: dict[int, Work] = {}
+        for workload in workloads:
+            weights, told = self._ahead.get(workload.task, (None, {}))
+            known.append(dict(told) if weights is workload.weights else {})
+            unknown = [client for client in workload.client.tolist() if client not in known[-1]]
+            self._ask_losses(asked, workload.task, workload.weights, unknown)
+        replies = self._exchange(asked)
+        for workload, losses in zip(workloads, known, strict=True):
+            losses |= replies.losses.get(self._name(workload.task), {})
+        return [
+            np.array([losses.get(client, np.nan) for client in workload.client.tolist()])
+            for workload, losses in zip(workloads, known, strict=True)
+        ]
+
+    def train(self, trainings: Sequence[Training]) -> list[Trained]:
+        """Local training on the nodes; who fails is left out."""
+        asked: dict[int, Work] = {}
+        for training in trainings:
+            self._ask_training(asked, training)
+        replies = self._exchange(asked)
+        return [self._trained(training, replies) for training in trainings]
+
+    def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:
+        """Has the wanted clients send what they kept; who fails is left out."""
+        asked: dict[int, Work] = {}
+        theirs = [each for each in trained if isinstance(each, Kept)]
+        missing = [
+            sorted({row.client for row in kept.rows if row.update is None} & set(clients.tolist()))
+            for kept, clients in zip(theirs, wanted, strict=True)
+        ]
+        for kept, clients in zip(theirs, missing, strict=True):
+            if training := kept.training:
+                for client in clients:
+                    self._work(asked, client, "collect", [self._name(training.task), client, training.round])
+        replies = self._exchange(asked)
+        return [self._collected(kept, clients, replies) for kept, clients in zip(theirs, missing, strict=True)]
+
+    def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
+        """On the server's test examples where it has some, on the nodes' otherwise.
+
+        Where nodes test, and the method asks for losses, they tell those of the new weights in the same message.
+        """
+        at_nodes = [w for w in workloads if w.federation.tasks[w.task].data is ELSEWHERE]
+        asked: dict[int, Work] = {}
+        for workload in at_nodes:
+            name = self._name(workload.task)
+            for number, node in self.roster.nodes.items():
+                if node.tested.get(name) and not node.waiting:
+                    work = asked.setdefault(number, Work())
+                    work.add("test", [name])
+                    work.vectors[f"weights.{name}"] = workload.weights
+            if self._asks_losses:
+                able = self.federation.here & (self.federation.sizes[:, workload.task] > 0)
+                self._ask_losses(asked, workload.task, workload.weights, np.flatnonzero(able).tolist())
+        replies = self._exchange(asked)
+        for workload in at_nodes:
+            self._ahead[workload.task] = (workload.weights, replies.losses.get(self._name(workload.task), {}))
+        here = iter(self.local.evaluate([w for w in workloads if w not in at_nodes]))
+        return [self._tested(workload, replies) if workload in at_nodes else next(here) for workload in workloads]
+
+    def faults(self) -> dict[str, int]:
+        """Events since this was last asked, but for nodes that joined."""
+        return {kind: count for kind, count in self.events.take().items() if kind != "joined"}
+
+    # --- what is asked ---
+
+    def _name(self, task: int) -> str:
+        return self.federation.tasks[task].name
+
+    def _work(self, asked: dict[int, Work], client: int, part: str, row: Sequence[Any]) -> Work | None:
+        """Adds a row to what the client's node is asked; None if no node speaks for it any more."""
+        node = self.roster.node_of(client)
+        if node is None:
+            self.events.add("absent", client=client)
+            return None
+        work = asked.setdefault(node, Work())
+        work.add(part, row)
+        return work
+
+    def _ask_losses(self, asked: dict[int, Work], task: int, weights: Tensor, clients: Sequence[int]) -> None:
+        name = self._name(task)
+        for client in clients:
+            if work := self._work(asked, client, "losses", [name, client]):
+                work.vectors[f"weights.{name}"] = weights
+
+    def _ask_training(self, asked: dict[int, Work], training: Training) -> None:
+        name, sends = self._name(training.task), training.sends
+        for n, client in enumerate(training.client.tolist()):
+            send, mark = sends is None or bool(sends[n]), ""
+            if training.remembered is not None and training.remembered.has(training.client[n : n + 1])[0]:
+                mark = print_of(training.remembered.rows(training.client[n : n + 1])[0])
+            if work := self._work(asked, client, "train", [name, client, send, mark]):
+                work.said |= {"round": training.round, "seed": training.seed, "method": self.method}
+                work.vectors[f"weights.{name}"] = training.weights
+                if training.correction is not None:
+                    work.vectors[f"correction.{name}.{client}"] = training.correction[n]
+
+    # --- what is answered ---
+
+    def _exchange(self, asked: Mapping[int, Work]) -> Replies:
+        """Sends everything, and reads what comes in time."""
+        replies = Replies()
+        if not asked:
+            return replies
+        payloads = {node: Payload(work.said, work.vectors).pack() for node, work in asked.items()}
+        self._deliver(payloads, lambda node, payload: replies.read(asked[node].said, payload))
+        return replies
+
+    def _introductions(self, nodes: Sequence[int]) -> None:
+        hello = Payload({"announce": True}).pack()
+        self._deliver(dict.fromkeys(nodes, hello), self.roster.introduce)
+
+    def _deliver(self, payloads: Mapping[int, bytes], read: Callable[[int, Payload], None]) -> None:
+        """Sends, waits until all have answered or the time is over, and lets `read` see what came."""
+        waiting = self.mail.send(payloads, self.events.round, self.patience.answer)
+        deadline = time.monotonic() + self.patience.answer
+        while waiting:
+            for letter in self.mail.receive(list(waiting)):
+                node = waiting.pop(letter.message)
+                self._open(node, letter, read)
+            if not waiting or time.monotonic() > deadline:
+                break
+            time.sleep(_POLL)
+        for message, node in waiting.items():
+            self.events.add("late", node)
+            if node in self.roster.nodes:
+                self.roster.nodes[node].waiting.add(message)
+        self.roster.settle()
+
+    def _late_letters(self) -> None:
+        """Answers that come after their time are not used, but whoever sent them is there again."""
+        waiting = {message: node for node in self.roster.nodes.values() for message in node.waiting}
+        if waiting:
+            for letter in self.mail.receive(list(waiting)):
+                waiting[letter.message].waiting.discard(letter.message)
+            self.roster.settle()
+
+    def _open(self, node: int, letter: Letter, read: Callable[[int, Payload], None]) -> None:
+        """Lets `read` see a letter that says what it should."""
+        try:
+            payload = Payload({"error": letter.error}) if letter.payload is None else Payload.unpack(letter.payload)
+            if "error" in payload.said:
+                self.events.add("failed", node, detail=str(payload.said["error"])[:300])
+            else:
+                read(node, payload)
+        except GarbageError as error:
+            self.events.add("garbage", node, detail=str(error))
+
+    def _accepted(self, training: Training, rows: Sequence[Row]) -> list[Row]:
+        """The rows but those that cannot be right."""
+        longest = self.patience.norm * max(1.0, float(training.weights.norm()))
+        good = []
+        for row in rows:
+            problem = row.problem(len(training.weights), longest)
+            if not problem and training.remembered is not None and row.update is None and row.inner is None:
+                problem = "neither an update nor its product with the last one"
+            if problem:
+                self.events.add("rejected", client=row.client, detail=f"task '{self._name(training.task)}': {problem}")
+            else:
+                last = training.remembered
+                good.append(row.compared(None if last is None else last.rows(np.array([row.client]))[0]))
+        return good
+
+    def _trained(self, training: Training, replies: Replies) -> Kept:
+        """The rows of one request, in its order."""
+        name = self._name(training.task)
+        told = [replies.trained.get((name, client)) for client in training.client.tolist()]
+        return Kept.of(training, self._accepted(training, [row for row in told if row is not None]))
+
+    def _collected(self, kept: Kept, missing: Sequence[int], replies: Replies) -> Kept:
+        """With the updates that came; who was to send one and did not is left out."""
+        training = kept.training
+        if not missing or training is None:
+            return kept
+        name = self._name(training.task)
+        rows = []
+        for row in kept.rows:
+            if row.client not in missing:
+                rows.append(row)
+            elif (update := replies.updates.get((name, row.client))) is not None:
+                rows += self._accepted(training, [replace(row, update=update)])
+            else:
+                self.events.add("rejected", client=row.client, detail=f"task '{name}': the update did not come")
+        return Kept.of(training, rows)
+
+    def _tested(self, workload: Workload, replies: Replies) -> Evaluation:
+        """The mean over all examples that nodes tested on."""
+        found = np.array(replies.tests.get(self._name(workload.task), []), dtype=float).reshape(-1, 3)
+        if not found[:, 0].sum():
+            return Evaluation(float("nan"), float("nan"))
+        loss, metric = np.average(found[:, 1:], axis=0, weights=found[:, 0])
+        return Evaluation(float(loss), float(metric))

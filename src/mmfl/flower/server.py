@@ -1,0 +1,176 @@
+"""The server's side of a deployment: settings, the run itself, and the ServerApp in which Flower runs it."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mmfl.checkpoint import write_atomically
+from mmfl.errors import UserError, nearest
+from mmfl.experiment import Experiment, Listener, conduct
+from mmfl.flower.engine import Deployment, Patience
+from mmfl.flower.events import Events
+from mmfl.flower.mail import Letter, Mail
+from mmfl.flower.module import Module
+from mmfl.methods import make_method
+from mmfl.run import Comparison, RunDirectory
+
+
+class Settings(BaseModel):
+    """What a deployment is told besides its module.
+
+    `clients` is how many may take part, numbered from 0; a round begins when `least` of them are there. `timeout` is
+    how long a round waits for answers, `patience` how long the server waits for clients, in seconds. Updates longer
+    than `norm` times the weights they started from are refused.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    clients: int
+    method: str | dict[str, Any] = "mmfl-lvr"
+    rounds: int = 100
+    rate: float = 0.1
+    seed: int = 0
+    evaluate_every: int = 1
+    evaluate_last: int = 1
+    checkpoint_every: int = 1
+    timeout: float = 600.0
+    patience: float = 600.0
+    least: int = 1
+    norm: float = 100.0
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Settings":
+        """From a table; the first mistake is named with what was expected."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = str(first["loc"][0])
+            if first["type"] == "extra_forbidden":
+                raise UserError(f"deployment: unknown setting '{key}': {nearest(key, cls.model_fields)}") from None
+            if first["type"] == "missing":
+                raise UserError(f"deployment: '{key}' is missing.") from None
+            message = first["msg"][:1].lower() + first["msg"][1:]
+            raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
+
+
+def run(
+    mail: Mail,
+    module: Module,
+    settings: Settings,
+    directory: Path | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+) -> Comparison:
+    """A deployment from its first round, or from its last checkpoint, to its end.
+
+    It stops with a checkpoint after the round under way when a file `stop` appears in the run directory.
+    """
+    if settings.clients < 1:
+        raise UserError(f"deployment: clients is {settings.clients}; expected at least 1.")
+    patience = Patience(settings.timeout, settings.patience, settings.least, settings.norm)
+    events = Events(None if directory is None else directory / "events.jsonl")
+    engine = Deployment(mail, module.tasks, settings.clients, settings.method, patience, events)
+    experiment = Experiment(
+        lambda seed: engine.federation,
+        [make_method(settings.method)],
+        [settings.seed],
+        settings.rounds,
+        settings.rate,
+        settings.evaluate_every,
+        settings.evaluate_last,
+        settings.checkpoint_every,
+    )
+    if directory is None:
+        return conduct(experiment, engine, listener=listener)
+    known = directory
+
+    def open_directory() -> RunDirectory:
+        return RunDirectory.open(known) if resume else RunDirectory.create(known, config(settings))
+
+    return conduct(experiment, engine, open_directory, resume, listener, (known / "stop").exists)
+
+
+def config(settings: Settings) -> dict[str, Any]:
+    """What the run directory keeps of a deployment."""
+    return {"source": "deployment", **settings.model_dump()}
+
+
+class FlowerMail:
+    """Payloads as Flower messages: bytes in a record of configuration."""
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+
+    def nodes(self) -> set[int]:
+        """The connected SuperNodes."""
+        return set(self.grid.get_node_ids())
+
+    def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
+        """A message to each node; Flower forgets it some time after it should have been answered."""
+        messages = [
+            self.grid.create_message(
+                RecordDict({"mmfl": ConfigRecord({"payload": payload})}),
+                MessageType.TRAIN,
+                node,
+                str(round),
+                2 * seconds,
+            )
+            for node, payload in payloads.items()
+        ]
+        names = self.grid.push_messages(messages)
+        return {name: node for name, node in zip(names, payloads, strict=True) if name}
+
+    def receive(self, messages: Iterable[str]) -> list[Letter]:
+        """Answers and errors that are there."""
+        return [_letter(message) for message in self.grid.pull_messages(list(messages))]
+
+
+def _letter(message: Any) -> Letter:
+    name = message.metadata.reply_to_message_id
+    if message.has_error():
+        return Letter(name, None, f"code {message.error.code}: {message.error.reason}")
+    try:
+        payload = message.content["mmfl"]["payload"]
+    except KeyError:
+        return Letter(name, b"")
+    return Letter(name, payload if isinstance(payload, bytes) else b"")
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Runs a deployment where the SuperLink is; how it ended is in `ended.json` of the run directory."""
+    told = context.run_config
+    directory = Path(str(told["directory"]))
+
+    def work() -> Comparison:
+        module = Module.load(str(told["module"]))
+        settings = Settings.of(json.loads(str(told["settings"])))
+        return run(FlowerMail(grid), module, settings, directory, bool(told["resume"]))
+
+    conclude(directory, work)
+
+
+def conclude(directory: Path, work: Callable[[], Comparison]) -> None:
+    """Does the work and writes down how it ended."""
+    state, message = "finished", ""
+    try:
+        work()
+    except KeyboardInterrupt:
+        state, message = "stopped", "stopped when it was asked to; resume goes on from here"
+    except UserError as error:
+        state, message = "failed", str(error)
+    except BaseException as error:
+        state, message = "failed", f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        directory.mkdir(parents=True, exist_ok=True)
+        write_atomically(directory / "ended.json", json.dumps({"state": state, "message": message}).encode())

@@ -1,0 +1,373 @@
+"""A deployment within one process: the same run as a simulation, whatever goes wrong on the way."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import mmfl
+from conftest import toy_task
+
+pytest.importorskip("flwr", reason="flwr is not installed")
+from inside import InsideMail, module_of, site_of
+
+from mmfl.flower.server import Settings, run
+from mmfl.flower.wire import Payload
+
+CLIENTS = 6
+FAMILIES = [
+    "random",
+    "mmfl-lvr",
+    "mmfl-gvr",
+    "mmfl-gvr-star",
+    "mmfl-stalevr",
+    "stalevr-opt",
+    "mmfl-stalevre",
+    "fedvarp",
+    "mifa",
+    "scaffold",
+    "full",
+    "mfa-rr",
+    "ranklist-multi-ucb",
+    "mmfl-group",
+    "fedfair",
+    "roundrobin-gvr",
+    {"name": "near", "allocation": "full", "aggregation": "average", "local": {"name": "prox", "mu": 0.3}},
+]
+
+
+def federation(capacity: int = 1) -> mmfl.Federation:
+    tasks = [toy_task("a", epochs=2, batch_size=4), toy_task("b", classes=3, lr=0.3)]
+    lacks = np.zeros((CLIENTS, 2), dtype=bool)
+    lacks[2, 1] = True
+    return mmfl.Federation(tasks, CLIENTS, lacks=lacks, capacity=capacity)
+
+
+def mail_of(simulated: mmfl.Federation, nodes: list[list[int]], capacity: int = 1) -> InsideMail:
+    return InsideMail({100 + n: site_of(simulated, clients, capacity) for n, clients in enumerate(nodes)})
+
+
+NODES = [[0, 3], [1], [2, 4], [5]]
+
+
+def deployed(method="mmfl-lvr", rounds=4, rate=0.5, mail=None, directory=None, resume=False, **options):
+    simulated = federation()
+    mail = mail or mail_of(simulated, NODES)
+    settings = Settings.of({"clients": CLIENTS, "method": method, "rounds": rounds, "rate": rate} | options)
+    return run(mail, module_of(simulated), settings, directory, resume).runs[0], mail
+
+
+@pytest.mark.parametrize("method", FAMILIES, ids=str)
+def test_a_deployment_gives_the_simulations_weights(method):
+    real, _ = deployed(method)
+    simulated = mmfl.train(federation(), method, rounds=4, rate=0.5, device="cpu")
+    for mine, theirs in zip(real.weights, simulated.weights, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    drawn = [[record["drawn"] for record in each.records] for each in (real, simulated)]
+    assert drawn[0] == drawn[1]
+    np.testing.assert_allclose(real.accuracy, simulated.accuracy, atol=1e-6)
+
+
+# --- what travels ---
+
+
+def updates_sent(mail: InsideMail, method: str, rounds: int = 4) -> tuple[int, int, mmfl.Run]:
+    """How many updates travelled, how many were drawn."""
+    sent = []
+
+    def count(node, round, reply):
+        sent.extend(name for name in Payload.unpack(reply).vectors if name.startswith("update."))
+        return reply
+
+    mail.trouble = count
+    real, _ = deployed(method, rounds, mail=mail)
+    drawn = sum(len(clients) for record in real.records for clients, _ in record["drawn"].values())
+    return len(sent), drawn, real
+
+
+@pytest.mark.parametrize("method", ["mmfl-gvr", "mmfl-gvr-star", "mmfl-stalevr", "stalevr-opt", "roundrobin-gvr"])
+def test_where_everyone_trains_only_drawn_updates_travel(method):
+    sent, drawn, _ = updates_sent(mail_of(federation(), NODES), method)
+    assert sent == drawn > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "exchanges"), [("random", 1), ("mmfl-lvr", 2), ("mmfl-stalevr", 2), ("mmfl-gvr", 2)]
+)
+def test_a_node_gets_one_message_an_exchange_whatever_it_is_asked(method, exchanges):
+    _, mail = deployed(method, rounds=3, rate=1.0)
+    for node in mail.sites:
+        assert sum(1 for to, round, _ in mail.sent if (to, round) == (node, 2)) <= exchanges
+
+
+def test_losses_are_asked_for_only_where_the_method_needs_them():
+    for method, asked in (("random", False), ("mmfl-lvr", True)):
+        _, mail = deployed(method, rounds=2)
+        assert any("losses" in Payload.unpack(sent).said for _, _, sent in mail.sent) == asked
+
+
+def test_a_node_that_forgot_its_last_update_sends_the_new_one_whole():
+    simulated = federation()
+    mail = mail_of(simulated, NODES)
+    sent = []
+
+    def forget(node, round, reply):
+        sent.extend(name for name in Payload.unpack(reply).vectors if name.startswith("update."))
+        if round == 3:
+            mail.sites[node].sent.clear()
+        return reply
+
+    mail.trouble = forget
+    real, _ = deployed("mmfl-stalevr", 6, mail=mail)
+    same = mmfl.train(federation(), "mmfl-stalevr", rounds=6, rate=0.5, device="cpu")
+    for mine, theirs in zip(real.weights, same.weights, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert len(sent) > sum(len(clients) for record in real.records for clients, _ in record["drawn"].values())
+
+
+def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
+    simulated = federation()
+    mail = mail_of(simulated, NODES)
+    bare = [mmfl.Task(t.name, t.model, lr=t.lr, epochs=t.epochs, batch_size=t.batch_size) for t in simulated.tasks]
+    settings = Settings.of({"clients": CLIENTS, "method": "mmfl-lvr", "rounds": 3, "rate": 0.5})
+    real = run(mail, mmfl.flower.Module(bare, lambda task, client: None), settings).runs[0]
+    same = mmfl.train(federation(), "mmfl-lvr", rounds=3, rate=0.5, device="cpu")
+    np.testing.assert_allclose(real.accuracy, same.accuracy, atol=1e-6)
+    for mine, theirs in zip(real.weights, same.weights, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    asked = [(round, Payload.unpack(sent).said) for _, round, sent in mail.sent]
+    assert not any("losses" in said and "test" not in said for round, said in asked if round > 1)
+
+
+# --- what goes wrong ---
+
+
+def spoil(part: str):
+    """A change to a reply with updates: what a broken or hostile node may send."""
+
+    def change(reply: bytes) -> bytes:
+        payload = Payload.unpack(reply)
+        vectors, said = dict(payload.vectors), dict(payload.said)
+        if not vectors:
+            return reply
+        first = sorted(vectors)[0]
+        length = len(vectors[first])
+        if part == "nan":
+            vectors[first][1] = float("nan")
+        elif part == "shape":
+            vectors[first] = torch.zeros(length + 1)
+        elif part == "dtype":
+            vectors[first] = vectors[first].double()
+        elif part == "norm":
+            vectors[first] *= 1e9
+        elif part == "task":
+            vectors["update.nowhere.0"] = vectors.pop(first)
+        elif part == "client":
+            vectors[first.rsplit(".", 1)[0] + ".77"] = vectors.pop(first)
+        elif part == "loss":
+            said["trained"] = [[*row[:2], float("inf"), *row[3:]] for row in said["trained"]]
+        elif part == "columns":
+            said["trained"] = [row[:3] for row in said["trained"]]
+        elif part == "kinds":
+            said["trained"] = [[row[0], "0", *row[2:]] for row in said["trained"]]
+        elif part == "bytes":
+            return b"\x00garbage" * 9
+        elif part == "nothing":
+            return b""
+        return Payload(said, vectors).pack()
+
+    return change
+
+
+KINDS = {
+    **dict.fromkeys(("nan", "shape", "dtype", "norm", "loss"), "rejected"),
+    **dict.fromkeys(("task", "client", "columns", "kinds", "bytes", "nothing"), "garbage"),
+}
+
+
+@pytest.mark.parametrize("part", KINDS)
+def test_what_cannot_be_right_is_refused_and_the_round_goes_on(part, tmp_path):
+    mail = mail_of(federation(), NODES)
+    change = spoil(part)
+    mail.trouble = lambda node, round, reply: change(reply) if node == 100 and round == 2 else reply
+    real, _ = deployed("full", 3, 1.0, mail=mail, directory=tmp_path / "run")
+    assert all(torch.isfinite(weights).all() for weights in real.weights)
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    bad = [event for event in events if event["kind"] == KINDS[part]]
+    assert bad
+    assert {event["round"] for event in bad} == {2}
+    assert real.records[1]["faults"] == {KINDS[part]: len(bad)}
+    assert "faults" not in real.records[2]
+
+
+def test_weights_of_those_who_answered_are_what_the_draw_says():
+    """Who is asked and fails is missing from the sum, and nobody else's weight changes."""
+    mail = mail_of(federation(), NODES)
+    mail.trouble = lambda node, round, reply: b"" if node == 101 and b"trained" in reply else reply
+    real, _ = deployed("full", 1, 1.0, mail=mail)
+    whole = federation()
+    engine = mmfl.engine.Simulation("cpu")
+    for s in range(2):
+        start = engine.initial(whole, s, 0)
+        clients = np.flatnonzero(whole.sizes[:, s])
+        training = mmfl.engine.Training(whole, s, start, clients, 1, 0, mmfl.local.SGD())
+        (trained,) = engine.train([training])
+        share = whole.sizes[:, s] / whole.sizes[:, s].sum()
+        share[1] = 0
+        expected = start - torch.from_numpy(share[trained.client]).float() @ trained.flat
+        torch.testing.assert_close(real.weights[s], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_silent_node_is_absent_until_it_answers():
+    mail = mail_of(federation(), NODES)
+    mail.trouble = lambda node, round, reply: None if node == 100 and round == 2 else reply
+    real, _ = deployed("mmfl-lvr", 4, 1.0, mail=mail, timeout=0.2)
+    assert real.records[1]["faults"] == {"late": 1}
+    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    assert {0, 3} <= present[0]
+    for t in (1, 2, 3):
+        assert not {0, 3} & present[t]
+
+
+def test_a_late_answer_is_not_used_but_the_node_is_there_again():
+    mail = mail_of(federation(), NODES)
+    held = {}
+
+    def late(node, round, reply):
+        if node == 100 and round == 2 and Payload.unpack(reply).said.get("trained"):
+            held["reply"] = reply
+            return None
+        if round == 3 and "reply" in held:
+            name = next(name for name, waiting in mail._waiting.items() if waiting is None)
+            mail._waiting[name] = held.pop("reply")
+        return reply
+
+    mail.trouble = late
+    real, _ = deployed("random", 5, 1.0, mail=mail, timeout=0.2)
+    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    assert not {0, 3} & present[2]
+    assert {0, 3} <= present[3]
+
+
+def test_nodes_join_and_leave_between_rounds():
+    simulated = federation()
+    mail = mail_of(simulated, NODES[:3])
+    gone = {}
+
+    def change(node, round, reply):
+        if round == 2 and 103 not in mail.sites:
+            mail.sites[103] = site_of(simulated, NODES[3])
+        if round == 4:
+            gone.update({100: mail.sites.pop(100)} if 100 in mail.sites else {})
+        return reply
+
+    mail.trouble = change
+    real, _ = deployed("full", 6, 1.0, mail=mail)
+    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    assert present[1] == {0, 1, 2, 3, 4}
+    assert present[2] == set(range(6))
+    assert present[5] == {1, 2, 4, 5}
+    assert real.records[4]["faults"].get("left") == 1
+
+
+def test_a_client_belongs_to_one_node_at_a_time():
+    simulated = federation()
+    mail = mail_of(simulated, NODES)
+    mail.sites[200] = site_of(simulated, [0, 1])
+    mail.trouble = lambda node, round, reply: (mail.sites.pop(100, None) and None) or reply if round == 2 else reply
+    real, _ = deployed("full", 4, 1.0, mail=mail)
+    assert real.records[0]["faults"]["refused"] == 1
+    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    assert present[2] == {0, 1, 2, 4, 5}  # 3 went with its node, 0 is spoken for by the other
+
+
+@pytest.mark.parametrize(
+    "announcement",
+    [
+        {"clients": [[0, 1, {"a": -1}]]},
+        {"clients": [[0, 0, {"a": 5}]]},
+        {"clients": [[0, 1, {"elsewhere": 5}]]},
+        {"clients": [[0, 1, {"a": "many"}]]},
+        {"clients": "everyone"},
+        {"clients": [[0, 1, {"a": 5}]], "tested": [1]},
+    ],
+    ids=str,
+)
+def test_a_node_that_introduces_itself_badly_is_not_counted(announcement):
+    simulated = federation()
+    mail = mail_of(simulated, NODES)
+
+    class Liar:
+        def answer(self, payload):
+            return Payload(announcement).pack()
+
+    mail.sites[50] = Liar()
+    real, _ = deployed("full", 1, 1.0, mail=mail)
+    assert real.records[0]["faults"]["garbage"] == 1
+    assert real.records[0]["clients_seen"] == CLIENTS
+
+
+def test_a_client_number_beyond_those_that_may_take_part_is_refused():
+    simulated = federation()
+    mail = mail_of(simulated, NODES)
+    settings = Settings.of({"clients": 5, "method": "full", "rounds": 1, "rate": 1.0})
+    real = run(mail, module_of(simulated), settings).runs[0]
+    assert real.records[0]["faults"] == {"refused": 1}
+    assert real.records[0]["clients_seen"] == 5
+
+
+def test_a_round_waits_for_clients_and_says_when_they_do_not_come():
+    with pytest.raises(mmfl.UserError, match=r"0 clients are there after 0\.1 s; expected at least 1"):
+        deployed(mail=InsideMail({}), patience=0.1)
+
+
+# --- stopping and going on ---
+
+
+@pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold"])
+def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method, tmp_path):
+    place = tmp_path / "run"
+    mail = mail_of(federation(), NODES)
+
+    def stop(node, round, reply):
+        if round == 3:
+            (place / "stop").touch()
+        return reply
+
+    mail.trouble = stop
+    with pytest.raises(KeyboardInterrupt):
+        deployed(method, 6, mail=mail, directory=place)
+    (place / "stop").unlink()
+    again = mail_of(federation(), NODES)  # nodes that remember nothing
+    real, _ = deployed(method, 6, mail=again, directory=place, resume=True)
+    same, _ = deployed(method, 6)
+    assert [record["round"] for record in real.records] == [1, 2, 3, 4, 5, 6]
+    for mine, theirs in zip(real.weights, same.weights, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"clents": 3}, "unknown setting 'clents'"),
+        ({"clients": "many"}, "'clients' is 'many'"),
+        ({"clients": 0}, "clients is 0; expected at least 1"),
+        ({"timeout": 0}, "answer is 0"),
+        ({"least": 0}, "least is 0"),
+        ({"rounds": 0}, "rounds is 0"),
+        ({"rate": 2}, "rate is 2"),
+        ({"method": "mmfl-lrv"}, "mmfl-lvr"),
+    ],
+)
+def test_bad_settings_are_named(change, said):
+    with pytest.raises(mmfl.UserError, match=said):
+        run(mail_of(federation(), NODES), module_of(federation()), Settings.of({"clients": CLIENTS} | change))
+
+
+def test_settings_need_the_number_of_clients():
+    with pytest.raises(mmfl.UserError, match="'clients' is missing"):
+        Settings.of({})
