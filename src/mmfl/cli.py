@@ -23,6 +23,7 @@ from mmfl.engine import Simulation
 from mmfl.engine.precision import checked
 from mmfl.errors import UserError
 from mmfl.experiment import conduct
+from mmfl.flower import commands as deployment
 from mmfl.methods import METHODS
 from mmfl.run import Comparison, RunDirectory, load
 from mmfl.world import LostProcessError, leave
@@ -92,8 +93,10 @@ def resume(directory: Annotated[Path, typer.Argument(help="The run directory.")]
         raise UserError(
             f"run '{directory}' was started from Python: resume it there, with the same arguments and resume=True."
         )
+    if values.get("source") == "deployment":
+        return deployment.resume(directory, values)
     config = configuration.parse(values, str(directory / "config.toml"))
-    carry_on(config, directory, device or config.device, lambda: place, resume=True)
+    return carry_on(config, directory, device or config.device, lambda: place, resume=True)
 
 
 @app.command()
@@ -200,6 +203,10 @@ def plot(
     federation = configuration.read(file, set_ or ()).experiment().federation_of(seed)
     for path in partition_plots.draw(federation, out):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+for command in (deployment.deploy, deployment.link, deployment.node, deployment.keys):
+    app.command()(command)
 
 
 def start(config: Config, out: Path | None) -> None:

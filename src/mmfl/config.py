@@ -20,8 +20,8 @@ from mmfl.methods import make_method
 from mmfl.models import MODELS
 from mmfl.objectives import LOSSES, METRICS
 from mmfl.partition import PARTITIONS, SIZES, Partition
-from mmfl.privacy import Privacy
 from mmfl.presets import NAMES, path_of
+from mmfl.privacy import Privacy
 from mmfl.registry import build, call, find, read_spec
 from mmfl.schedules import SCHEDULES
 from mmfl.task import Task

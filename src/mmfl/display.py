@@ -103,6 +103,10 @@ def show_table(console: Console, comparison: Comparison) -> None:
     costs = [column for column in _COSTS if column in frame]
     _show_frame(console, title, frame.drop(columns=costs).dropna(axis=1, how="all"))
     _show_frame(console, "cost of a round", frame[costs])
+    faults = pd.DataFrame({run.method: run.faults.sum() for run in comparison}).T
+    if len(faults.columns):
+        texts = faults.fillna(0).astype(int).reset_index(names="method")
+        show_texts(console, "what went wrong with nodes, in all rounds", texts)
 
 
 def _show_frame(console: Console, title: str, frame: pd.DataFrame) -> None:

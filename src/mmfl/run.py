@@ -78,6 +78,13 @@ class Run:
         return frame
 
     @property
+    def faults(self) -> pd.DataFrame:
+        """What went wrong with nodes, rounds x kinds of event; no columns where nothing did, as in a simulation."""
+        frame = pd.DataFrame([r.get("faults", {}) for r in self.records], index=[r["round"] for r in self.records])
+        frame.index.name = "round"
+        return frame.fillna(0).astype(int)
+
+    @property
     def participation(self) -> pd.DataFrame:
         """How often each client trained each task, clients x tasks."""
         counts = np.zeros((self.clients, len(self.tasks)), dtype=np.int64)

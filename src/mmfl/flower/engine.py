@@ -28,13 +28,15 @@ _POLL = 0.05  # seconds between looks into the mailbox
 
 @dataclass(frozen=True)
 class Patience:
-    """How long the server waits, in seconds: `answer` for a reply, `clients` for at least `least` clients to be there.
+    """How long the server waits, in seconds: `answer` for replies, `gather` for all clients before it begins, and
+    `clients` for at least `least` of them to be there in a round.
 
     An update longer than `norm` times the weights it started from (of length 1 at least) is refused as absurd.
     """
 
     answer: float = 600.0
-    clients: float = 600.0
+    gather: float = 60.0
+    clients: float = 3600.0
     least: int = 1
     norm: float = 100.0
 
@@ -42,6 +44,8 @@ class Patience:
         for name in ("answer", "clients", "least", "norm"):
             if not getattr(self, name) > 0:
                 raise UserError(f"deployment: {name} is {getattr(self, name)}; expected a positive number.")
+        if not self.gather >= 0:
+            raise UserError(f"deployment: gather is {self.gather}; expected at least 0 seconds.")
 
 
 @dataclass
@@ -82,6 +86,8 @@ class Deployment:
         self.roster = Roster(self.federation, self.events)
         self.local = Simulation("cpu")
         self.choices = self.local.choices
+        self._greeted: dict[str, int] = {}
+        self._begun = False
         self._ahead: dict[int, tuple[Tensor, dict[int, float]]] = {}
         self._asks_losses = False
 
@@ -91,20 +97,21 @@ class Deployment:
         return Layout(module).flatten([parameter.detach() for parameter in module.parameters()])
 
     def roll_call(self, round: int) -> None:
-        """Who is there for a round; waits until there are enough."""
+        """Who is there for a round. The first one waits a while for everybody, each one until there are enough."""
         self.events.round = round
-        deadline = time.monotonic() + self.patience.clients
+        began = time.monotonic()
         while True:
+            self._greet(self.roster.connected(self.mail.nodes()) - set(self._greeted.values()))
             self._late_letters()
-            new = self.roster.connected(self.mail.nodes())
-            if new:
-                self._introductions(new)
-            if int(self.federation.here.sum()) >= self.patience.least:
+            here, waited = int(self.federation.here.sum()), time.monotonic() - began
+            gathering = not self._begun and here < self.federation.clients and waited < self.patience.gather
+            if here >= self.patience.least and not gathering:
+                self._begun = True
                 return
-            if time.monotonic() > deadline:
+            if waited > max(self.patience.clients, self.patience.gather):
                 raise UserError(
-                    f"deployment: {int(self.federation.here.sum())} clients are there after "
-                    f"{self.patience.clients:g} s; expected at least {self.patience.least}."
+                    f"deployment: {here} clients are there after {waited:.3g} s; expected at least "
+                    f"{self.patience.least}."
                 )
             time.sleep(_POLL)
 
@@ -220,9 +227,11 @@ class Deployment:
         self._deliver(payloads, lambda node, payload: replies.read(asked[node].said, payload))
         return replies
 
-    def _introductions(self, nodes: Sequence[int]) -> None:
-        hello = Payload({"announce": True}).pack()
-        self._deliver(dict.fromkeys(nodes, hello), self.roster.introduce)
+    def _greet(self, nodes: set[int]) -> None:
+        """Asks new nodes who they are; nobody waits for the answer."""
+        if nodes:
+            hello = Payload({"announce": True}).pack()
+            self._greeted |= self.mail.send(dict.fromkeys(nodes, hello), self.events.round, self.patience.answer)
 
     def _deliver(self, payloads: Mapping[int, bytes], read: Callable[[int, Payload], None]) -> None:
         """Sends, waits until all have answered or the time is over, and lets `read` see what came."""
@@ -242,12 +251,15 @@ class Deployment:
         self.roster.settle()
 
     def _late_letters(self) -> None:
-        """Answers that come after their time are not used, but whoever sent them is there again."""
-        waiting = {message: node for node in self.roster.nodes.values() for message in node.waiting}
-        if waiting:
-            for letter in self.mail.receive(list(waiting)):
-                waiting[letter.message].waiting.discard(letter.message)
-            self.roster.settle()
+        """Introductions; and answers that come after their time, which are not used, but whoever sent them is there
+        again, and whoever could not be reached is not."""
+        waiting = {message: n for n, node in self.roster.nodes.items() for message in node.waiting}
+        for letter in self.mail.receive([*self._greeted, *waiting]):
+            if letter.message in self._greeted:
+                self._open(self._greeted.pop(letter.message), letter, self.roster.introduce)
+            else:
+                self.roster.heard(waiting[letter.message], letter.message, letter.payload is not None)
+        self.roster.settle()
 
     def _open(self, node: int, letter: Letter, read: Callable[[int, Payload], None]) -> None:
         """Lets `read` see a letter that says what it should."""

@@ -22,6 +22,14 @@ class Module:
     data: Callable[[str, int], LocalData]
 
     @classmethod
+    def named(cls, name: str) -> "Module":
+        """From a module that can be imported."""
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise UserError(f"module '{name}' cannot be found.")
+        return cls.load(spec.origin)
+
+    @classmethod
     def load(cls, path: str | Path) -> "Module":
         """From a Python file."""
         path = Path(path)

@@ -27,13 +27,21 @@ class Roster:
         self.federation, self.events = federation, events
         self.nodes: dict[int, Node] = {}
 
-    def connected(self, now: set[int]) -> list[int]:
-        """Forgets nodes that are gone; returns those that have not been asked yet who they are."""
+    def connected(self, now: set[int]) -> set[int]:
+        """Forgets nodes that are gone; returns those that have not said who they are."""
         for node in sorted(set(self.nodes) - now):
             self.events.add("left", node)
             del self.nodes[node]
         self.settle()
-        return sorted(now - set(self.nodes))
+        return now - set(self.nodes)
+
+    def heard(self, number: int, message: str, answered: bool) -> None:
+        """A node answered late; or its message came back, and it must say again who it is."""
+        if answered:
+            self.nodes[number].waiting.discard(message)
+        elif number in self.nodes:
+            self.events.add("lost", number)
+            del self.nodes[number]
 
     def introduce(self, number: int, announcement: Payload) -> None:
         """Takes down what a node says of itself."""

@@ -23,9 +23,9 @@ from mmfl.run import Comparison, RunDirectory
 class Settings(BaseModel):
     """What a deployment is told besides its module.
 
-    `clients` is how many may take part, numbered from 0; a round begins when `least` of them are there. `timeout` is
-    how long a round waits for answers, `patience` how long the server waits for clients, in seconds. Updates longer
-    than `norm` times the weights they started from are refused.
+    `clients` is how many may take part, numbered from 0; the first round waits `gather` seconds for all of them, every
+    round `patience` seconds for at least `least`. `timeout` is how long a round waits for answers. Updates longer than
+    `norm` times the weights they started from are refused.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,7 +39,8 @@ class Settings(BaseModel):
     evaluate_last: int = 1
     checkpoint_every: int = 1
     timeout: float = 600.0
-    patience: float = 600.0
+    gather: float = 60.0
+    patience: float = 3600.0
     least: int = 1
     norm: float = 100.0
 
@@ -73,7 +74,7 @@ def run(
     """
     if settings.clients < 1:
         raise UserError(f"deployment: clients is {settings.clients}; expected at least 1.")
-    patience = Patience(settings.timeout, settings.patience, settings.least, settings.norm)
+    patience = Patience(settings.timeout, settings.gather, settings.patience, settings.least, settings.norm)
     events = Events(None if directory is None else directory / "events.jsonl")
     engine = Deployment(mail, module.tasks, settings.clients, settings.method, patience, events)
     experiment = Experiment(
@@ -91,7 +92,8 @@ def run(
     known = directory
 
     def open_directory() -> RunDirectory:
-        return RunDirectory.open(known) if resume else RunDirectory.create(known, config(settings))
+        begun = (known / "config.toml").is_file()
+        return RunDirectory.open(known) if begun else RunDirectory.create(known, config(settings))
 
     return conduct(experiment, engine, open_directory, resume, listener, (known / "stop").exists)
 
@@ -152,7 +154,7 @@ def main(grid: Grid, context: Context) -> None:
     directory = Path(str(told["directory"]))
 
     def work() -> Comparison:
-        module = Module.load(str(told["module"]))
+        module = Module.named(str(told["module"]))
         settings = Settings.of(json.loads(str(told["settings"])))
         return run(FlowerMail(grid), module, settings, directory, bool(told["resume"]))
 

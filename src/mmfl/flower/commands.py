@@ -1,0 +1,302 @@
+"""The commands of a deployment: deploy, link, node and keys, for the command line to mount."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from mmfl import config as configuration
+from mmfl.display import Display, show_summary, show_table
+from mmfl.errors import UserError
+from mmfl.flower import programs
+from mmfl.flower.app import RunConfig, check_module
+from mmfl.flower.link import Control, check_link, start_link
+from mmfl.flower.link import serve as serve_link
+from mmfl.flower.local import deploy_local
+from mmfl.flower.node import Node, NodeSpec
+from mmfl.flower.node import serve as serve_node
+from mmfl.flower.processes import Processes, terminable
+from mmfl.flower.security import Address, Keys, check_file, make_keys
+from mmfl.flower.submission import Ended, Submission
+from mmfl.methods import make_method
+from mmfl.run import RunDirectory, load
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+console = Console(width=None if sys.stdout.isatty() else 120)
+
+AppFile = Annotated[Path, typer.Argument(metavar="APP.py", help="The module with tasks() and data(task, client).")]
+Logs = Annotated[Path | None, typer.Option(help="Folder for the output of Flower's processes.")]
+Capacity = Annotated[int | None, typer.Option(help="Trainings that each client can do in a round.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU where there is one.")]
+Root = Annotated[
+    Path | None, typer.Option("--root-certificates", help="ca.crt of the server's keys, to know the server by.")
+]
+
+
+@app.command()
+def deploy(
+    file: AppFile,
+    local: Annotated[int | None, typer.Option(help="Try it here: so many nodes on loopback.")] = None,
+    server: Annotated[str | None, typer.Option(help="host:port of a SuperLink on this machine (`mmfl link`).")] = None,
+    method: Annotated[str | None, typer.Option(help="One of `mmfl methods`.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Share of the processors that train in a round.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which a round ends with what came.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change another setting: seed=3.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Clients 0, 1, ... in all; with --local by default one a node.")
+    ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With --local: certificates and keys, as on real machines.")
+    ] = False,
+    root_certificates: Root = None,
+    capacity: Capacity = None,
+    device: Device = None,
+) -> None:
+    """Train over real nodes. Example: mmfl deploy app.py --local 4 --rounds 20."""
+    programs.require()
+    if (local is None) == (server is None):
+        raise UserError("deploy: expected either --local K, for a trial on this machine, or --server host:port.")
+    where: dict[str, Any] = {"module": str(check_module(file))}
+    if server is not None:
+        address, root = Address.parse(server), check_file(root_certificates, "--root-certificates")
+        where |= {"server": str(address), **({"root_certificates": str(root)} if root else {})}
+        _refuse(secure=secure, capacity=capacity, device=device)
+    elif local is not None:
+        _at_least("--local", local, 1)
+        clients = local if clients is None else clients
+        _at_least("--clients", clients, local)
+        _at_least("--capacity", 1 if capacity is None else capacity, 1)
+        where |= {"local": local, "secure": secure, "options": _options(capacity, device)}
+    given = {"clients": clients, "method": method, "rounds": rounds, "rate": rate, "timeout": timeout}
+    settings = settings_of(given, set_ or ())
+    path = out or _new_directory(settings["method"])
+    RunDirectory.create(path, {"source": "deployment", "deployment": where, "settings": settings})
+    conduct(path, where, settings)
+
+
+def resume(directory: Path, values: Mapping[str, Any]) -> None:
+    """Goes on with a deployment; `values` is its configuration."""
+    programs.require()
+    conduct(directory, values["deployment"], values["settings"], resume=True)
+
+
+def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], resume: bool = False) -> None:
+    """Runs a deployment in its directory, and shows it."""
+    module = check_module(Path(where["module"]))
+    nodes = f"{where['local']} nodes on this machine" if "local" in where else f"at {where['server']}"
+    show_summary(
+        console,
+        {
+            "method": str(settings["method"]),
+            "clients": str(settings["clients"]),
+            "nodes": nodes,
+            "rounds": f"{settings['rounds']:,} of at most {settings['timeout']:g} s (rate {settings['rate']:g})",
+            "run": str(path),
+        },
+    )
+    begun = time.monotonic()
+    display, last = Display(console), int(settings["rounds"])
+    try:
+        if "local" in where:
+            ended = deploy_local(
+                module,
+                shares(settings["clients"], where["local"]),
+                settings,
+                path,
+                resume=resume,
+                secure=where["secure"],
+                options=where["options"],
+                listener=display,
+                last=last,
+            )
+        else:
+            root = where.get("root_certificates")
+            ended = _at_server(module, Address.parse(where["server"]), root, settings, path, resume, display)
+    except KeyboardInterrupt:
+        ended = Ended("stopped")
+    finish(ended, path, time.monotonic() - begun)
+
+
+def finish(ended: Ended, path: Path, seconds: float) -> None:
+    """The table and the pictures of a run that finished, or what to do with one that did not."""
+    if ended.state == "stopped":
+        console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130)
+    if ended.state != "finished":
+        raise UserError(f"the run failed: {ended.message}\nWhat was printed is in {path / 'logs'}.")
+    from mmfl.report import plots
+
+    comparison = load(path)
+    show_table(console, comparison)
+    paths = ", ".join(str(each) for each in plots.write(comparison, path / "report"))
+    console.print(f"{seconds:.1f} s; pictures: {paths}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def link(
+    address: Annotated[str, typer.Argument(help="host:port that nodes connect to.")] = "127.0.0.1:8000",
+    keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys`.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, open to everybody.")] = False,
+    control_port: Annotated[
+        int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
+    ] = None,
+    logs: Logs = None,
+) -> None:
+    """Start the server that nodes connect to. Example: mmfl link 0.0.0.0:8000 --keys keys."""
+    programs.require()
+    where = Address.parse(address)
+    known = Keys.open(keys.resolve()) if keys else None
+    check_link(where, known, insecure)
+    with terminable(), Processes(logs or Path("logs")) as processes:
+        running = start_link(processes, where, known, insecure, control_port)
+        trust = f" --root-certificates {known.authority}" if known else ""
+        _say(f"nodes connect to {where}" + (f", with {len(known.public)} keys registered" if known else ""))
+        _say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
+        _until_interrupted(lambda: serve_link(running))
+
+
+@app.command()
+def node(
+    file: AppFile,
+    server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:8000",
+    clients: Annotated[str, typer.Option(help="The clients whose data is here: 0,1 or 0-9.")] = "",
+    key: Annotated[Path | None, typer.Option(help="This node's private key, from `mmfl keys`.")] = None,
+    root_certificates: Root = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, to another machine.")] = False,
+    capacity: Capacity = None,
+    device: Device = None,
+    logs: Logs = None,
+) -> None:
+    """Hold clients' data, and train when asked. Example: mmfl node app.py --clients 3 --server host:8000 ..."""
+    programs.require()
+    _at_least("--capacity", 1 if capacity is None else capacity, 1)
+    spec = NodeSpec(
+        check_module(file),
+        numbers(clients),
+        Address.parse(server),
+        check_file(root_certificates, "--root-certificates"),
+        check_file(key, "--key"),
+        insecure,
+        _options(capacity, device),
+    )
+    spec.check()
+    with terminable(), Processes(logs or Path("logs")) as processes:
+        running = Node(processes, spec)
+        running.connect()
+        _until_interrupted(lambda: serve_node(running, _say))
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="New folder for certificates and keys.")],
+    server: Annotated[str, typer.Option(help="Names or addresses by which nodes reach the server, by commas.")],
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+) -> None:
+    """Make certificates and node keys. Example: mmfl keys keys --server fed.example.org --nodes 4."""
+    made = make_keys(folder, [host for host in server.split(",") if host.strip()], nodes)
+    _say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
+    _say("node K needs ca.crt and node-K.key of it, and nothing else.")
+
+
+def settings_of(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The settings of a run: options and `key=value` changes, checked before anything is started."""
+    from mmfl.flower.server import Settings
+
+    values = {key: value for key, value in given.items() if value is not None}
+    for change in changes:
+        configuration.apply(values, change)
+    if "clients" not in values:
+        raise UserError("deploy: --clients is missing; expected how many clients the nodes hold in all.")
+    settings = Settings.of(values)
+    make_method(settings.method)
+    if not 0 < settings.rate <= 1:
+        raise UserError(f"rate is {settings.rate}; expected a share of the processors in (0, 1].")
+    for name, value in (("clients", settings.clients), ("rounds", settings.rounds)):
+        _at_least(name, value, 1)
+    if not settings.timeout > 0:
+        raise UserError(f"timeout is {settings.timeout}; expected a number of seconds above 0.")
+    return settings.model_dump()
+
+
+def shares(clients: int, nodes: int) -> list[list[int]]:
+    """Clients 0, 1, ... dealt out to nodes in turn.
+
+    >>> shares(5, 2)
+    [[0, 2, 4], [1, 3]]
+    """
+    return [list(range(clients))[k::nodes] for k in range(nodes)]
+
+
+def numbers(text: str) -> list[int]:
+    """Numbers and ranges of them.
+
+    >>> numbers("0,4-6")
+    [0, 4, 5, 6]
+    """
+    found: list[int] = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UserError(f"--clients '{text}': '{part}' is no client; expected numbers such as 0,1 or 0-9.")
+        found += range(int(first), int(last or first) + 1)
+    if len(set(found)) < len(found):
+        raise UserError(f"--clients '{text}' names a client twice.")
+    return found
+
+
+def _at_server(
+    module: Path,
+    address: Address,
+    root: str | None,
+    settings: Mapping[str, Any],
+    path: Path,
+    resume: bool,
+    display: Display,
+) -> Ended:
+    """A run at a SuperLink that runs already, on this machine."""
+    with terminable(), Processes(path / "logs") as processes:
+        control = Control(address, Path(root) if root else None, processes.folder / "home")
+        submission = Submission.start(control, module, RunConfig(path, settings, resume))
+        try:
+            return submission.follow(display, int(settings["rounds"]))
+        except (KeyboardInterrupt, SystemExit):
+            submission.abort()
+            raise
+
+
+def _until_interrupted(serve: Callable[[], None]) -> None:
+    try:
+        serve()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _options(capacity: int | None, device: str | None) -> dict[str, str]:
+    return {name: str(value) for name, value in (("capacity", capacity), ("device", device)) if value is not None}
+
+
+def _refuse(**options: Any) -> None:
+    for name, value in options.items():
+        if value:
+            raise UserError(f"deploy: --{name} goes with --local; with --server each node says it (`mmfl node`).")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UserError(f"{name} is {value}; expected at least {least}.")
+
+
+def _new_directory(method: str | Mapping[str, Any]) -> Path:
+    name = method if isinstance(method, str) else str(method.get("name"))
+    stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
+    return next(path for path in [stem, *(Path(f"{stem}-{n}") for n in range(2, 100))] if not path.exists())
+
+
+def _say(text: str) -> None:
+    console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,160 @@
+"""Deployments over real nodes on loopback, through the front door, and with everything that can go wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from traces import clean, needs_flower
+
+import mmfl
+from mmfl.experiment import Listener
+from mmfl.flower.local import Local
+from mmfl.flower.submission import Ended
+from mmfl.run import RunDirectory
+
+__all__ = ["clean"]
+HERE = Path(__file__).parent
+MODULE = """
+import mmfl
+
+def tasks():
+    digits = mmfl.data.digits()
+    return [
+        mmfl.Task("linear", mmfl.models.LogisticRegression, digits, lr=0.3, epochs=2),
+        mmfl.Task("hidden", mmfl.models.Perceptron, digits, lr=0.3, batch_size=16),
+    ]
+
+def data(task, client):
+    digits = mmfl.data.digits()
+    return digits.x[client::4], digits.y[client::4]
+"""
+
+
+def module(folder: Path) -> Path:
+    path = folder / "app.py"
+    path.write_text(MODULE)
+    return path
+
+
+def simulated(method: str, rounds: int, rate: float, capacity: int = 1) -> mmfl.Run:
+    """The same run as a simulation."""
+    names: dict = {}
+    exec(MODULE, names)
+    split = mmfl.partition.Split(mmfl.partition.Shards.by_owner(torch.arange(1438).numpy() % 4, 4))
+    federation = mmfl.Federation(names["tasks"](), 4, partition=lambda *_: split, capacity=capacity)
+    return mmfl.train(federation, method, rounds, rate, device="cpu")
+
+
+def weights_of(directory: Path) -> list[torch.Tensor]:
+    """The weights in the last checkpoint."""
+    from safetensors.torch import load_file
+
+    newest = sorted((directory / "checkpoint").glob("round-*.safetensors"))[-1]
+    arrays = load_file(newest)
+    return [arrays[name] for name in sorted(arrays) if ".weights." in name]
+
+
+def events(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+
+
+@needs_flower
+def test_the_command_line_deploys_over_nodes_with_keys_and_gives_the_simulations_weights(clean, tmp_path):
+    place = tmp_path / "run"
+    command = [sys.executable, "-m", "mmfl", "deploy", str(module(tmp_path)), "--local", "2", "--clients", "4"]
+    command += ["--secure", "--method", "mmfl-stalevr", "--rounds", "3", "--rate", "0.5", "--out", str(place)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "round 3/3  mmfl-stalevr: linear 0." in ended.stdout
+    expected = simulated("mmfl-stalevr", 3, 0.5)
+    for mine, theirs in zip(weights_of(place), expected.weights, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    run = mmfl.load(place).runs[0]
+    assert [r["drawn"] for r in run.records] == [r["drawn"] for r in expected.records]
+    assert run.faults.empty
+    assert {event["kind"] for event in events(place)} == {"joined"}
+
+
+class ServerKilledError(Exception):
+    """Nobody waits until Flower notices."""
+
+
+class Troubles(Listener):
+    """Does something after some rounds."""
+
+    def __init__(self, plan: dict):
+        self.plan, self.records = plan, []
+
+    def round(self, records):
+        self.records += records
+        for action in self.plan.pop(records[0]["round"], ()):
+            action()
+
+
+def serving(folder: Path) -> list[int]:
+    """Process numbers of the server's program."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            mine = f"TMPDIR={folder}".encode() in (place / "environ").read_bytes()
+            if mine and b"flwr-serverapp" in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            continue
+    return found
+
+
+@needs_flower
+def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_path):
+    orders = tmp_path / "orders"
+    orders.mkdir()
+    worker = (sys.executable, str(HERE / "troubled.py"), str(orders))
+    settings = {"clients": 4, "method": "full", "rounds": 9, "rate": 1.0, "timeout": 12.0, "gather": 20.0, "least": 2}
+    RunDirectory.create(tmp_path / "run", {"source": "deployment", "settings": settings})
+    with Local(module(tmp_path), tmp_path / "run", worker=worker) as local:
+        local.start([[0], [1], [2]])
+
+        def order(client: int, kind: str):
+            return lambda: (orders / str(client)).write_text(kind)
+
+        def kill_server():
+            for number in serving(clean):
+                os.kill(number, signal.SIGKILL)
+            raise ServerKilledError
+
+        plan = {
+            1: [order(0, "nan"), order(1, "garbage")],
+            2: [order(0, "norm"), order(1, "task")],
+            3: [order(2, "shape"), lambda: local.join([3])],
+            4: [local.nodes[0].supernode.kill],
+            5: [lambda: local.join([0])],
+            6: [order(1, "slow")],
+            7: [kill_server],
+        }
+        troubles, submitted = Troubles(plan), local.submit(settings)
+        with pytest.raises(ServerKilledError):
+            submitted.follow(troubles, 9, local.check)
+        assert local.submit(settings, resume=True).follow(troubles, 9, local.check) == Ended("finished")
+    run = mmfl.load(tmp_path / "run").runs[0]
+    assert [record["round"] for record in run.records] == list(range(1, 10))
+    told = events(tmp_path / "run")
+
+    def kinds(round: int) -> list[str]:
+        return sorted(event["kind"] for event in told if event["round"] == round and event["kind"] != "joined")
+
+    assert kinds(2) == ["garbage", "rejected"]
+    assert kinds(3) == ["garbage", "rejected"]
+    assert kinds(4) == ["rejected"]
+    assert "late" in kinds(5)  # its node was killed
+    assert "late" in kinds(7)
+    assert run.faults.sum().sum() >= 7
+    seen = [{i for clients, _ in record["drawn"].values() for i in clients} for record in run.records]
+    assert seen[0] == {0, 1, 2}
+    assert 3 in seen[4] | seen[5]
+    assert 0 in seen[7] | seen[8]  # on its new node
+    assert run.accuracy.iloc[-1].min() > 0.3

@@ -1,0 +1,231 @@
+"""Deployments as processes: an echo over real nodes, and that nothing is left of it, whatever ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from traces import clean, needs_flower, running, wait_for_none
+
+from conftest import refused
+from mmfl.errors import UserError
+from mmfl.experiment import Listener
+from mmfl.flower import submission
+from mmfl.flower.app import RunConfig, check_module, write_app
+from mmfl.flower.local import Local, deploy_local
+from mmfl.flower.processes import Processes, wait_until
+from mmfl.flower.submission import Ended, Trail
+
+ECHO = Path(__file__).with_name("echo.py")
+WORKER = (sys.executable, str(ECHO))
+APP = "deployed:app"
+__all__ = ["clean"]
+
+
+class Heard(Listener):
+    """Writes down what it hears, and does something after the first round."""
+
+    def __init__(self, then=lambda: None):
+        self.rounds, self.then, self.ended = [], then, False
+
+    def round(self, records):
+        self.rounds += [record["round"] for record in records]
+        if len(self.rounds) == 1:
+            self.then()
+
+    def end(self):
+        self.ended = True
+
+
+@needs_flower
+def test_echo_over_two_nodes_goes_on_after_a_worker_was_killed_and_stops_when_asked(clean, tmp_path):
+    local = Local(ECHO, tmp_path, worker=WORKER, server=APP)
+    with local:
+        local.start([[0], [1]])
+        submitted = local.submit({"nodes": 2, "rounds": 50})
+        first = local.nodes[0].worker
+
+        def then():
+            first.kill()
+            submitted.trail.stop()
+
+        heard = Heard(then)
+        assert submitted.follow(heard, 50, local.check) == Ended("stopped")
+        assert local.nodes[0].worker is not first
+        assert local.nodes[0].worker.alive
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert heard.ended
+    assert heard.rounds == [record["round"] for record in records]
+    assert [record["same"] for record in records] == [2] * len(records)
+    assert not local.processes.folder.exists()
+
+
+@needs_flower
+def test_a_server_that_crashes_is_a_failed_run(clean, tmp_path, monkeypatch):
+    monkeypatch.setattr(submission, "_SILENCE", 1.0)
+    ended = deploy_local(ECHO, [[0]], {"nodes": 1, "rounds": 1, "crash": True}, tmp_path, worker=WORKER, server=APP)
+    assert ended.state == "failed"
+    assert "told to crash" in ended.message
+
+
+@needs_flower
+def test_kill_9_of_its_owner_leaves_nothing_of_a_deployment(clean, tmp_path):
+    script = f"""
+        from pathlib import Path
+        from mmfl.flower.local import deploy_local
+        deploy_local(
+            Path({str(ECHO)!r}), [[0]], {{"nodes": 1, "rounds": 100}}, Path({str(tmp_path)!r}),
+            worker={WORKER!r}, server={APP!r},
+        )
+    """
+    owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
+    deadline = time.monotonic() + 40
+    while not any("flwr-serverapp" in command for command in running(clean)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    names = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-serverapp", "echo.py")
+    assert not [name for name in names if not any(name in command for command in running(clean))]
+    owner.kill()
+    owner.wait()
+    assert not wait_for_none(clean)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_children_end_with_their_owner_even_in_sessions_of_their_own(clean, tmp_path, end):
+    stubborn = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(99)"
+    script = f"""
+        import os, subprocess, sys, time
+        from pathlib import Path
+        from mmfl.flower import processes
+        processes._PATIENCE = 0.2
+        with processes.terminable(), processes.Processes(Path({str(tmp_path)!r})) as children:
+            parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stubborn!r}])"
+            children.start("child", [sys.executable, "-c", parent], os.environ)
+            time.sleep(1)
+            print("ready", flush=True)
+            time.sleep(99)
+    """
+    owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE)
+    assert owner.stdout.readline() == b"ready\n"
+    assert len(running(clean)) == 4  # owner, guard, child and the child's child
+    owner.send_signal(end)
+    owner.wait()
+    assert not wait_for_none(clean)
+
+
+def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
+    def fail():
+        with Processes(tmp_path) as processes:
+            processes.start("sleeper", ["sleep", "99"], os.environ)
+            assert running(clean)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
+def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
+    with Processes(tmp_path) as processes:
+        child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
+        with refused("talker ended before it was ready: no data"):
+            wait_until(lambda: False, child, 5, "it was ready")
+        child = processes.start("sleeper", ["sleep", "99"], os.environ)
+        with refused("sleeper: it was ready took more than", "sleeper.log"):
+            wait_until(lambda: False, child, 0.1, "it was ready")
+        with refused("'no-such-program' cannot be started: No such file"):
+            processes.start("nothing", ["no-such-program"], os.environ)
+
+
+@needs_flower
+def test_messenger_brings_the_workers_answer_and_says_when_there_is_none(clean, tmp_path):
+    from mmfl.flower.messenger import ask
+
+    with Processes(tmp_path) as processes:
+        place = processes.folder / "worker"
+        with pytest.raises(ConnectionError, match="cannot be reached"):
+            ask(str(place), b"hello", patience=0.2)
+        worker = processes.start("worker", [*WORKER, "--socket", str(place)], os.environ, tied=True)
+        payload = os.urandom(1_000_000)
+        assert ask(str(place), payload) == payload
+        assert ask(str(place), b"") == b""
+        with pytest.raises(ConnectionError, match="ended before it answered"):
+            ask(str(place), b"die")
+        worker.process.wait()
+
+
+@needs_flower
+def test_messenger_imports_neither_torch_nor_mmfl(tmp_path):
+    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path))
+    code = "import sys, messenger; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_app_holds_the_messenger_the_users_module_and_the_runs_config(tmp_path):
+    import tomllib
+
+    settings = {"method": {"name": "mmfl-lvr"}, "note": 'it\'s "quoted" = [x]'}
+    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path / "run", settings, resume=True))
+    assert sorted(path.name for path in app.iterdir()) == [
+        "deployed.py",
+        "messenger.py",
+        "pyproject.toml",
+        "serverapp.py",
+    ]
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert json.loads(config.pop("settings")) == settings
+    assert config == {"module": "deployed", "directory": str(tmp_path / "run"), "resume": True}
+
+
+def test_a_module_that_is_none_is_refused(tmp_path):
+    (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
+    (tmp_path / "app.txt").write_text("")
+    for name, words in {
+        "none.py": "does not exist",
+        "wrong.py": "line 2: not valid Python",
+        "app.txt": "not a Python",
+    }.items():
+        with refused(name, words):
+            check_module(tmp_path / name)
+
+
+def test_a_trail_tells_every_record_once_though_the_file_is_cut_short_or_written_anew(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"round": t, "seconds": t}) + "\n" for t in range(6)]
+    metrics.write_text("".join(lines[:4]))
+    trail = Trail(tmp_path)
+    assert trail.fresh() == []
+    (tmp_path / "new").write_text("".join(lines[:2]))  # a run that resumes forgets what came after its checkpoint
+    (tmp_path / "new").rename(metrics)
+    assert trail.fresh() == []
+    with metrics.open("a") as file:
+        file.write('{"round": 2, "seconds": 7}\n{"round": 3, ')
+        file.flush()
+        assert [record["round"] for record in trail.fresh()] == [2]
+        file.write('"seconds": 9}\n')
+        file.flush()
+        assert [record["round"] for record in trail.fresh()] == [3]
+    assert trail.fresh() == []
+
+
+def test_a_trail_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
+    trail = Trail(tmp_path)
+    assert trail.ended() is None
+    (tmp_path / "ended.json").write_text('{"state": "failed", "mess')
+    assert trail.ended() is None
+    (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes"}')
+    assert trail.ended() == Ended("failed", "no nodes")
+    trail.stop()
+    trail.clear()
+    assert trail.ended() is None
+    assert not (tmp_path / "stop").exists()
+
+
+def test_without_flower_a_deployment_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("mmfl.flower.programs.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"mmfl\[flower\]"):
+        Local(ECHO, tmp_path)

@@ -1,0 +1,200 @@
+"""Who is let in and who is not: addresses, keys, and a SuperLink with certificates that strangers try to join."""
+
+import ssl
+import stat
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from traces import clean, needs_flower
+from typer.testing import CliRunner
+
+from conftest import refusals, refused
+from mmfl.errors import UserError
+from mmfl.flower import programs
+from mmfl.flower.commands import app, numbers, shares
+from mmfl.flower.link import check_link, free_port, start_link
+from mmfl.flower.node import Node, NodeSpec
+from mmfl.flower.processes import Processes
+from mmfl.flower.security import Address, Keys, make_keys
+
+ECHO = Path(__file__).with_name("echo.py")
+__all__ = ["clean"]
+
+
+class Afar(Address):
+    """An address that counts as one of another machine, though it is on loopback."""
+
+    loopback = False
+
+
+@needs_flower
+def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_do(clean, tmp_path):
+    keys = make_keys(tmp_path / "keys", ["localhost"], 1)
+    strange = make_keys(tmp_path / "strange", ["localhost"], 1)
+    with Processes(tmp_path / "logs") as processes:
+        address = Afar("127.0.0.1", free_port())
+        link = start_link(processes, address, keys, control_port=free_port())
+
+        def join(name, root, key):
+            server = Address(address.host, address.port)
+            spec = NodeSpec(ECHO, [0], server, root, key, worker=(sys.executable, str(ECHO)))
+            node = Node(processes, spec, name)
+            node.connect()
+            return node
+
+        good = join("good", keys.authority, keys.node(0))
+        stranger = join("stranger", keys.authority, strange.node(0))
+        keyless = join("keyless", keys.authority, None)
+        plain = join("plain", None, None)
+        deceived = join("deceived", strange.authority, keys.node(0))
+        ends = [stranger, keyless, deceived]
+        deadline = time.monotonic() + 30
+        while (not good.id or any(node.supernode.alive for node in ends)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert good.id
+        assert not any(node.supernode.alive or node.id for node in ends)
+        assert not plain.id
+        assert "Failed to activate SuperNode" in stranger.supernode.log.read_text()
+        assert "must be registered" in keyless.supernode.log.read_text()
+        assert "CERTIFICATE_VERIFY_FAILED" in deceived.supernode.log.read_text()
+        assert "Connection attempt failed" in plain.supernode.log.read_text()
+        with refused("keyless: the SuperNode ended"):
+            keyless.check()
+        known = link.control.ask(programs.list_nodes(), "listing nodes")["nodes"]
+        assert [(node["node-id"], node["status"]) for node in known] == [(str(good.id), "online")]
+        for path in ("control/list-nodes", "runtime/acquire-task", "fleet/../control/list-nodes", "fleet/"):
+            assert knock(address, keys, f"/v1/{path}") == 403
+        assert knock(address, keys, "/health") == 403
+        assert knock(address, keys, "/v1/fleet/pull-messages") == 415  # the SuperLink's own answer
+        link.check()
+
+
+def knock(address: Address, keys: Keys, path: str) -> int:
+    """The status of an empty request."""
+    trust = ssl.create_default_context(cafile=str(keys.authority))
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust))
+    try:
+        return int(direct.open(f"https://{address}{path}", data=b"").status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@needs_flower
+def test_keys_are_private_and_the_certificate_names_the_hosts_and_loopback(tmp_path):
+    from cryptography import x509
+
+    keys = make_keys(tmp_path / "keys", ["fed.example.org", "10.0.0.7", "::1"], 2)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.folder.iterdir()}
+    private = {name for name in modes if name.endswith(".key")}
+    assert private == {"ca.key", "server.key", "node-0.key", "node-1.key"}
+    assert {modes[name] for name in private} == {0o600}
+    assert stat.S_IMODE(keys.folder.stat().st_mode) == 0o700
+    assert [path.name for path in keys.public] == ["node-0.pub", "node-1.pub"]
+    authority = x509.load_pem_x509_certificate(keys.authority.read_bytes())
+    certificate = x509.load_pem_x509_certificate(keys.certificates.certificate.read_bytes())
+    certificate.verify_directly_issued_by(authority)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fed.example.org", "localhost"]
+    assert sorted(map(str, names.get_values_for_type(x509.IPAddress))) == ["10.0.0.7", "127.0.0.1", "::1"]
+    assert Keys.open(keys.folder) == keys
+
+
+@needs_flower
+@refusals(
+    (lambda at: make_keys(at / "keys", [], 1), "--server names no host"),
+    (lambda at: make_keys(at / "keys", ["host:80"], 1), "host:80", "without a port"),
+    (lambda at: make_keys(at / "keys", ["häuser"], 1), "häuser", "expected a host name"),
+    (lambda at: make_keys(at / "keys", ["a"], 0), "--nodes is 0", "expected 1 to"),
+    (lambda at: make_keys(Path(__file__).parent, ["a"], 1), "exists", "never written over"),
+    (lambda at: Keys.open(at), "ca.crt is missing", "mmfl keys"),
+)
+def test_keys_that_cannot_be_made_are_refused_and_nothing_is_written(make, words, tmp_path):
+    with refused(*words):
+        make(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_loopback_may_be_plaintext_unless_that_is_said():
+    keys = Keys(Path("keys"))
+    for local in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000"):
+        check_link(Address.parse(local), None, insecure=False)
+        NodeSpec(ECHO, [0], Address.parse(local)).check()
+    for other in ("0.0.0.0:8000", "[::]:8000", "10.1.2.3:8000", "fed.example.org:8000", "127.0.0.1.example.org:1"):
+        with refused(other, "certificates", "--insecure"):
+            check_link(Address.parse(other), None, insecure=False)
+        with refused(other, "encrypted", "--insecure"):
+            NodeSpec(ECHO, [0], Address.parse(other)).check()
+        check_link(Address.parse(other), None, insecure=True)
+        check_link(Address.parse(other), keys, insecure=False)
+        NodeSpec(ECHO, [0], Address.parse(other), insecure=True).check()
+        NodeSpec(ECHO, [0], Address.parse(other), Path("ca.crt"), Path("node.key")).check()
+    with refused("both --keys and --insecure"):
+        check_link(Address.parse("0.0.0.0:1"), keys, insecure=True)
+
+
+@pytest.mark.parametrize("text", ["", "8000", "host", "host:", ":80", "host:http", "::1:80", "host:0", "host:70000"])
+def test_addresses_without_host_or_port_are_refused(text):
+    with refused(f"address '{text}'", "expected"):
+        Address.parse(text)
+
+
+@needs_flower
+def test_a_port_in_use_is_named(clean, tmp_path):
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with Processes(tmp_path) as processes, refused("cannot listen at 127.0.0.1", "in use"):
+            start_link(processes, Address("127.0.0.1", other.getsockname()[1]))
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("link 0.0.0.0:8000", "needs certificates and node keys"),
+        ("link 0.0.0.0:8000 --keys nowhere", "ca.crt is missing"),
+        ("link somewhere", "expected host:port"),
+        ("node none.py --clients 0", "'none.py' does not exist"),
+        ("node {echo}", "no clients"),
+        ("node {echo} --clients 0,x", "'x' is no client"),
+        ("node {echo} --clients 0,0-3", "names a client twice"),
+        ("node {echo} --clients 0 --capacity 0", "--capacity is 0"),
+        ("node {echo} --clients 0 --server 10.0.0.1:8000", "must be encrypted"),
+        ("node {echo} --clients 0 --key nowhere", "--key 'nowhere' does not exist"),
+        ("node {echo} --clients 0 --key {echo}", "--key needs --root-certificates"),
+        ("node {echo} --clients 0 --insecure --root-certificates {echo}", "expected one of them"),
+        ("deploy {echo}", "either --local K"),
+        ("deploy {echo} --local 2 --server 127.0.0.1:8000", "either --local K"),
+        ("deploy {echo} --local 0", "--local is 0; expected at least 1"),
+        ("deploy {echo} --local 4 --clients 3", "--clients is 3; expected at least 4"),
+        ("deploy {echo} --local 1 --method mmfl-lrv", "did you mean 'mmfl-lvr'"),
+        ("deploy {echo} --local 1 --rounds 0", "rounds is 0; expected at least 1"),
+        ("deploy {echo} --local 1 --rate 2", "rate is 2.0"),
+        ("deploy {echo} --local 1 --timeout 0", "timeout is 0.0"),
+        ("deploy {echo} --local 1 --set round=3", "did you mean 'rounds'"),
+        ("deploy {echo} --local 1 --set rounds", "expected key=value"),
+        ("deploy {echo} --local 1 --out {here}", "exists; choose another"),
+        ("deploy {echo} --server 127.0.0.1:8000", "--clients is missing"),
+        ("deploy {echo} --server 127.0.0.1:8000 --secure", "--secure goes with --local"),
+        ("deploy {echo} --server 127.0.0.1:8000 --root-certificates nowhere", "'nowhere' does not exist"),
+        ("keys keys --server host:80", "without a port"),
+    ],
+)
+def test_commands_refuse_what_cannot_work_before_anything_is_started(words, said, clean, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = words.format(echo=ECHO, here=ECHO.parent).split()
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, UserError), result.output
+    assert said in str(result.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_clients_are_named_by_numbers_and_dealt_out_in_turn():
+    assert numbers("3, 5-7") == [3, 5, 6, 7]
+    assert shares(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]

@@ -1,0 +1,49 @@
+"""What a deployment may not leave behind: looked for after every test with processes."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+needs_flower = pytest.mark.skipif(
+    find_spec("flwr") is None, reason="Flower is not installed: pip install 'mmfl[flower]'"
+)
+
+
+@pytest.fixture
+def clean(monkeypatch, tmp_path) -> Iterator[Path]:  # pytest's own folder is made before
+    """A folder for all temporary files of a test, in which nothing may be left, nor a process that knows of it."""
+    folder = Path(tempfile.mkdtemp(prefix="m-"))  # a short path, as sockets need
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    try:
+        yield folder
+        assert not wait_for_none(folder)
+        assert not list(folder.iterdir())
+    finally:
+        shutil.rmtree(folder)
+
+
+def wait_for_none(folder: Path, seconds: float = 3.0) -> list[str]:
+    """The processes that still run after some seconds, of those with this folder for temporary files."""
+    deadline = time.monotonic() + seconds
+    while (left := running(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def running(folder: Path) -> list[str]:
+    """The command lines of processes with this folder for temporary files, but for this one."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if place.name != str(os.getpid()) and f"TMPDIR={folder}".encode() in (place / "environ").read_bytes():
+                found.append((place / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
