@@ -10,7 +10,7 @@ demo: $(READY)
 	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
 
 test: $(READY)
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

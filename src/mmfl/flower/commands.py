@@ -23,6 +23,7 @@ from mmfl.flower.processes import Processes, terminable
 from mmfl.flower.security import Address, Keys, check_file, make_keys
 from mmfl.flower.submission import Ended, Submission
 from mmfl.methods import make_method
+from mmfl.privacy import Privacy
 from mmfl.run import RunDirectory, load
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -72,7 +73,7 @@ def deploy(
         clients = local if clients is None else clients
         _at_least("--clients", clients, local)
         _at_least("--capacity", 1 if capacity is None else capacity, 1)
-        where |= {"local": local, "secure": secure, "options": _options(capacity, device)}
+        where |= {"local": local, "secure": secure, "options": _options(capacity=capacity, device=device)}
     given = {"clients": clients, "method": method, "rounds": rounds, "rate": rate, "timeout": timeout}
     settings = settings_of(given, set_ or ())
     path = out or _new_directory(settings["method"])
@@ -171,6 +172,8 @@ def node(
     insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, to another machine.")] = False,
     capacity: Capacity = None,
     device: Device = None,
+    clip: Annotated[float | None, typer.Option(help="Longest update that leaves this node.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
     logs: Logs = None,
 ) -> None:
     """Hold clients' data, and train when asked. Example: mmfl node app.py --clients 3 --server host:8000 ..."""
@@ -183,9 +186,10 @@ def node(
         check_file(root_certificates, "--root-certificates"),
         check_file(key, "--key"),
         insecure,
-        _options(capacity, device),
+        _options(capacity=capacity, device=device, clip=clip, noise=noise),
     )
     spec.check()
+    Privacy(clip, noise or 0.0)
     with terminable(), Processes(logs or Path("logs")) as processes:
         running = Node(processes, spec)
         running.connect()
@@ -277,8 +281,8 @@ def _until_interrupted(serve: Callable[[], None]) -> None:
         raise typer.Exit(130) from None
 
 
-def _options(capacity: int | None, device: str | None) -> dict[str, str]:
-    return {name: str(value) for name, value in (("capacity", capacity), ("device", device)) if value is not None}
+def _options(**options: int | float | str | None) -> dict[str, str]:
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def _refuse(**options: Any) -> None:

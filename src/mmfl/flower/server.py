@@ -19,6 +19,8 @@ from mmfl.flower.module import Module
 from mmfl.methods import make_method
 from mmfl.run import Comparison, RunDirectory
 
+_SLACK = 10.0  # seconds for which Flower keeps a message after it should have been answered
+
 
 class Settings(BaseModel):
     """What a deployment is told besides its module.
@@ -121,7 +123,7 @@ class FlowerMail:
                 MessageType.TRAIN,
                 node,
                 str(round),
-                2 * seconds,
+                seconds + _SLACK,
             )
             for node, payload in payloads.items()
         ]
