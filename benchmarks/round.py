@@ -76,9 +76,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", default="float32")
+    parser.add_argument("--record", action="store_true", help="play small cohorts from recordings (GPU)")
     options = parser.parse_args()
     federation, rate = federation_of(options.preset)
-    engine = Watched(Simulation(options.device, precision=options.precision))
+    engine = Watched(Simulation(options.device, precision=options.precision, record=options.record))
     cuda = engine.device.type == "cuda"
     what = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
     print(f"{what}; Python {platform.python_version()}, torch {torch.__version__}; {options.precision}")

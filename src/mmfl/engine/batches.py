@@ -63,6 +63,11 @@ class Jobs:
         """Local steps of each job: the last, smaller batch of an epoch is kept."""
         return self.epochs * -(-self.size // self.batch)
 
+    @property
+    def examples(self) -> NDArray[np.int64]:
+        """Examples that each job sees, over all epochs."""
+        return self.size * self.epochs
+
     def take(self, jobs: NDArray[np.int64]) -> "Jobs":
         """Some of the jobs, in the given order."""
         return Jobs(

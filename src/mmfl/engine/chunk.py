@@ -64,14 +64,19 @@ class Chunk:
         which, rates, plain = self.which[rows], self.rates[rows], type(self.rule) is SGD
         for n, parts in gradients:
             weights, starts, *correction = pieces[n]
-            if plain:  # takes the parts off one by one: a product is never multiplied out
-                for part in parts:
-                    if isinstance(part, Product):
-                        part.subtract(rates, weights)
-                    else:
-                        weights.addcmul_(part, rates, value=-1)
+            if plain:
+                take_off(parts, weights, rates)
             else:
                 dense = [part.dense() if isinstance(part, Product) else part for part in parts]
                 gradient = dense[0] if len(dense) == 1 else torch.stack(dense).sum(0)
                 direction = self.rule.direction(LocalStep(gradient, weights, starts, which, *correction))
                 weights.addcmul_(direction, rates, value=-1)
+
+
+def take_off(parts: Sequence[Tensor | Product], weights: Tensor, rates: Tensor) -> None:
+    """A plain step down a gradient [jobs, piece] given in parts, one by one: a product is never multiplied out."""
+    for part in parts:
+        if isinstance(part, Product):
+            part.subtract(rates, weights)
+        else:
+            weights.addcmul_(part, rates, value=-1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from mmfl.engine.architecture import Architecture
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.operators import Operators
 from mmfl.engine.products import Factors, Product
@@ -24,7 +25,7 @@ def train_cohort(chunk: Chunk) -> Tensor:
     steps = jobs.steps
     seen = torch.zeros(len(jobs), device=device)
     torch.index_select(chunk.starts, 0, chunk.which, out=chunk.weights)
-    cohort = _Cohort(chunk, device)
+    cohort = Cohort(chunk.architecture, device)
     for step in range(int(steps[0])):
         active = int(np.searchsorted(-steps, -step))
         x, y, share, length = chunk.batches.cohort(step, active)
@@ -41,12 +42,12 @@ def train_cohort(chunk: Chunk) -> Tensor:
     return seen
 
 
-class _Cohort:
+class Cohort:
     """One module structure applied to many jobs at once, each with its own weights."""
 
-    def __init__(self, chunk: Chunk, device: torch.device):
-        self.architecture = chunk.architecture
-        substitutes = chunk.architecture.cohort_operators(device)
+    def __init__(self, architecture: Architecture, device: torch.device):
+        self.architecture = architecture
+        substitutes = architecture.cohort_operators(device)
         self.operators = Operators(substitutes) if substitutes else None
         self.outputs = vmap(self._outputs, randomness="error")
 

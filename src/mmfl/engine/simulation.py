@@ -25,6 +25,7 @@ from mmfl.engine.cohort import train_cohort
 from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory, room_for_updates
 from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.precision import Precision, checked, multiplying
+from mmfl.engine.recorded import Recorder
 from mmfl.engine.sequential import train_sequential
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
@@ -45,7 +46,8 @@ class Simulation:
 
     `mode` "auto" vectorises, except for modules that cannot be and, on a CPU, for those that measure slower that way.
     `precision` "tf32" lets a GPU multiply with fewer bits, which is faster. `privacy` clips updates and adds noise to
-    them before anyone sees them. Under `torchrun` it joins the `world` of
+    them before anyone sees them. `record` lets a GPU play the steps of small cohorts from recordings (CUDA graphs), a
+    trial that is off by default. Under `torchrun` it joins the `world` of
     the processes that were started with it.
     """
 
@@ -56,6 +58,7 @@ class Simulation:
         precision: Precision = "float32",
         world: World | None = None,
         privacy: Privacy | None = None,
+        record: bool = False,
     ):
         if mode not in ("auto", "vectorised", "sequential"):
             raise UserError(f"unknown engine '{mode}': {nearest(mode, ['auto', 'vectorised', 'sequential'])}")
@@ -66,6 +69,8 @@ class Simulation:
         self.privacy = privacy or Privacy()
         self.choices = Choices()
         self.chunks = Chunks(self.device)
+        self.recorder = Recorder()
+        self.record = record and self.device.type == "cuda"
         self.space = Space(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
@@ -151,15 +156,16 @@ class Simulation:
         """Bucket after bucket, each into its rows of one matrix of updates."""
         buckets = jobs.buckets(exact=architecture.coupled)
         flat = self.space.matrix(len(jobs), architecture.length)
-        loss = np.empty(len(jobs))
+        seen = torch.zeros(len(jobs), dtype=torch.float64, device=self.device)
         begin = 0
         for bucket in buckets:
             here = slice(begin, begin + len(bucket))
-            self._train_bucket(architecture, rule, bucket, flat[here], loss[here])
+            self._train_bucket(architecture, rule, bucket, flat[here], seen[here])
             begin += len(bucket)
-        request, row, steps = (
-            np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row", "steps")
+        request, row, steps, examples = (
+            np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row", "steps", "examples")
         )
+        loss = seen.cpu().numpy() / examples  # the one time that the device is waited for
         if len(jobs.trainings) == 1:
             return [Trained(jobs.trainings[0].client[row], flat, loss, steps)]
         mine = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
@@ -169,9 +175,10 @@ class Simulation:
         ]
 
     def _train_bucket(
-        self, architecture: Architecture, rule: LocalRule, jobs: Jobs, flat: Tensor, loss: NDArray[np.float64]
+        self, architecture: Architecture, rule: LocalRule, jobs: Jobs, flat: Tensor, seen: Tensor
     ) -> None:
-        """Trains chunk by chunk; where memory runs out, with chunks of half the size from there on."""
+        """Trains chunk by chunk, into rows of `flat` and of the sums of losses `seen`; where memory runs out, with
+        chunks of half the size from there on."""
         begin, width = 0, int(jobs.batch.max())
         while begin < len(jobs):
             way = self._way(architecture, rule, jobs)
@@ -179,19 +186,21 @@ class Simulation:
             part = jobs.take(np.arange(begin, end))
             try:
                 chunk = Chunk.of(architecture, rule, part, self._place, flat[begin:end])
-                seen = way(chunk)
+                losses = way(chunk)
                 failed: str | None = None
             except (RuntimeError, MemoryError) as error:
                 failed = str(error)
                 lacks_memory = is_out_of_memory(error)
-                hopeless = len(part) == 1 if lacks_memory else way is not train_cohort
+                hopeless = len(part) == 1 if lacks_memory else way == self._side_by_side
                 if hopeless:
                     raise
             if failed is None:
-                loss[begin:end] = seen.double().cpu().numpy() / (part.size * part.epochs)
+                seen[begin:end] = losses
                 begin = end
             elif lacks_memory:  # here, not in the except block, which keeps the failed chunk's tensors alive
                 self.chunks.halve(architecture, width, len(part))
+            elif way == self.recorder.train:
+                self.recorder.refuse(architecture, failed)
             else:
                 self._give_up_vectorising(architecture, failed)
 
@@ -203,6 +212,8 @@ class Simulation:
             self._try_vectorising(architecture, rule, jobs)
         if not architecture.vectorisable:
             return self._side_by_side
+        if self.record and self.recorder.suits(architecture, rule, jobs):
+            return self.recorder.train
         if self.mode == "vectorised" or self.device.type != "cpu":
             return train_cohort
         width = 1 << int(np.ceil(np.log2(jobs.batch.max())))

@@ -1,0 +1,169 @@
+"""The recorded way: a local step of a small cohort, taken down once and played again by the GPU without Python.
+
+A step of a few dozen jobs is a hundred short kernels, and to start them one by one takes longer than to run them. A
+recording (a CUDA graph) always has the same number of jobs and the same batch width, so both are rounded up: rows of
+jobs and examples that are not there have weight 0, and change nothing.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmfl.engine.architecture import Architecture
+from mmfl.engine.batches import Jobs
+from mmfl.engine.chunk import Chunk, take_off
+from mmfl.engine.cohort import Cohort
+from mmfl.local import SGD, LocalRule
+
+Play = Callable[[], None]
+_MOST_EXAMPLES = 1 << 12  # in a step; more keep a GPU busy for longer than it takes to start them
+_MOST = 64  # recordings to keep
+_log = logging.getLogger("mmfl")
+
+
+@dataclass(eq=False)
+class Recording:
+    """The tensors that a step always reads and writes, [jobs, ...] each, and how to take one."""
+
+    weights: Tensor
+    x: Tensor
+    y: Tensor
+    share: Tensor
+    length: Tensor
+    rates: Tensor
+    seen: Tensor
+    play: Play
+
+    def begin(self, chunk: Chunk) -> None:
+        """The jobs' weights at their start; rows without a job have step size 0."""
+        jobs = len(chunk.jobs)
+        torch.index_select(chunk.starts, 0, chunk.which, out=self.weights[:jobs])
+        self.weights[jobs:] = chunk.starts[0]
+        self.rates[:jobs], self.rates[jobs:] = chunk.rates, 0.0
+        self.seen.zero_()
+
+    def load(self, chunk: Chunk, step: int, active: int) -> None:
+        """The batches of a step; who has none takes no part in it."""
+        x, y, share, length = chunk.batches.cohort(step, active)
+        width = x.shape[1]
+        self.x[:active, :width], self.y[:active, :width] = x, y
+        self.share.zero_()
+        self.share[:active, :width] = share
+        self.length.zero_()
+        self.length[:active] = length
+
+
+class Recorder:
+    """Makes recordings when they are first needed, and keeps the latest ones.
+
+    `record` makes of a step something that plays it again; tests give one that needs no GPU.
+    """
+
+    def __init__(self, record: Callable[[Play], Play] | None = None):
+        self.record = record or _OnGpu()
+        self._known: OrderedDict[tuple[Architecture, int, int], Recording] = OrderedDict()
+        self._refused: set[Architecture] = set()
+
+    def suits(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
+        """Whether a bucket is small, and may be padded."""
+        special = type(rule) is not SGD or architecture.coupled or architecture.addressed
+        examples = len(jobs) * int(jobs.batch.max())
+        return not special and architecture not in self._refused and examples <= _MOST_EXAMPLES
+
+    def refuse(self, architecture: Architecture, reason: str) -> None:
+        """Never records this architecture again."""
+        self._refused.add(architecture)
+        first = reason.strip().split("\n")[0]
+        _log.warning("%s cannot be recorded, so its steps are started one by one (%s)", architecture.label, first)
+
+    def train(self, chunk: Chunk) -> Tensor:
+        """As `train_cohort`."""
+        jobs, steps = chunk.jobs, chunk.jobs.steps
+        recording = self._of(chunk, _rounded(len(jobs)), _width(int(jobs.batch.max())))
+        recording.begin(chunk)
+        whole = bool((jobs.batch == jobs.size).all())
+        loaded = 0
+        for step in range(int(steps[0])):
+            active = int(np.searchsorted(-steps, -step))
+            if not whole or active != loaded:
+                recording.load(chunk, step, active)
+                loaded = active
+            recording.play()
+        torch.index_select(chunk.starts, 0, chunk.which, out=chunk.weights)
+        chunk.weights.sub_(recording.weights[: len(jobs)])
+        return recording.seen[: len(jobs)].clone()
+
+    def _of(self, chunk: Chunk, jobs: int, width: int) -> Recording:
+        key = (chunk.architecture, jobs, width)
+        if key not in self._known:
+            self._known[key] = self._make(chunk, jobs, width)
+            if len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key]
+
+    def _make(self, chunk: Chunk, jobs: int, width: int) -> Recording:
+        x, y, share, length = chunk.batches.cohort(0, 1)
+        made = Recording(
+            chunk.starts[:1].repeat(jobs, 1),
+            x[:, :1].repeat(jobs, width, *(1 for _ in x.shape[2:])),  # where nothing is loaded, a real example
+            y[:, :1].repeat(jobs, width, *(1 for _ in y.shape[2:])),
+            share.new_zeros(jobs, width),
+            length.new_zeros(jobs),
+            chunk.rates.new_zeros(jobs, 1),
+            share.new_zeros(jobs),
+            lambda: None,
+        )
+        cohort = Cohort(chunk.architecture, chunk.weights.device)
+        pieces = chunk.architecture.layout.pieces(made.weights)
+
+        def step() -> None:
+            loss, gradients = cohort.differentiate(made.weights, (made.x,), made.y, made.share)
+            for n, parts in gradients:
+                take_off(parts, pieces[n][0], made.rates)
+            made.seen.add_(loss * made.length)
+
+        made.play = self.record(step)
+        chunk.architecture.bare.clear()
+        return made
+
+
+class _OnGpu:
+    """Records on a GPU. All recordings share one pool of memory, since no two are played at once."""
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+
+    def __call__(self, step: Play) -> Play:
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # kernels are compiled and libraries find their workspace
+            for _ in range(2):
+                step()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            step()
+        self.pool = graph.pool()
+        return graph.replay
+
+
+def _rounded(jobs: int) -> int:
+    """The next power of two, or the one half as large again as the last.
+
+    >>> [_rounded(n) for n in (1, 2, 3, 5, 7, 9, 13, 22, 33)]
+    [1, 2, 3, 6, 8, 12, 16, 24, 48]
+    """
+    power = 1 << max(jobs - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and jobs <= power * 3 // 4 else power
+
+
+def _width(batch: int) -> int:
+    """The next multiple of 16."""
+    return -(-batch // 16) * 16

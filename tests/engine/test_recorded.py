@@ -1,0 +1,114 @@
+"""Recorded steps: padded to a round number of jobs and examples, they train what a cohort does."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small import IMAGES, ask, assert_agree, federation, task, train, train_alone
+from test_agreement import KINDS
+
+from mmfl import models
+from mmfl.engine import Simulation
+from mmfl.engine.batches import Jobs
+from mmfl.engine.cohort import train_cohort
+from mmfl.engine.recorded import Recorder
+from mmfl.local import SGD, Prox
+
+
+def recording_engine(record=lambda step: step) -> Simulation:
+    """An engine that records wherever it can, on a CPU, where to play a step is to take it."""
+    engine = Simulation("cpu", "vectorised")
+    recorder = engine.recorder = Recorder(record)
+    engine._way = lambda architecture, rule, jobs: (
+        recorder.train if recorder.suits(architecture, rule, jobs) else train_cohort
+    )
+    return engine
+
+
+@pytest.mark.parametrize("batch_size", [4, None], ids=["batches", "full"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_recorded_steps_train_what_a_cohort_does_for(kind, batch_size):
+    pool, engine = federation(replace(KINDS[kind], batch_size=batch_size)), recording_engine()
+    (recorded,) = train(engine, ask(engine, pool))
+    assert_agree(recorded, train_alone(pool, mode="vectorised"))
+    architecture = engine.architecture(pool.tasks[0])
+    assert bool(engine.recorder._known) == (not architecture.coupled and not architecture.addressed)
+
+
+def test_a_recording_serves_other_rounds_clients_and_weights():
+    made = []
+
+    def record(step):
+        made.append(step)
+        return step
+
+    cnn = task(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1), IMAGES, batch_size=None)
+    pool, engine = federation(cnn, sizes=(9, 11, 13, 10, 12, 16)), recording_engine(record)
+    for clients, round, seed in (([0, 1, 2, 3, 4], 1, 0), ([1, 2, 3, 4, 5], 2, 3), ([0, 1, 2, 3, 4, 5], 3, 1)):
+        weights = engine.initial(pool, 0, seed)
+        asked = {"client": clients, "round": round, "weights": weights}
+        (recorded,) = train(engine, ask(engine, pool, **asked))
+        assert_agree(recorded, train_alone(pool, **asked))
+    assert len(made) == 1
+
+
+def test_tasks_and_replicas_share_a_recording():
+    tasks = [replace(KINDS["perceptron"], name=name, lr=lr) for name, lr in (("a", 0.1), ("b", 0.4))]
+    pool, engine = federation(*tasks), recording_engine()
+    answers = train(engine, ask(engine, pool, 0, round=4), ask(engine, pool, 1, seed=2))
+    assert_agree(answers[0], train_alone(pool, 0, round=4))
+    assert_agree(answers[1], train_alone(pool, 1, seed=2))
+
+
+def jobs_of(pool, engine, **changes) -> Jobs:
+    return Jobs.of([ask(engine, pool, **changes)])
+
+
+def test_only_small_cohorts_of_plain_sgd_are_recorded():
+    recorder, engine = Recorder(lambda step: step), Simulation("cpu")
+    plain = federation(task())
+    architecture = engine.architecture(plain.tasks[0])
+    assert recorder.suits(architecture, SGD(), jobs_of(plain, engine))
+    assert not recorder.suits(architecture, Prox(0.1), jobs_of(plain, engine))
+    dropping = federation(KINDS["dropout"])
+    assert not recorder.suits(engine.architecture(dropping.tasks[0]), SGD(), jobs_of(dropping, engine))
+    centred = federation(KINDS["batch centred by hand"])
+    assert not recorder.suits(engine.architecture(centred.tasks[0]), SGD(), jobs_of(centred, engine))
+    many = replace(jobs_of(plain, engine), batch=np.full(6, 4096))
+    assert not recorder.suits(architecture, SGD(), many)
+
+
+def test_what_cannot_be_recorded_trains_as_before_and_is_said_once(caplog):
+    def fails(step):
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    pool, engine = federation(task()), recording_engine(fails)
+    for round in (1, 2):
+        (answer,) = train(engine, ask(engine, pool, round=round))
+        assert_agree(answer, train_alone(pool, round=round))
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [
+        "t cannot be recorded, so its steps are started one by one (operation not permitted when stream is capturing)"
+    ]
+
+
+def test_old_recordings_are_let_go(monkeypatch):
+    monkeypatch.setattr("mmfl.engine.recorded._MOST", 2)
+    pool, engine = federation(task(batch_size=None), sizes=(9, 20, 40, 9)), recording_engine()
+    for clients in ([0], [1], [2], [0, 3]):
+        train(engine, ask(engine, pool, client=clients))
+    assert len(engine.recorder._known) == 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_records_and_plays():
+    pool, engine = (
+        federation(replace(KINDS["small cnn"], batch_size=None)),
+        Simulation("cuda", "vectorised", record=True),
+    )
+    for round in (1, 2):
+        (answer,) = train(engine, ask(engine, pool, round=round))
+        assert_agree(answer, train_alone(pool, round=round), tolerance=1e-3)
+    assert engine.recorder._known
+    assert not engine.recorder._refused
