@@ -49,6 +49,7 @@ class Framework:
     target: float | None = None
     processes: int = 1
     private: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def environment(self) -> str:
@@ -58,6 +59,7 @@ class Framework:
 
 FRAMEWORKS = {
     "mmfl": Framework("mmfl", "mmfl_worker.py"),
+    "bfloat16": Framework("mmfl, bfloat16", "mmfl_worker.py", options=("bfloat16",)),
     "plain": Framework("plain PyTorch loop", "plain_worker.py"),
     "pfl": Framework("pfl-research", "pfl_worker.py", "pfl[pytorch]", 1.3),
     "pfl2": Framework("pfl-research, two processes", "pfl_worker.py", "pfl[pytorch]", None, 2, True),
@@ -109,7 +111,7 @@ class Worker:
         command = [python]
         if framework.processes > 1:
             command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={framework.processes}"]
-        command += [str(PEERS / framework.worker), str(folder), str(rounds)]
+        command += [str(PEERS / framework.worker), str(folder), str(rounds), *framework.options]
         if framework.private:
             if not (shutil.which("unshare") and shutil.which("ip")):
                 raise FailureError("listens on the network, and there is no `unshare` or `ip` to keep it private")
@@ -222,30 +224,38 @@ def _progress(workers: dict[str, Worker]) -> str:
 
 
 def table(names: Sequence[str], workers: dict[str, Worker], failures: dict[str, str]) -> str:
-    """A row a framework; ratios are those of one cycle, their median and range over cycles."""
+    """A row a framework; ratios are those of one cycle, their median and range over cycles, to mmfl in float32 and,
+    where that was measured, in bfloat16."""
     lines = [
-        "| framework | version | cores used as | s a round | ratio (range) | to reach | CPU s a round | accuracy |",
-        "|---|---|---|---|---|---|---|---|",
+        "| framework | version | cores used as | s a round | ratio (range) | to bfloat16 | to reach | CPU s a round | "
+        "accuracy |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     if "mmfl" in failures:
         return f"mmfl {failures['mmfl']}"
-    ours, unit = workers["mmfl"].seconds, statistics.median(workers["mmfl"].processor_seconds)
+    unit = statistics.median(workers["mmfl"].processor_seconds)
     for name in names:
         framework = FRAMEWORKS[name]
         if name in failures:
-            lines.append(f"| {framework.name} | | {failures[name]} | | | | | |")
+            lines.append(f"| {framework.name} | | {failures[name]} | | | | | | |")
             continue
         worker = workers[name]
-        ratios = [theirs / mine for theirs, mine in zip(worker.seconds, ours, strict=True)]
-        ratio = f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})" if name != "mmfl" else ""
+        ratio, narrow = (_ratio(worker, workers.get(ours)) for ours in ("mmfl", "bfloat16"))
         goal = f"{framework.target:g}x" if framework.target else ""
         seconds, processor = (statistics.median(s) for s in (worker.seconds, worker.processor_seconds))
         times = f" ({processor / unit:.2f}x)" if name != "mmfl" else ""
         lines.append(
             f"| {framework.name} | {worker.answer['version']} | {worker.answer['threads']} | {seconds:.2f} | {ratio} | "
-            f"{goal} | {processor:.2f}{times} | {worker.answer['accuracy']:.3f} |"
+            f"{narrow} | {goal} | {processor:.2f}{times} | {worker.answer['accuracy']:.3f} |"
         )
     return "\n".join(lines)
+
+
+def _ratio(worker: Worker, ours: Worker | None) -> str:
+    if ours is None or worker is ours:
+        return ""
+    ratios = [theirs / mine for theirs, mine in zip(worker.seconds, ours.seconds, strict=True)]
+    return f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """mmfl: one task, random clients, their mean (`multi-fedavg` with one task is FedAvg)."""
 
+import sys
+
 import torch
 from workload import BATCH, COHORT, EPOCHS, RATE, USERS, Driver, Workload
 
@@ -18,6 +20,7 @@ class Rounds(Listener):
         driver.round()
 
 
+precision = sys.argv[3] if len(sys.argv) > 3 else "float32"
 rows = work.rows.flatten()
 owner = torch.arange(USERS).repeat_interleave(work.rows.shape[1])
 data = mmfl.data.from_arrays(work.x[rows], work.y[rows], owner, test=(work.x_test, work.y_test), name="cifar10")
@@ -29,7 +32,8 @@ run = mmfl.train(
     rate=COHORT / USERS,
     evaluate_every=driver.rounds,
     device="cpu",
+    precision=precision,
     listener=Rounds(),
 )
-threads = f"{torch.get_num_threads()} users at once, one thread each"
+threads = f"{torch.get_num_threads()} users at once, one thread each, {precision}"
 driver.end(mmfl.__version__, threads, work.accuracy(run.module("cifar10").state_dict()))

@@ -131,7 +131,9 @@ def reproduce(
         Path | None, typer.Option(help="Results folder; by default results/, or results-quick/ with --quick.")
     ] = None,
     device: Device = None,
-    precision: Annotated[str, typer.Option(help="How a GPU multiplies: float32 or tf32.")] = "float32",
+    precision: Annotated[
+        str, typer.Option(help="How it multiplies: float32, tf32 (GPU) or bfloat16 (CPU).")
+    ] = "float32",
 ) -> None:
     """Reproduce tables and figures of the papers. Example: mmfl reproduce mfa-fig1 --quick."""
     from mmfl.experiments import CATALOGUE

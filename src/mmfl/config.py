@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mmfl.arrivals import ARRIVALS
 from mmfl.availability import AVAILABILITIES
 from mmfl.data import SOURCES, Dataset
+from mmfl.engine.precision import Precision
 from mmfl.errors import UserError, nearest
 from mmfl.experiment import Experiment, seeds_of
 from mmfl.federation import Federation
@@ -104,7 +105,7 @@ class Config(_Section):
     checkpoint_every: int = 10
     diagnose: bool = False
     engine: Literal["auto", "vectorised", "sequential"] = "auto"
-    precision: Literal["float32", "tf32"] = "float32"
+    precision: Precision = "float32"
     privacy: PrivacyConfig = PrivacyConfig()
     device: str | None = None
     python_path: str | None = None

@@ -1,15 +1,17 @@
-"""With how many bits a GPU multiplies matrices of float32 numbers."""
+"""With how many bits matrices of float32 numbers are multiplied."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from mmfl.errors import UserError, nearest
 
-Precision = Literal["float32", "tf32"]
-"""All of a number's bits, or ten of its mantissa, which tensor cores multiply several times as fast."""
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""All of a number's bits; ten of its mantissa, which a GPU's tensor cores multiply several times as fast; or seven,
+which newer CPUs multiply twice as fast."""
 
 
 def checked(precision: str) -> Precision:
@@ -27,7 +29,19 @@ def multiplying(precision: Precision) -> Iterator[None]:
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
-        yield
+        with narrowed(precision):
+            yield
     finally:
         torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions
+
+
+def narrowed(precision: Precision) -> torch.autocast:
+    """In this thread, operands are cast to bfloat16 if that is the precision. What is cast is not kept for the next
+    use, because local steps change weights in place."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
+
+
+def widened(outputs: Tensor) -> Tensor:
+    """Outputs as losses and metrics want them, in float32."""
+    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs

@@ -28,12 +28,13 @@ class Product:
 
     def dense(self) -> Tensor:
         """The gradient itself, [jobs, outputs * inputs]."""
-        return torch.bmm(self.outputs.transpose(1, 2), self.inputs).flatten(1)
+        return torch.bmm(self.outputs.float().transpose(1, 2), self.inputs.float()).flatten(1)
 
     def subtract(self, rate: Tensor, weights: Tensor) -> None:
         """Takes `rate` [jobs, 1] times the product off the weights [jobs, outputs * inputs]."""
         matrices = weights.view(len(weights), self.outputs.shape[2], self.inputs.shape[2])
-        matrices.baddbmm_((self.outputs * rate[:, :, None]).transpose(1, 2), self.inputs, alpha=-1)
+        outputs, inputs = self.outputs.to(weights.dtype), self.inputs.to(weights.dtype)
+        matrices.baddbmm_((outputs * rate[:, :, None]).transpose(1, 2), inputs, alpha=-1)
 
 
 class Factors:

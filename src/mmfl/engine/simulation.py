@@ -24,7 +24,7 @@ from mmfl.engine.chunk import Chunk
 from mmfl.engine.cohort import train_cohort
 from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory, room_for_updates
 from mmfl.engine.operators import BATCH_NORM, Operators
-from mmfl.engine.precision import Precision, checked, multiplying
+from mmfl.engine.precision import Precision, checked, multiplying, widened
 from mmfl.engine.recorded import Recorder
 from mmfl.engine.sequential import train_sequential
 from mmfl.errors import UserError, nearest
@@ -45,10 +45,10 @@ class Simulation:
     """Trains all clients of all tasks and replicas here: merged into cohorts, or one by one.
 
     `mode` "auto" vectorises, except for modules that cannot be and, on a CPU, for those that measure slower that way.
-    `precision` "tf32" lets a GPU multiply with fewer bits, which is faster. `privacy` clips updates and adds noise to
-    them before anyone sees them. `record` lets a GPU play the steps of small cohorts from recordings (CUDA graphs), a
-    trial that is off by default. Under `torchrun` it joins the `world` of
-    the processes that were started with it.
+    `precision` "tf32" lets a GPU multiply with fewer bits, and "bfloat16" a CPU, which is faster. `privacy` clips
+    updates and adds noise to them before anyone sees them. `record` lets a GPU play the steps of small cohorts from
+    recordings (CUDA graphs), a trial that is off by default. Under `torchrun` it joins the `world` of the processes
+    that were started with it.
     """
 
     def __init__(
@@ -66,6 +66,8 @@ class Simulation:
         self.mode = mode
         self.world = join(self.device) if world is None else world
         self.precision = checked(precision)
+        if self.precision == "bfloat16" and self.device.type != "cpu":
+            raise UserError("precision 'bfloat16' is for CPUs; on a GPU choose 'tf32'.")
         self.privacy = privacy or Privacy()
         self.choices = Choices()
         self.chunks = Chunks(self.device)
@@ -217,7 +219,8 @@ class Simulation:
         if self.mode == "vectorised" or self.device.type != "cpu":
             return train_cohort
         width = 1 << int(np.ceil(np.log2(jobs.batch.max())))
-        key = f"{architecture.code} batch<={width}"
+        narrow = " bfloat16" if self.precision == "bfloat16" else ""
+        key = f"{architecture.code} batch<={width}{narrow}"
         if key not in self.choices:
             sample = Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 16))), self._place)
             self.choices.decide(
@@ -227,7 +230,7 @@ class Simulation:
         return train_cohort if self.choices[key] == "vectorised" else self._side_by_side
 
     def _side_by_side(self, chunk: Chunk) -> Tensor:
-        return train_sequential(chunk, torch.get_num_threads() if self.device.type == "cpu" else 1)
+        return train_sequential(chunk, torch.get_num_threads() if self.device.type == "cpu" else 1, self.precision)
 
     def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> None:
         """Finds out, by doing it once, whether torch can batch this module over clients."""
@@ -289,7 +292,7 @@ class Simulation:
             if architecture.draws:
                 torch.manual_seed(0)
             for rows in index.split(sizes):
-                outputs = functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),))
+                outputs = widened(functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),)))
                 targets = y.index_select(0, rows)
                 for column, objective in zip(values, objectives, strict=True):
                     column.append(per_example(objective(outputs, targets)).double())
