@@ -1,7 +1,9 @@
 """What the tests share: views and tasks in miniature, every draw of a federation, refusals."""
 
+import atexit
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from mmfl.federation import RoundView
 
 # What the engine finds to be faster is found anew, not read from the user's cache or left in it.
 os.environ["MMFL_CACHE"] = tempfile.mkdtemp(prefix="mmfl-cache-")
+atexit.register(shutil.rmtree, os.environ["MMFL_CACHE"], ignore_errors=True)
 
 settings.register_profile("mmfl", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("mmfl")
