@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from inside import InsideMail, module_of, site_of
 
 from mmfl.flower.mail import Letter
-from mmfl.flower.server import Settings, run
+from mmfl.flower.server import Settings, conclude, run
 from mmfl.flower.wire import Payload
 
 CLIENTS = 6
@@ -352,7 +352,133 @@ def test_a_node_whose_message_came_back_must_say_again_who_it_is():
     assert {0, 3} <= present[5]
 
 
+HUGE = 10**400
+
+
+def announced(change):
+    def apply(said, vectors):
+        if "clients" in said:
+            change(said)
+
+    return apply
+
+
+def told(part: str, column: int, value):
+    """Every row of a part of the answers has this in a column."""
+
+    def apply(said, vectors):
+        for row in said.get(part, []):
+            row[column] = value
+
+    return apply
+
+
+HOSTILE = {
+    "a size beyond all floats": ("mmfl-lvr", announced(lambda said: said["clients"][0][2].update(a=HUGE))),
+    "sizes that overflow": ("mmfl-lvr", announced(lambda said: [row[2].update(a=2**62) for row in said["clients"]])),
+    "a capacity beyond all": ("mmfl-lvr", announced(lambda said: said["clients"][0].__setitem__(1, HUGE))),
+    "a long name": ("mmfl-lvr", announced(lambda said: said["clients"][0][2].update({"x" * 10**6: 1}))),
+    "a loss beyond all floats": ("mmfl-lvr", told("losses", 2, HUGE)),
+    "a loss that is none": ("mmfl-lvr", told("losses", 2, float("nan"))),
+    "an absurd loss": ("mmfl-group", told("losses", 2, 1e308)),
+    "no losses": ("mmfl-lvr", lambda said, vectors: said.pop("losses", None)),
+    "an absurd training loss": ("pareto-multi-ucb", told("trained", 2, 1e308)),
+    "a training loss beyond all": ("mmfl-lvr", told("trained", 2, HUGE)),
+    "steps beyond all": ("scaffold", told("trained", 3, HUGE)),
+    "a norm beyond all": ("mmfl-gvr", told("trained", 4, HUGE)),
+    "a negative norm": ("mmfl-gvr", told("trained", 4, -1.0)),
+    "a norm that is none": ("mmfl-gvr", told("trained", 4, float("nan"))),
+    "a product that is none": ("mmfl-stalevr", told("trained", 5, float("nan"))),
+    "a product that cannot be": ("mmfl-stalevr", told("trained", 5, 1e300)),
+    "a product that cannot be, for residuals": ("stalevr-opt", told("trained", 5, -1e9)),
+    "no trainings": ("mmfl-lvr", lambda said, vectors: (said.pop("trained", None), vectors.clear())),
+    "no updates": ("mmfl-stalevre", lambda said, vectors: vectors.clear()),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
+    method, change = HOSTILE[case]
+    mail = mail_of(federation(), NODES)
+
+    def lie(node, round, reply):
+        if node != 100:
+            return reply
+        payload = Payload.unpack(reply)
+        said, vectors = json.loads(json.dumps(payload.said)), dict(payload.vectors)
+        change(said, vectors)
+        return Payload(said, vectors).pack()
+
+    mail.trouble = lie
+    real, _ = deployed(method, 5, 1.0, mail=mail, directory=tmp_path / "run")
+    assert all(torch.isfinite(weights).all() for weights in real.weights)
+    assert real.loss.max().max() < 10
+    assert real.faults.sum().sum() > 0
+    assert (tmp_path / "run" / "events.jsonl").stat().st_size < 20_000
+    assert real.records[-1]["clients_seen"] >= 4
+
+
+def test_who_does_not_tell_its_loss_is_not_drawn():
+    mail = mail_of(federation(), NODES)
+    mail.trouble = lambda node, round, reply: b"" if node == 100 and b"losses" in reply else reply
+    real, _ = deployed("mmfl-lvr", 4, 1.0, mail=mail)
+    for record in real.records:
+        assert not {0, 3} & {i for clients, _ in record["drawn"].values() for i in clients}
+        assert record["faults"]["garbage"] == 1
+
+
+def test_many_strangers_are_one_event(tmp_path):
+    mail = mail_of(federation(), NODES)
+    site = mail.sites[103]
+    many = [[1000 + n, 1, {"a": 1}] for n in range(5000)]
+
+    class Crowd:
+        def answer(self, packed):
+            payload = Payload.unpack(site.answer(packed))
+            more = many if "clients" in payload.said else []
+            return Payload(
+                payload.said | ({"clients": payload.said["clients"] + more} if more else {}), payload.vectors
+            ).pack()
+
+    mail.sites[103] = Crowd()
+    real, _ = deployed("full", 1, 1.0, mail=mail)
+    assert real.records[0]["faults"] == {"refused": 1}
+    assert real.records[0]["clients_seen"] == CLIENTS
+
+
+def test_a_message_that_is_not_taken_loses_its_node_alone():
+    mail = mail_of(federation(), NODES)
+    send = mail.send
+
+    def refuses(payloads, round, seconds):
+        return send({node: p for node, p in payloads.items() if round != 2 or node != 100}, round, seconds)
+
+    mail.send = refuses
+    real, _ = deployed("full", 3, 1.0, mail=mail)
+    assert real.records[1]["faults"] == {"lost": 1}
+    assert real.records[2]["clients_seen"] == CLIENTS
+
+
+def test_waiting_for_clients_can_be_stopped(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").touch()
+    (tmp_path / "run" / "stop").touch()
+    with pytest.raises(KeyboardInterrupt):
+        deployed(mail=InsideMail({}), patience=60, directory=tmp_path / "run")
+
+
 # --- stopping and going on ---
+
+
+def test_one_server_at_a_time_works_in_a_run_directory(tmp_path):
+    def second():
+        conclude(tmp_path, lambda: pytest.fail("two servers at once"), run=2)
+        told = json.loads((tmp_path / "ended.json").read_text())
+        assert (told["state"], told["run"]) == ("failed", 2)
+        assert "under way in another process" in told["message"]
+
+    conclude(tmp_path, second, run=1)
+    assert json.loads((tmp_path / "ended.json").read_text()) == {"state": "finished", "message": "", "run": 1}
 
 
 @pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold"])
@@ -389,6 +515,7 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
         ({"timeout": 0}, "answer is 0"),
         ({"least": 0}, "least is 0"),
         ({"gather": -1}, "gather is -1"),
+        ({"least": 7}, "least is 7; expected at most the 6 clients"),
         ({"rounds": 0}, "rounds is 0"),
         ({"rate": 2}, "rate is 2"),
         ({"method": "mmfl-lrv"}, "mmfl-lvr"),

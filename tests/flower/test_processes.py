@@ -219,6 +219,9 @@ def test_a_trail_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
     assert trail.ended() is None
     (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes"}')
     assert trail.ended() == Ended("failed", "no nodes")
+    (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes", "run": 7}')
+    assert trail.ended(7) == Ended("failed", "no nodes")
+    assert trail.ended(8) is None
     trail.stop()
     trail.clear()
     assert trail.ended() is None

@@ -37,7 +37,7 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
     strange = make_keys(tmp_path / "strange", ["localhost"], 1)
     with Processes(tmp_path / "logs") as processes:
         address = Afar("127.0.0.1", free_port())
-        link = start_link(processes, address, keys, control_port=free_port())
+        link = start_link(processes, address, keys, control_port=free_port(), most=10**6)
 
         def join(name, root, key):
             server = Address(address.host, address.port)
@@ -70,15 +70,16 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
             assert knock(address, keys, f"/v1/{path}") == 403
         assert knock(address, keys, "/health") == 403
         assert knock(address, keys, "/v1/fleet/pull-messages") == 415  # the SuperLink's own answer
+        assert knock(address, keys, "/v1/fleet/push-messages", bytes(2 * 10**6)) == 413
         link.check()
 
 
-def knock(address: Address, keys: Keys, path: str) -> int:
-    """The status of an empty request."""
+def knock(address: Address, keys: Keys, path: str, data: bytes = b"") -> int:
+    """The status of a request."""
     trust = ssl.create_default_context(cafile=str(keys.authority))
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust))
     try:
-        return int(direct.open(f"https://{address}{path}", data=b"").status)
+        return int(direct.open(f"https://{address}{path}", data=data).status)
     except urllib.error.HTTPError as error:
         return error.code
 

@@ -46,7 +46,7 @@ def deploy(
     method: Annotated[str | None, typer.Option(help="One of `mmfl methods`.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     rate: Annotated[float | None, typer.Option(help="Share of the processors that train in a round.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds after which a round ends with what came.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that it waits for answers.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change another setting: seed=3.")] = None,
     clients: Annotated[
@@ -130,7 +130,9 @@ def finish(ended: Ended, path: Path, seconds: float) -> None:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130)
     if ended.state != "finished":
-        raise UserError(f"the run failed: {ended.message}\nWhat was printed is in {path / 'logs'}.")
+        logs = path / "logs"
+        where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
+        raise UserError(f"the run failed: {ended.message}\nWhat was printed is in {where}.")
     from mmfl.report import plots
 
     comparison = load(path)
@@ -147,6 +149,7 @@ def link(
     control_port: Annotated[
         int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
     ] = None,
+    most: Annotated[int, typer.Option(help="Megabytes of a node's message, at most.")] = 512,
     logs: Logs = None,
 ) -> None:
     """Start the server that nodes connect to. Example: mmfl link 0.0.0.0:8000 --keys keys."""
@@ -154,8 +157,9 @@ def link(
     where = Address.parse(address)
     known = Keys.open(keys.resolve()) if keys else None
     check_link(where, known, insecure)
+    _at_least("--most", most, 1)
     with terminable(), Processes(logs or Path("logs")) as processes:
-        running = start_link(processes, where, known, insecure, control_port)
+        running = start_link(processes, where, known, insecure, control_port, most << 20)
         trust = f" --root-certificates {known.authority}" if known else ""
         _say(f"nodes connect to {where}" + (f", with {len(known.public)} keys registered" if known else ""))
         _say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
@@ -297,7 +301,7 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 
 def _new_directory(method: str | Mapping[str, Any]) -> Path:
-    name = method if isinstance(method, str) else str(method.get("name"))
+    name = make_method(method).name
     stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
     return next(path for path in [stem, *(Path(f"{stem}-{n}") for n in range(2, 100))] if not path.exists())
 

@@ -1,7 +1,7 @@
 """Deployment: the engine whose clients are real, on nodes that keep their data."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,8 @@ from mmfl.task import Task
 from mmfl.world import ALONE
 
 _POLL = 0.05  # seconds between looks into the mailbox
+_PAUSE = 5.0  # seconds after which a node that did not say who it is is asked again
+_LONG = 10.0  # seconds of waiting that are worth a word
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Deployment:
         method: str | Mapping[str, Any],
         patience: Patience | None = None,
         events: Events | None = None,
+        asked_to_stop: Callable[[], bool] = lambda: False,
     ):
         self.mail, self.method = mail, method
         self.patience, self.events = patience or Patience(), events or Events()
@@ -86,7 +89,9 @@ class Deployment:
         self.roster = Roster(self.federation, self.events)
         self.local = Simulation("cpu")
         self.choices = self.local.choices
+        self.asked_to_stop = asked_to_stop
         self._greeted: dict[str, int] = {}
+        self._again: dict[int, float] = {}
         self._begun = False
         self._ahead: dict[int, tuple[Tensor, dict[int, float]]] = {}
         self._asks_losses = False
@@ -99,7 +104,7 @@ class Deployment:
     def roll_call(self, round: int) -> None:
         """Who is there for a round. The first one waits a while for everybody, each one until there are enough."""
         self.events.round = round
-        began = time.monotonic()
+        began, told = time.monotonic(), False
         while True:
             self._greet(self.roster.connected(self.mail.nodes()) - set(self._greeted.values()))
             self._late_letters()
@@ -113,6 +118,11 @@ class Deployment:
                     f"deployment: {here} clients are there after {waited:.3g} s; expected at least "
                     f"{self.patience.least}."
                 )
+            if self.asked_to_stop():
+                raise KeyboardInterrupt
+            if waited > _LONG and not told:
+                told = True
+                self.events.add("waiting", detail=f"{here} of {self.federation.clients} clients are there")
             time.sleep(_POLL)
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
@@ -128,6 +138,7 @@ class Deployment:
         replies = self._exchange(asked)
         for workload, losses in zip(workloads, known, strict=True):
             losses |= replies.losses.get(self._name(workload.task), {})
+            self._silent(workload.client, losses)
         return [
             np.array([losses.get(client, np.nan) for client in workload.client.tolist()])
             for workload, losses in zip(workloads, known, strict=True)
@@ -139,7 +150,10 @@ class Deployment:
         for training in trainings:
             self._ask_training(asked, training)
         replies = self._exchange(asked)
-        return [self._trained(training, replies) for training in trainings]
+        answers: list[Trained] = [self._trained(training, replies) for training in trainings]
+        for training, trained in zip(trainings, answers, strict=True):
+            self._silent(training.client, trained.client.tolist())
+        return answers
 
     def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:
         """Has the wanted clients send what they kept; who fails is left out."""
@@ -180,8 +194,13 @@ class Deployment:
         return [self._tested(workload, replies) if workload in at_nodes else next(here) for workload in workloads]
 
     def faults(self) -> dict[str, int]:
-        """Events since this was last asked, but for nodes that joined."""
-        return {kind: count for kind, count in self.events.take().items() if kind != "joined"}
+        """Events since this was last asked, but for those that are no fault."""
+        return {kind: count for kind, count in self.events.take().items() if kind not in ("joined", "waiting")}
+
+    def _silent(self, asked: NDArray[np.int64], answered: Container[int]) -> None:
+        """Who was asked and did not answer, or not so that it could be used, is not counted on in this round."""
+        for client in asked.tolist():
+            self.federation.silent[client] |= client not in answered
 
     # --- what is asked ---
 
@@ -225,22 +244,31 @@ class Deployment:
             return replies
         payloads = {node: Payload(work.said, work.vectors).pack() for node, work in asked.items()}
         self._deliver(payloads, lambda node, payload: replies.read(asked[node].said, payload))
+        for client, detail in replies.missing:
+            self.events.add("rejected", client=client, detail=detail)
         return replies
 
     def _greet(self, nodes: set[int]) -> None:
-        """Asks new nodes who they are; nobody waits for the answer."""
-        if nodes:
+        """Asks new nodes who they are, those that could not answer not at once again; nobody waits for it."""
+        now = time.monotonic()
+        due = [node for node in sorted(nodes) if self._again.get(node, 0.0) <= now]
+        if due:
             hello = Payload({"announce": True}).pack()
-            self._greeted |= self.mail.send(dict.fromkeys(nodes, hello), self.events.round, self.patience.answer)
+            self._greeted |= self.mail.send(dict.fromkeys(due, hello), self.events.round, self.patience.answer)
 
     def _deliver(self, payloads: Mapping[int, bytes], read: Callable[[int, Payload], None]) -> None:
         """Sends, waits until all have answered or the time is over, and lets `read` see what came."""
         waiting = self.mail.send(payloads, self.events.round, self.patience.answer)
+        for node in sorted(set(payloads) - set(waiting.values())):
+            self.events.add("lost", node, detail="the message was not taken")
+            self.roster.forget(node)
         deadline = time.monotonic() + self.patience.answer
         while waiting:
             for letter in self.mail.receive(list(waiting)):
                 node = waiting.pop(letter.message)
                 self._open(node, letter, read)
+                if letter.payload is None:
+                    self.roster.forget(node)
             if not waiting or time.monotonic() > deadline:
                 break
             time.sleep(_POLL)
@@ -256,7 +284,10 @@ class Deployment:
         waiting = {message: n for n, node in self.roster.nodes.items() for message in node.waiting}
         for letter in self.mail.receive([*self._greeted, *waiting]):
             if letter.message in self._greeted:
-                self._open(self._greeted.pop(letter.message), letter, self.roster.introduce)
+                node = self._greeted.pop(letter.message)
+                self._open(node, letter, self.roster.introduce)
+                if node not in self.roster.nodes:
+                    self._again[node] = time.monotonic() + _PAUSE
             else:
                 self.roster.heard(waiting[letter.message], letter.message, letter.payload is not None)
         self.roster.settle()
@@ -271,20 +302,23 @@ class Deployment:
                 read(node, payload)
         except GarbageError as error:
             self.events.add("garbage", node, detail=str(error))
+        except Exception as error:  # whatever else a node thinks of must not end the run
+            self.events.add("garbage", node, detail=f"{type(error).__name__}: {error}")
 
     def _accepted(self, training: Training, rows: Sequence[Row]) -> list[Row]:
         """The rows but those that cannot be right."""
         longest = self.patience.norm * max(1.0, float(training.weights.norm()))
+        sends = training.client if training.sends is None else training.client[training.sends]
         good = []
         for row in rows:
-            problem = row.problem(len(training.weights), longest)
-            if not problem and training.remembered is not None and row.update is None and row.inner is None:
-                problem = "neither an update nor its product with the last one"
+            before = None if training.remembered is None else training.remembered.rows(np.array([row.client]))[0]
+            problem = row.problem(len(training.weights), longest, before)
+            if not problem and row.update is None and row.client in sends:
+                problem = "the update did not come"
             if problem:
                 self.events.add("rejected", client=row.client, detail=f"task '{self._name(training.task)}': {problem}")
             else:
-                last = training.remembered
-                good.append(row.compared(None if last is None else last.rows(np.array([row.client]))[0]))
+                good.append(row.compared(before))
         return good
 
     def _trained(self, training: Training, replies: Replies) -> Kept:

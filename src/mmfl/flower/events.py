@@ -5,6 +5,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+_LONGEST = 300  # letters of a detail, which a node may have written
+
 
 class Events:
     """A log of a line an event, `events.jsonl`, and counts since they were last taken."""
@@ -21,7 +23,7 @@ class Events:
         told |= {name: str(value) for name, value in (("node", node), ("client", client)) if value is not None}
         if self.path is not None:
             with self.path.open("a") as file:
-                file.write(json.dumps(told | ({"detail": detail} if detail else {})) + "\n")
+                file.write(json.dumps(told | ({"detail": detail[:_LONGEST]} if detail else {})) + "\n")
 
     def take(self) -> dict[str, int]:
         """How many of each kind there were since this was last asked."""

@@ -19,7 +19,8 @@ LocalData = Dataset | tuple[Any, Any] | None
 
 
 class Announced(Federation):
-    """All that a server is told: how much data each client has, its capacity, and who is there.
+    """All that a server is told: how much data each client has, its capacity, who is there, and who has been `silent`
+    this round.
 
     `clients` is how many may take part; who has not announced itself yet is like one that has not arrived. Before each
     round `roll_call` is asked to bring the rest up to date.
@@ -30,7 +31,8 @@ class Announced(Federation):
         self.roll_call = roll_call
         self.availability = Always()
         nothing = np.zeros((clients, len(tasks)), dtype=np.int64)
-        self.sizes, self.capacity, self.here = nothing, nothing[:, 0].copy(), np.zeros(clients, dtype=bool)
+        self.sizes, self.capacity = nothing, nothing[:, 0].copy()
+        self.here, self.silent = np.zeros(clients, dtype=bool), np.zeros(clients, dtype=bool)
         self.shards, self.groups = (), (None,) * len(tasks)
         self.test_shards = (None,) * len(tasks)
         self.arrivals, self.departures = self._rounds("arrivals", None, 1), self._rounds("departures", None, 0)
@@ -44,11 +46,12 @@ class Announced(Federation):
     def view(self, round: int, *, rate: float, seed: int) -> RoundView:
         """What is known once the roll was called."""
         self.roll_call(round)
+        self.silent[:] = False
         return super().view(round, rate=rate, seed=seed).without(~self.here)
 
     def still(self, view: RoundView) -> RoundView:
-        """Without those that have fallen silent since."""
-        lost = view.present & ~self.here
+        """Without those that are gone, or have not answered, since."""
+        lost = view.present & (self.silent | ~self.here)
         return view.without(lost) if lost.any() else view
 
 

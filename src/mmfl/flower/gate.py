@@ -20,9 +20,14 @@ _HOP = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade",
 
 
 class Gate:
-    """An ASGI application that passes on POST requests below one path."""
+    """An ASGI application that passes on POST requests below one path.
 
-    def __init__(self, prefix: str, target: str, authority: str | None):
+    What comes in is held by the SuperLink before it knows who sent it: so a request has at most `most` bytes, and all
+    that are under way at once four times that.
+    """
+
+    def __init__(self, prefix: str, target: str, authority: str | None, most: int):
+        self.most, self.held = most, 0
         self.allowed = re.compile(re.escape(prefix) + "[a-z-]+")
         verify = ssl.create_default_context(cafile=authority) if authority else True
         self.client = httpx.AsyncClient(base_url=target, verify=verify, timeout=None, trust_env=False)
@@ -35,12 +40,20 @@ class Gate:
             await respond(send, 403, b"this address is for nodes only")
             return
 
+        taken = 0
+
         async def body() -> AsyncIterator[bytes]:
+            nonlocal taken
             while True:
                 part = await receive()
                 if part["type"] == "http.disconnect":
                     raise ConnectionError("the node hung up")
-                yield part.get("body", b"")
+                data = part.get("body", b"")
+                taken += len(data)
+                self.held += len(data)
+                if taken > self.most or self.held > 4 * self.most:
+                    raise OverflowError
+                yield data
                 if not part.get("more_body", False):
                     return
 
@@ -48,9 +61,14 @@ class Gate:
         try:
             request = self.client.build_request("POST", scope["path"], headers=headers, content=body())
             answer = await self.client.send(request, stream=True)
+        except OverflowError:
+            await respond(send, 413, b"too much at once")
+            return
         except (httpx.HTTPError, ConnectionError):
             await respond(send, 502, b"the SuperLink does not answer")
             return
+        finally:
+            self.held -= taken
         kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP]
         await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
         try:
@@ -71,18 +89,19 @@ async def respond(send: Send, status: int, text: bytes) -> None:
 def main() -> None:
     """Serves until it is ended."""
     parser = argparse.ArgumentParser()
-    for option in ("--host", "--port", "--prefix", "--target"):
+    for option in ("--host", "--port", "--prefix", "--target", "--most"):
         parser.add_argument(option, required=True)
     for option in ("--certificate", "--key", "--authority"):
         parser.add_argument(option)
     given = parser.parse_args()
     uvicorn.run(
-        Gate(given.prefix, given.target, given.authority),
+        Gate(given.prefix, given.target, given.authority, int(given.most)),
         host=given.host,
         port=int(given.port),
         ssl_certfile=given.certificate,
         ssl_keyfile=given.key,
         lifespan="off",
+        limit_concurrency=1000,
         access_log=False,
         log_level="warning",
     )

@@ -13,6 +13,7 @@ from mmfl.flower import programs
 from mmfl.flower.processes import Child, Processes, wait_until
 from mmfl.flower.security import Address, Keys
 
+MOST = 1 << 29  # bytes of a message from outside
 _GATE = Path(__file__).with_name("gate.py")
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_ANSWER = 60.0
@@ -80,11 +81,12 @@ def start_link(
     keys: Keys | None = None,
     insecure: bool = False,
     control_port: int | None = None,
+    most: int = MOST,
 ) -> Link:
     """Starts a SuperLink, and lets in the nodes whose public keys are in `keys`.
 
     On loopback it listens itself. For other machines it listens on loopback at `control_port`, by default the next
-    one, for those who start runs, and behind a gate at `address` for nodes.
+    one, for those who start runs, and behind a gate at `address` for nodes, whose messages have at most `most` bytes.
     """
     check_link(address, keys, insecure)
     inner = address if address.loopback else Address("127.0.0.1", control_port or address.port + 1)
@@ -102,7 +104,7 @@ def start_link(
     if address != inner:
         scheme = "https" if certificates else "http"
         command = [sys.executable, "-P", str(_GATE), "--host", address.host, "--port", str(address.port)]
-        command += ["--prefix", programs.FLEET, "--target", f"{scheme}://{inner}"]
+        command += ["--prefix", programs.FLEET, "--target", f"{scheme}://{inner}", "--most", str(most)]
         if certificates:
             command += ["--certificate", str(certificates.certificate), "--key", str(certificates.key)]
             command += ["--authority", str(certificates.authority)]

@@ -18,6 +18,9 @@ _SECONDS_TO_START = 300.0  # data may have to be loaded
 _LIVES = 5  # of a worker that dies again before it has lived for a while
 _A_WHILE = 60.0
 _LONG = 20.0
+_REFUSED = "Failed to activate SuperNode"
+_SECONDS_OF_REFUSAL = 90.0  # a node that was killed is let in again only when the server has noticed
+_PAUSE = 2.0
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,7 @@ class Node:
     def connect(self) -> None:
         """Waits until the worker is ready, then starts the SuperNode."""
         wait_until(self.socket.exists, self.worker, _SECONDS_TO_START, "it was ready")
-        spec = self.spec
-        command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key)
-        self.supernode = self.processes.start(f"{self.name}-supernode", command, self._environment())
+        self.first, self.supernode = time.monotonic(), self._start_supernode()
 
     @property
     def id(self) -> int | None:
@@ -83,7 +84,7 @@ class Node:
     def check(self) -> None:
         """Starts a worker that died anew; raises an error when the node has come to its end."""
         if not self.supernode.alive:
-            raise UserError(f"{self.name}: the SuperNode ended: {self.supernode.complaint()}")
+            self._knock_again()
         if self.worker.alive:
             return
         self.lives = _LIVES if time.monotonic() - self.born > _A_WHILE else self.lives - 1
@@ -92,10 +93,27 @@ class Node:
         self.processes.forget(self.worker)
         self.worker = self._start_worker()
 
+    def _knock_again(self) -> None:
+        """Starts a SuperNode anew that was refused for its key, as one is for a while after a node was killed."""
+        if _REFUSED not in self.supernode.output():
+            raise UserError(f"{self.name}: the SuperNode ended: {self.supernode.complaint()}")
+        if time.monotonic() - self.first > _SECONDS_OF_REFUSAL:
+            raise UserError(
+                f"{self.name}: the server does not let it in: its key is not registered, or another node uses it."
+            )
+        self.processes.forget(self.supernode)
+        time.sleep(_PAUSE)
+        self.supernode = self._start_supernode()
+
     def end(self) -> None:
         """Takes the node down."""
         for child in (self.supernode, self.worker):
             self.processes.forget(child)
+
+    def _start_supernode(self) -> Child:
+        spec = self.spec
+        command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key)
+        return self.processes.start(f"{self.name}-supernode", command, self._environment())
 
     def _start_worker(self) -> Child:
         self.born = time.monotonic()

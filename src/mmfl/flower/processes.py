@@ -161,7 +161,7 @@ def wait_until(ready: Callable[[], bool], child: Child, seconds: float, what: st
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """While active, SIGTERM ends this process like an error does: with everything put away."""
+    """While active, SIGTERM and SIGHUP end this process like an error does: with everything put away."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -169,8 +169,9 @@ def terminable() -> Iterator[None]:
     def leave(*_: object) -> None:
         raise SystemExit(143)
 
-    before = signal.signal(signal.SIGTERM, leave)
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

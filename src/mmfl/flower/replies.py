@@ -13,6 +13,8 @@ from mmfl.flower.wire import GarbageError, Payload
 from mmfl.world import ALONE
 
 Pair = tuple[str, int]
+ABSURD = 1e30
+_ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,19 +28,26 @@ class Row:
     inner: float | None
     update: Tensor | None = None
 
-    def problem(self, length: int, longest: float) -> str:
-        """What cannot be right about it; empty if nothing is known to be wrong."""
-        if not np.isfinite(self.loss):
-            return "the loss is not a finite number"
+    def problem(self, length: int, longest: float, before: Tensor | None) -> str:
+        """What cannot be right about it, beside the client's last update where that counts; empty if nothing is known
+        to be wrong."""
+        if not abs(self.loss) <= ABSURD:
+            return f"the loss is {self.loss}"
         if self.steps < 1:
             return f"{self.steps} steps"
         update = self.update
         if update is not None and (update.shape != (length,) or update.dtype != torch.float32):
             return f"the update is {str(update.dtype).removeprefix('torch.')} {list(update.shape)}"
         norm = self.norm if update is None else float(update.norm())
-        if not np.isfinite(norm):
+        if not np.isfinite(norm) or norm < 0:
             return "the update is not finite"
-        return f"the update has length {norm:.3g}, over {longest:.3g}" if norm > longest else ""
+        if norm > longest:
+            return f"the update has length {norm:.3g}, over {longest:.3g}"
+        if update is None and before is not None:
+            most = norm * float(before.norm())
+            if self.inner is None or not abs(self.inner) <= most * (1 + _ROUNDING) + _ROUNDING:
+                return f"the product with the last update is {self.inner}, over {most:.3g}"
+        return ""
 
     def compared(self, before: Tensor | None) -> "Row":
         """With the norm, and the product with the client's last update, of the update that came; as told without it."""
@@ -82,6 +91,7 @@ class Replies:
         self.trained: dict[Pair, Row] = {}
         self.tests: dict[str, list[tuple[int, float, float]]] = {}
         self.updates: dict[Pair, Tensor] = {}
+        self.missing: list[tuple[int | None, str]] = []
 
     def read(self, asked: Mapping[str, Any], payload: Payload) -> None:
         """A node's answer to what it was asked. Anything else in it makes all of it garbage."""
@@ -98,13 +108,21 @@ class Replies:
         if stray := set(payload.vectors) - set(vectors):
             raise GarbageError(f"has a vector '{sorted(stray)[0]}', which was not asked for")
         for name, client, loss in losses:
-            if np.isfinite(loss):
+            if abs(loss) <= ABSURD:
                 self.losses.setdefault(name, {})[client] = float(loss)
+            else:
+                self.missing.append((client, f"task '{name}': the loss is {loss}"))
+        told = {"losses": losses, "train": trained, "collect": collected}
+        for part, what in (("losses", "loss"), ("train", "training"), ("collect", "update")):
+            for name, client in sorted(pairs[part] - {(row[0], row[1]) for row in told[part]}):
+                self.missing.append((client, f"task '{name}': no {what} in the answer"))
         self.updates |= {vectors[name]: vector for name, vector in payload.vectors.items()}
         for name, client, loss, steps, norm, inner in trained:
             update = self.updates.get((name, client))
             self.trained[(name, client)] = Row(client, float(loss), steps, float(norm), inner, update)
         tested = {name for (name,) in map(tuple, asked.get("test", []))}
         for name, count, loss, metric in tests:
-            if name in tested and count > 0 and np.isfinite([loss, metric]).all():
+            if name in tested and count > 0 and abs(loss) <= ABSURD and abs(metric) <= ABSURD:
                 self.tests.setdefault(name, []).append((count, float(loss), float(metric)))
+            else:
+                self.missing.append((None, f"task '{name}': a test of {count} examples with loss {loss}"))

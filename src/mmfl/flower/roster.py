@@ -1,10 +1,13 @@
 """The roster: which nodes are connected, whose clients they are, and who has yet to answer."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mmfl.flower.events import Events
 from mmfl.flower.federation import Announced
 from mmfl.flower.wire import GarbageError, Payload
+
+_MANY = 2**40  # examples; more is no count
 
 
 @dataclass
@@ -41,26 +44,30 @@ class Roster:
             self.nodes[number].waiting.discard(message)
         elif number in self.nodes:
             self.events.add("lost", number)
-            del self.nodes[number]
+            self.forget(number)
+
+    def forget(self, number: int) -> None:
+        """A node must say again who it is."""
+        self.nodes.pop(number, None)
 
     def introduce(self, number: int, announcement: Payload) -> None:
         """Takes down what a node says of itself."""
-        names = self.federation.task_names
-        node = Node()
-        for client, capacity, sizes in announcement.rows("clients", int, int, dict):
-            if not 0 <= client < self.federation.clients:
-                most = self.federation.clients - 1
-                self.events.add("refused", number, client, f"expected a client from 0 to {most}")
-                continue
+        names, last = self.federation.task_names, self.federation.clients - 1
+        node, rows = Node(), announcement.rows("clients", int, int, dict)
+        for client, capacity, sizes in rows:
             counts = [sizes.get(name, 0) for name in names]
-            good = all(type(count) is int and count >= 0 for count in counts) and capacity >= 1 and sum(counts) > 0
+            good = all(map(_is_count, counts)) and capacity >= 1 and sum(counts) > 0
             if not good or set(sizes) - set(names):
-                raise GarbageError(f"client {client} announces {sizes} with capacity {capacity}")
-            node.claims[client] = (capacity, counts)
+                raise GarbageError(f"client {client} announces {str(sizes)[:200]} with capacity {capacity}")
+            if 0 <= client <= last:
+                node.claims[client] = (capacity, counts)
+        outside = [client for client, _, _ in rows if not 0 <= client <= last]
+        if outside:
+            self.events.add("refused", number, outside[0], f"expected a client from 0 to {last}")
         tested = announcement.said.get("tested", {})
-        if not isinstance(tested, dict) or not all(type(rows) is int and rows >= 0 for rows in tested.values()):
+        if not isinstance(tested, dict) or not all(map(_is_count, tested.values())):
             raise GarbageError("'tested' does not read as a table of numbers")
-        node.tested = tested
+        node.tested = {name: tested[name] for name in names if name in tested}
         self.nodes[number] = node
         self.events.add("joined", number, detail=f"clients {', '.join(map(str, sorted(node.claims)))}")
         self.settle()
@@ -85,3 +92,7 @@ class Roster:
     def node_of(self, client: int) -> int | None:
         """The node that speaks for a client; None if none is there that answers."""
         return next((n for n, node in self.nodes.items() if client in node.clients and not node.waiting), None)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _MANY

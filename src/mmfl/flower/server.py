@@ -1,7 +1,9 @@
 """The server's side of a deployment: settings, the run itself, and the ServerApp in which Flower runs it."""
 
+import fcntl
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,12 @@ def run(
     """
     if settings.clients < 1:
         raise UserError(f"deployment: clients is {settings.clients}; expected at least 1.")
+    if settings.least > settings.clients:
+        raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
     patience = Patience(settings.timeout, settings.gather, settings.patience, settings.least, settings.norm)
     events = Events(None if directory is None else directory / "events.jsonl")
-    engine = Deployment(mail, module.tasks, settings.clients, settings.method, patience, events)
+    asked_to_stop = (lambda: False) if directory is None else (directory / "stop").exists
+    engine = Deployment(mail, module.tasks, settings.clients, settings.method, patience, events, asked_to_stop)
     experiment = Experiment(
         lambda seed: engine.federation,
         [make_method(settings.method)],
@@ -97,7 +102,7 @@ def run(
         begun = (known / "config.toml").is_file()
         return RunDirectory.open(known) if begun else RunDirectory.create(known, config(settings))
 
-    return conduct(experiment, engine, open_directory, resume, listener, (known / "stop").exists)
+    return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 
 
 def config(settings: Settings) -> dict[str, Any]:
@@ -128,15 +133,27 @@ class FlowerMail:
             for node, payload in payloads.items()
         ]
         names = self.grid.push_messages(messages)
-        return {name: node for name, node in zip(names, payloads, strict=True) if name}
+        return {name: node for name, node in zip(names, payloads, strict=False) if name}
 
     def receive(self, messages: Iterable[str]) -> list[Letter]:
-        """Answers and errors that are there."""
-        return [_letter(message) for message in self.grid.pull_messages(list(messages))]
+        """Answers and errors that are there. They are fetched one by one, so that one that cannot be read, whatever the
+        reason, takes no other with it."""
+        letters = []
+        for name in messages:
+            try:
+                found = [_letter(name, message) for message in self.grid.pull_messages([name])]
+            except ConnectionError:
+                raise
+            except Exception as error:
+                found = [Letter(name, b"", f"{type(error).__name__}: {error}")]
+            letters += [letter for letter in found if letter is not None][:1]
+        return letters
 
 
-def _letter(message: Any) -> Letter:
-    name = message.metadata.reply_to_message_id
+def _letter(name: str, message: Any) -> Letter | None:
+    """The answer to a message; None where it is to another."""
+    if message.metadata.reply_to_message_id != name:
+        return None
     if message.has_error():
         return Letter(name, None, f"code {message.error.code}: {message.error.reason}")
     try:
@@ -160,14 +177,15 @@ def main(grid: Grid, context: Context) -> None:
         settings = Settings.of(json.loads(str(told["settings"])))
         return run(FlowerMail(grid), module, settings, directory, bool(told["resume"]))
 
-    conclude(directory, work)
+    conclude(directory, work, context.run_id)
 
 
-def conclude(directory: Path, work: Callable[[], Comparison]) -> None:
-    """Does the work and writes down how it ended."""
+def conclude(directory: Path, work: Callable[[], Comparison], run: int = 0) -> None:
+    """Does the work, unless another server is at it in the same directory, and writes down how it ended."""
     state, message = "finished", ""
     try:
-        work()
+        with alone(directory):
+            work()
     except KeyboardInterrupt:
         state, message = "stopped", "stopped when it was asked to; resume goes on from here"
     except UserError as error:
@@ -177,4 +195,19 @@ def conclude(directory: Path, work: Callable[[], Comparison]) -> None:
         raise
     finally:
         directory.mkdir(parents=True, exist_ok=True)
-        write_atomically(directory / "ended.json", json.dumps({"state": state, "message": message}).encode())
+        told = {"state": state, "message": message, "run": run}
+        write_atomically(directory / "ended.json", json.dumps(told).encode())
+
+
+@contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """Keeps a second server out of a run directory, for as long as this process lives."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"run '{directory}' is still under way in another process; wait for it, or end it."
+            ) from None
+        yield

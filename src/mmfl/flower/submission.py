@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +19,10 @@ from mmfl.flower.app import SERVER, RunConfig, write_app
 from mmfl.flower.link import Control
 from mmfl.training import Record, Replica
 
+EVENTS = "events.jsonl"
 ENDED, STOP = "ended.json", "stop"  # files that the server writes in the end, and looks for after every round
 _DEAF = 3  # times that the SuperLink may fail to answer
+_log = logging.getLogger(__name__)
 _SILENCE = 15.0  # seconds without news after which the SuperLink is asked whether the run still runs
 
 
@@ -61,13 +64,24 @@ class Trail:
                 records.append(json.loads(line))
         return records
 
-    def ended(self) -> Ended | None:
-        """How the run ended, once it has."""
+    def ended(self, run: int = 0) -> Ended | None:
+        """How the run of this number ended, once it has."""
         try:
             found: dict[str, Any] = json.loads((self.directory / ENDED).read_text())
         except (FileNotFoundError, ValueError):
             return None
+        if found.get("run", run) != run:  # an earlier one, which took its time to end
+            return None
         return Ended(str(found.get("state")), str(found.get("message", "")))
+
+    def waits(self) -> str:
+        """What the server is waiting for, if that is the last thing that happened."""
+        try:
+            *_, last = (self.directory / EVENTS).read_text().splitlines()
+            event = json.loads(last)
+        except (FileNotFoundError, ValueError):
+            return ""
+        return str(event.get("detail", "")) if event.get("kind") == "waiting" else ""
 
     def clear(self) -> None:
         """Takes away the marks of an earlier end."""
@@ -113,9 +127,9 @@ class Submission:
 
     def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> Ended:
         heard = time.monotonic()
-        asked, deaf = False, 0
+        asked, deaf, waiting = False, 0, ""
         while True:
-            ended = self.trail.ended()  # before the last records are read
+            ended = self.trail.ended(self.run)  # before the last records are read
             records = self.trail.fresh()
             news.tell(records)
             if ended:
@@ -124,6 +138,7 @@ class Submission:
             if interrupted.is_set() and not asked:
                 asked = True
                 self.trail.stop()
+                _log.warning("stopping after this round; press Ctrl-C again to break off")
             if records:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _SILENCE:
@@ -133,8 +148,11 @@ class Submission:
                     lost, deaf = None, deaf + 1
                     if deaf == _DEAF:
                         raise
-                if lost and not self.trail.ended():
+                if lost and not self.trail.ended(self.run):
                     return lost
+                if (now := self.trail.waits()) and now != waiting:
+                    waiting = now
+                    _log.warning("waiting for nodes: %s", waiting)
                 heard = time.monotonic()
             time.sleep(0.1)
 

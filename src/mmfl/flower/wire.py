@@ -14,6 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+_LARGEST = 2**53  # whole numbers below it are floats too
+
 
 class GarbageError(ValueError):
     """Bytes that are no payload, or a payload that does not say what it should."""
@@ -73,9 +75,9 @@ class Payload:
 def _is(value: Any, kind: Any) -> bool:
     if kind == (float | None):
         return value is None or _is(value, float)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return type(value) is kind
+    if type(value) is int and abs(value) >= _LARGEST:
+        return False
+    return type(value) in (int, float) if kind is float else type(value) is kind
 
 
 def print_of(vector: Tensor) -> str:
