@@ -86,7 +86,8 @@ class Outcome:
 class Round:
     """A round of one replica under way, with what is known of it so far.
 
-    `trained` holds the updates of tasks that have not gone into their weights yet.
+    `trained` holds the updates of tasks that have not gone into their weights yet. An engine that is `eager` has those
+    that train in any case do so before the draw.
     """
 
     replica: Replica
@@ -94,20 +95,22 @@ class Round:
     asked: Mapping[str, NDArray[np.bool_]]
     allocation: Allocation = field(init=False)
     decided: bool = False
+    eager: bool = False
     trained: dict[int, Trained] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, replica: Replica, round: int) -> "Round":
+    def begin(cls, replica: Replica, round: int, eager: bool = False) -> "Round":
         """Who is there, and what must be measured before the decision: signals, by name, of pairs [clients, tasks]."""
         view = replica.view(round)
-        return cls(replica, view, dict(replica.method.allocation.asks(view, replica.state.allocation)))
+        return cls(replica, view, dict(replica.method.allocation.asks(view, replica.state.allocation)), eager=eager)
 
     @property
     def early(self) -> NDArray[np.bool_] | None:
-        """The pairs that must train before the decision, because it rests on their updates; None where it does not."""
+        """The pairs that train before the decision, because it rests on their updates or they train in any case; None
+        where nobody does."""
         masks = [self.asked[name] for name in ("updates", "norms", "residuals") if name in self.asked]
-        if masks and self.replica.method.aggregation.needs_everyone:
+        if (masks or self.eager) and self.replica.method.aggregation.needs_everyone:
             masks.append(self.view.able)
         return np.logical_or.reduce(masks) if masks else None
 
@@ -216,9 +219,9 @@ def rounds(
     """
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
-        current = [Round.begin(replica, t) for replica in replicas]
-        measure(engine, current, diagnose)
+        current = [Round.begin(replica, t, engine.eager) for replica in replicas]
         train(engine, requests(current, [each.early for each in current]))
+        measure(engine, current, diagnose)
         for each in current:
             each.allocate()
         collect(engine, current)

@@ -103,6 +103,18 @@ def test_a_node_gets_one_message_an_exchange_whatever_it_is_asked(method, exchan
         assert sum(1 for to, round, _ in mail.sent if (to, round) == (node, 2)) <= exchanges
 
 
+def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_if_drawn():
+    real, mail = deployed("mmfl-stalevr", rounds=3)
+    for t, record in enumerate(real.records, 1):
+        asked = [(node, Payload.unpack(sent).said) for node, round, sent in mail.sent if round == t]
+        asked = [(node, said) for node, said in asked if "announce" not in said]
+        first, second = asked[: len(NODES)], asked[len(NODES) :]
+        assert all({"train", "losses"} <= set(said) for _, said in first)
+        drawn = {i for clients, _ in record["drawn"].values() for i in clients}
+        assert {node for node, _ in second} == {100 + n for n, clients in enumerate(NODES) if drawn & set(clients)}
+        assert all(set(said) == {"collect"} for _, said in second)
+
+
 def test_losses_are_asked_for_only_where_the_method_needs_them():
     for method, asked in (("random", False), ("mmfl-lvr", True)):
         _, mail = deployed(method, rounds=2)

@@ -74,10 +74,12 @@ class Evaluation:
 class Engine(Protocol):
     """Runs the clients' work. Requests of several tasks and replicas come together, to be run together.
 
-    In a `world` of several processes each is asked to train and measure its own clients.
+    In a `world` of several processes each is asked to train and measure its own clients. An `eager` one would rather
+    train those who train in any case before it is decided who is drawn, and asked for losses after that.
     """
 
     world: World
+    eager: bool
     choices: Choices
 
     @property

@@ -51,6 +51,8 @@ class Simulation:
     that were started with it.
     """
 
+    eager = False
+
     def __init__(
         self,
         device: str | torch.device | None = None,

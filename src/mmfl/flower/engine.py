@@ -20,6 +20,7 @@ from mmfl.flower.mail import Letter, Mail
 from mmfl.flower.replies import Kept, Replies, Row
 from mmfl.flower.roster import Roster
 from mmfl.flower.wire import GarbageError, Payload, print_of
+from mmfl.methods import make_method
 from mmfl.task import Task
 from mmfl.world import ALONE
 
@@ -72,6 +73,7 @@ class Deployment:
 
     world = ALONE
     room = 1 << 62
+    eager = True
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Deployment:
         self._again: dict[int, float] = {}
         self._begun = False
         self._ahead: dict[int, tuple[Tensor, dict[int, float]]] = {}
-        self._asks_losses = False
+        self._asks_losses = "losses" in make_method(method).allocation.needs
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """Weights of a freshly built module, a function of (seed, task)."""
@@ -133,7 +135,8 @@ class Deployment:
         for workload in workloads:
             weights, told = self._ahead.get(workload.task, (None, {}))
             known.append(dict(told) if weights is workload.weights else {})
-            unknown = [client for client in workload.client.tolist() if client not in known[-1]]
+            heard = ~self.federation.silent
+            unknown = [client for client in workload.client.tolist() if heard[client] and client not in known[-1]]
             self._ask_losses(asked, workload.task, workload.weights, unknown)
         replies = self._exchange(asked)
         for workload, losses in zip(workloads, known, strict=True):
@@ -145,11 +148,19 @@ class Deployment:
         ]
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
-        """Local training on the nodes; who fails is left out."""
+        """Local training on the nodes; who fails is left out.
+
+        Where losses of the same weights will be asked for, nodes tell them in the same message.
+        """
         asked: dict[int, Work] = {}
+        before_the_draw = [t for t in trainings if t.sends is not None and not t.sends.any()]
         for training in trainings:
             self._ask_training(asked, training)
+        for training in before_the_draw if self._asks_losses else ():
+            self._ask_losses(asked, training.task, training.weights, training.client.tolist())
         replies = self._exchange(asked)
+        for training in before_the_draw if self._asks_losses else ():
+            self._ahead[training.task] = (training.weights, replies.losses.get(self._name(training.task), {}))
         answers: list[Trained] = [self._trained(training, replies) for training in trainings]
         for training, trained in zip(trainings, answers, strict=True):
             self._silent(training.client, trained.client.tolist())
