@@ -24,7 +24,7 @@ from mmfl.methods import make_method
 from mmfl.task import Task
 from mmfl.world import ALONE
 
-_POLL = 0.05  # seconds between looks into the mailbox
+_POLL = 0.1  # seconds between looks into the mailbox
 _PAUSE = 5.0  # seconds after which a node that did not say who it is is asked again
 _LONG = 10.0  # seconds of waiting that are worth a word
 

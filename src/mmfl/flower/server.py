@@ -2,7 +2,8 @@
 
 import fcntl
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from mmfl.flower.module import Module
 from mmfl.methods import make_method
 from mmfl.run import Comparison, RunDirectory
 
+_log = logging.getLogger(__name__)
 _SLACK = 10.0  # seconds for which Flower keeps a message after it should have been answered
 
 
@@ -114,7 +116,7 @@ class FlowerMail:
     """Payloads as Flower messages: bytes in a record of configuration."""
 
     def __init__(self, grid: Grid):
-        self.grid = grid
+        self.grid, self.singly = grid, False
 
     def nodes(self) -> set[int]:
         """The connected SuperNodes."""
@@ -136,23 +138,28 @@ class FlowerMail:
         return {name: node for name, node in zip(names, payloads, strict=False) if name}
 
     def receive(self, messages: Iterable[str]) -> list[Letter]:
-        """Answers and errors that are there. They are fetched one by one, so that one that cannot be read, whatever the
-        reason, takes no other with it."""
-        letters = []
-        for name in messages:
+        """Answers and errors that are there. Once one could not be read, whatever the reason, they are fetched one by
+        one, so that such a one takes no other with it."""
+        names = list(messages)
+        if not self.singly:
             try:
-                found = [_letter(name, message) for message in self.grid.pull_messages([name])]
-            except ConnectionError:
-                raise
+                return [letter for each in self.grid.pull_messages(names) if (letter := _letter(names, each))]
             except Exception as error:
-                found = [Letter(name, b"", f"{type(error).__name__}: {error}")]
-            letters += [letter for letter in found if letter is not None][:1]
+                _log.warning("an answer could not be read (%s)", type(error).__name__)
+                self.singly = True
+        letters: list[Letter] = []
+        for name in names:
+            try:
+                letters += [letter for each in self.grid.pull_messages([name]) if (letter := _letter([name], each))]
+            except Exception as error:
+                letters.append(Letter(name, b"", type(error).__name__))
         return letters
 
 
-def _letter(name: str, message: Any) -> Letter | None:
-    """The answer to a message; None where it is to another."""
-    if message.metadata.reply_to_message_id != name:
+def _letter(names: Sequence[str], message: Any) -> Letter | None:
+    """The answer to one of some messages; None where it is to another."""
+    name = message.metadata.reply_to_message_id
+    if name not in names:
         return None
     if message.has_error():
         return Letter(name, None, f"code {message.error.code}: {message.error.reason}")
