@@ -79,7 +79,7 @@ def test_other_errors_are_not_swallowed(monkeypatch):
     pool, engine = federation(task()), Simulation("cpu", "sequential")
     train(engine, ask(engine, pool))
 
-    def broken(chunk: Chunk, workers: int) -> Tensor:
+    def broken(chunk: Chunk, *_: object) -> Tensor:
         raise RuntimeError("something else")
 
     monkeypatch.setattr(simulation, "train_sequential", broken)

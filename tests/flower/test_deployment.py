@@ -132,7 +132,7 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
             1: [order(0, "nan"), order(1, "garbage"), order(2, "shape"), lambda: local.join([3])],
             2: [order(0, "norm"), order(1, "task")],
             3: [local.nodes[0].supernode.kill],
-            4: [lambda: local.join([0]), order(1, "slow")],
+            4: [order(1, "slow"), lambda: local.join([0])],  # to join takes a while
             5: [kill_server],
         }
         troubles, submitted = Troubles(plan), local.submit(settings)
@@ -149,7 +149,7 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
     assert kinds(2) == ["garbage", "rejected", "rejected"]
     assert kinds(3) == ["garbage", "rejected"]
     assert "late" in kinds(4)  # its node was killed
-    assert "late" in kinds(5)
+    assert "late" in kinds(5) + kinds(6)
     assert run.faults.loc[2].to_dict().items() >= {"garbage": 1, "rejected": 2}.items()
     seen = [{i for clients, _ in record["drawn"].values() for i in clients} for record in run.records]
     assert seen[0] == {0, 1, 2}
