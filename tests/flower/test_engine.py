@@ -16,25 +16,11 @@ from inside import InsideMail, module_of, site_of
 from mmfl.flower.mail import Letter
 from mmfl.flower.server import FlowerMail, Settings, conclude, run
 from mmfl.flower.wire import Payload
+from mmfl.methods import METHODS
 
 CLIENTS = 6
-FAMILIES = [
-    "random",
-    "mmfl-lvr",
-    "mmfl-gvr",
-    "mmfl-gvr-star",
-    "mmfl-stalevr",
-    "stalevr-opt",
-    "mmfl-stalevre",
-    "fedvarp",
-    "mifa",
-    "scaffold",
-    "full",
-    "mfa-rr",
-    "ranklist-multi-ucb",
-    "mmfl-group",
-    "fedfair",
-    "roundrobin-gvr",
+EVERY = [
+    *METHODS,
     {"name": "near", "allocation": "full", "aggregation": "average", "local": {"name": "prox", "mu": 0.3}},
 ]
 
@@ -61,7 +47,7 @@ def deployed(method="mmfl-lvr", rounds=4, rate=0.5, mail=None, directory=None, r
     return run(mail, module_of(simulated), settings, directory, resume).runs[0], mail
 
 
-@pytest.mark.parametrize("method", FAMILIES, ids=str)
+@pytest.mark.parametrize("method", EVERY, ids=str)
 def test_a_deployment_gives_the_simulations_weights(method):
     real, _ = deployed(method)
     simulated = mmfl.train(federation(), method, rounds=4, rate=0.5, device="cpu")
