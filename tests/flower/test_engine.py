@@ -14,7 +14,8 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from inside import InsideMail, module_of, site_of
 
 from mmfl.flower.mail import Letter
-from mmfl.flower.server import FlowerMail, Settings, conclude, run
+from mmfl.flower.server import FlowerMail, conclude, run
+from mmfl.flower.settings import Settings
 from mmfl.flower.wire import Payload
 from mmfl.methods import METHODS
 
@@ -547,7 +548,8 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
         ({"clents": 3}, "unknown setting 'clents'"),
         ({"clients": "many"}, "'clients' is 'many'"),
         ({"clients": 0}, "clients is 0; expected at least 1"),
-        ({"timeout": 0}, "answer is 0"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"patience": 0}, "patience is 0"),
         ({"least": 0}, "least is 0"),
         ({"gather": -1}, "gather is -1"),
         ({"least": 7}, "least is 7; expected at most the 6 clients"),

@@ -21,6 +21,7 @@ from mmfl.flower.node import Node, NodeSpec
 from mmfl.flower.node import serve as serve_node
 from mmfl.flower.processes import Processes, terminable
 from mmfl.flower.security import Address, Keys, check_file, make_keys
+from mmfl.flower.settings import Settings
 from mmfl.flower.submission import Ended, Submission
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
@@ -214,8 +215,6 @@ def keys(
 
 def settings_of(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """The settings of a run: options and `key=value` changes, checked before anything is started."""
-    from mmfl.flower.server import Settings
-
     values = {key: value for key, value in given.items() if value is not None}
     for change in changes:
         configuration.apply(values, change)

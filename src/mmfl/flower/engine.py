@@ -30,21 +30,21 @@ _LONG = 10.0  # seconds of waiting that are worth a word
 
 
 @dataclass(frozen=True)
-class Patience:
-    """How long the server waits, in seconds: `answer` for replies, `gather` for all clients before it begins, and
-    `clients` for at least `least` of them to be there in a round.
+class Limits:
+    """How long the server waits, in seconds: `timeout` for replies, `gather` for all clients before it begins, and
+    `patience` for at least `least` of them to be there in a round.
 
     An update longer than `norm` times the weights it started from (of length 1 at least) is refused as absurd.
     """
 
-    answer: float = 600.0
+    timeout: float = 600.0
     gather: float = 60.0
-    clients: float = 3600.0
+    patience: float = 3600.0
     least: int = 1
     norm: float = 100.0
 
     def __post_init__(self) -> None:
-        for name in ("answer", "clients", "least", "norm"):
+        for name in ("timeout", "patience", "least", "norm"):
             if not getattr(self, name) > 0:
                 raise UserError(f"deployment: {name} is {getattr(self, name)}; expected a positive number.")
         if not self.gather >= 0:
@@ -81,12 +81,12 @@ class Deployment:
         tasks: Sequence[Task],
         clients: int,
         method: str | Mapping[str, Any],
-        patience: Patience | None = None,
+        limits: Limits | None = None,
         events: Events | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ):
         self.mail, self.method = mail, method
-        self.patience, self.events = patience or Patience(), events or Events()
+        self.limits, self.events = limits or Limits(), events or Events()
         self.federation = Announced(tasks, clients, self.roll_call)
         self.roster = Roster(self.federation, self.events)
         self.local = Simulation("cpu")
@@ -111,14 +111,13 @@ class Deployment:
             self._greet(self.roster.connected(self.mail.nodes()) - set(self._greeted.values()))
             self._late_letters()
             here, waited = int(self.federation.here.sum()), time.monotonic() - began
-            gathering = not self._begun and here < self.federation.clients and waited < self.patience.gather
-            if here >= self.patience.least and not gathering:
+            gathering = not self._begun and here < self.federation.clients and waited < self.limits.gather
+            if here >= self.limits.least and not gathering:
                 self._begun = True
                 return
-            if waited > max(self.patience.clients, self.patience.gather):
+            if waited > max(self.limits.patience, self.limits.gather):
                 raise UserError(
-                    f"deployment: {here} clients are there after {waited:.3g} s; expected at least "
-                    f"{self.patience.least}."
+                    f"deployment: {here} clients are there after {waited:.3g} s; expected at least {self.limits.least}."
                 )
             if self.asked_to_stop():
                 raise KeyboardInterrupt
@@ -265,15 +264,15 @@ class Deployment:
         due = [node for node in sorted(nodes) if self._again.get(node, 0.0) <= now]
         if due:
             hello = Payload({"announce": True}).pack()
-            self._greeted |= self.mail.send(dict.fromkeys(due, hello), self.events.round, self.patience.answer)
+            self._greeted |= self.mail.send(dict.fromkeys(due, hello), self.events.round, self.limits.timeout)
 
     def _deliver(self, payloads: Mapping[int, bytes], read: Callable[[int, Payload], None]) -> None:
         """Sends, waits until all have answered or the time is over, and lets `read` see what came."""
-        waiting = self.mail.send(payloads, self.events.round, self.patience.answer)
+        waiting = self.mail.send(payloads, self.events.round, self.limits.timeout)
         for node in sorted(set(payloads) - set(waiting.values())):
             self.events.add("lost", node, detail="the message was not taken")
             self.roster.forget(node)
-        deadline = time.monotonic() + self.patience.answer
+        deadline = time.monotonic() + self.limits.timeout
         while waiting:
             for letter in self.mail.receive(list(waiting)):
                 node = waiting.pop(letter.message)
@@ -318,7 +317,7 @@ class Deployment:
 
     def _accepted(self, training: Training, rows: Sequence[Row]) -> list[Row]:
         """The rows but those that cannot be right."""
-        longest = self.patience.norm * max(1.0, float(training.weights.norm()))
+        longest = self.limits.norm * max(1.0, float(training.weights.norm()))
         sends = training.client if training.sends is None else training.client[training.sends]
         good = []
         for row in rows:

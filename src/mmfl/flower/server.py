@@ -1,4 +1,4 @@
-"""The server's side of a deployment: settings, the run itself, and the ServerApp in which Flower runs it."""
+"""The server's side of a deployment: the run itself, and the ServerApp in which Flower runs it."""
 
 import fcntl
 import json
@@ -10,60 +10,20 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mmfl.checkpoint import write_atomically
-from mmfl.errors import UserError, nearest
+from mmfl.errors import UserError
 from mmfl.experiment import Experiment, Listener, conduct
-from mmfl.flower.engine import Deployment, Patience
+from mmfl.flower.engine import Deployment, Limits
 from mmfl.flower.events import Events
 from mmfl.flower.mail import Letter, Mail
 from mmfl.flower.module import Module
+from mmfl.flower.settings import Settings
 from mmfl.methods import make_method
 from mmfl.run import Comparison, RunDirectory
 
 _log = logging.getLogger(__name__)
 _SLACK = 10.0  # seconds for which Flower keeps a message after it should have been answered
-
-
-class Settings(BaseModel):
-    """What a deployment is told besides its module.
-
-    `clients` is how many may take part, numbered from 0; the first round waits `gather` seconds for all of them, every
-    round `patience` seconds for at least `least`. `timeout` is how long a round waits for answers. Updates longer than
-    `norm` times the weights they started from are refused.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    clients: int
-    method: str | dict[str, Any] = "mmfl-lvr"
-    rounds: int = 100
-    rate: float = 0.1
-    seed: int = 0
-    evaluate_every: int = 1
-    evaluate_last: int = 1
-    checkpoint_every: int = 1
-    timeout: float = 600.0
-    gather: float = 60.0
-    patience: float = 3600.0
-    least: int = 1
-    norm: float = 100.0
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Settings":
-        """From a table; the first mistake is named with what was expected."""
-        try:
-            return cls.model_validate(dict(values))
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = str(first["loc"][0])
-            if first["type"] == "extra_forbidden":
-                raise UserError(f"deployment: unknown setting '{key}': {nearest(key, cls.model_fields)}") from None
-            if first["type"] == "missing":
-                raise UserError(f"deployment: '{key}' is missing.") from None
-            message = first["msg"][:1].lower() + first["msg"][1:]
-            raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
 
 
 def run(
@@ -82,10 +42,10 @@ def run(
         raise UserError(f"deployment: clients is {settings.clients}; expected at least 1.")
     if settings.least > settings.clients:
         raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
-    patience = Patience(settings.timeout, settings.gather, settings.patience, settings.least, settings.norm)
+    limits = Limits(settings.timeout, settings.gather, settings.patience, settings.least, settings.norm)
     events = Events(None if directory is None else directory / "events.jsonl")
     asked_to_stop = (lambda: False) if directory is None else (directory / "stop").exists
-    engine = Deployment(mail, module.tasks, settings.clients, settings.method, patience, events, asked_to_stop)
+    engine = Deployment(mail, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
     experiment = Experiment(
         lambda seed: engine.federation,
         [make_method(settings.method)],
