@@ -102,13 +102,14 @@ def test_old_recordings_are_let_go(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_gpu_records_and_plays():
-    pool, engine = (
-        federation(replace(KINDS["small cnn"], batch_size=None)),
-        Simulation("cuda", "vectorised", record=True),
-    )
+@pytest.mark.parametrize("batch_size", [4, None], ids=["batches", "full"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_records_and_plays(kind, batch_size):
+    pool = federation(replace(KINDS[kind], batch_size=batch_size))
+    engine = Simulation("cuda", "vectorised", record=True)
     for round in (1, 2):
         (answer,) = train(engine, ask(engine, pool, round=round))
         assert_agree(answer, train_alone(pool, round=round), tolerance=1e-3)
-    assert engine.recorder._known
+    architecture = engine.architecture(pool.tasks[0])
+    assert bool(engine.recorder._known) == (not architecture.coupled and not architecture.addressed)
     assert not engine.recorder._refused
