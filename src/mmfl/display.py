@@ -92,7 +92,7 @@ def show_summary(console: Console, replicas_text: dict[str, str]) -> None:
     """A one-glance summary before training."""
     width = max(len(label) for label in replicas_text)
     for label, text in replicas_text.items():
-        console.print(f"[bold]{label:<{width}}[/]  {text}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]{label:<{width}}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def show_table(console: Console, comparison: Comparison) -> None:
