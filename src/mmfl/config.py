@@ -232,15 +232,16 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     return parse(values, str(path) if path != EMBEDDED else "the embedded default")
 
 
-def preset(name: str, seed: int = 0) -> Federation:
-    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them).
+def preset(name: str, seed: int = 0, settings: Sequence[str] = ()) -> Federation:
+    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them), changed by `key=value`
+    settings as on the command line.
 
-    >>> preset("quadratic")
+    >>> preset("quadratic", settings=["federation.capacity=2"])
     Federation(24 clients, tasks: copy-a, copy-b)
     """
     if name not in NAMES:
         raise UserError(f"unknown preset '{name}': {nearest(name, NAMES)}")
-    return read(name).experiment().federation_of(seed)
+    return read(path_of(name), settings).experiment().federation_of(seed)
 
 
 def apply(values: dict[str, Any], setting: str) -> None:

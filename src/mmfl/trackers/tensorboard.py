@@ -1,6 +1,7 @@
 """TensorBoard: event files, a folder for each replica."""
 
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ class TensorBoard(Tracker["SummaryWriter"]):
     """Event files in FOLDER/METHOD-seed-SEED; by default the folder is `tensorboard` in the run's directory.
 
     Look at them with `tensorboard --logdir FOLDER`, at many runs with `tensorboard --logdir runs`. The configuration is
-    on the page HPARAMS. A run that is resumed, or begins again in the same folder, replaces what is shown of it.
+    on the page HPARAMS. A resumed run writes its event file anew, whole; another run in the same folder has a number
+    in its name.
     """
 
     name = "tensorboard"
@@ -27,11 +29,15 @@ class TensorBoard(Tracker["SummaryWriter"]):
         self.folder = folder
 
     def start(self, run: str, parameters: Parameters) -> "SummaryWriter":
-        """Opens a new event file; rounds in earlier ones are not shown any more."""
+        """Opens an event file, in place of the one that a resumed run had."""
         from torch.utils.tensorboard import SummaryWriter
         from torch.utils.tensorboard.summary import hparams
 
-        writer = SummaryWriter(str(self._place() / run), purge_step=1)
+        place = self._place()
+        name = self.known.setdefault(run, _free(place, run))
+        for earlier in (place / name).glob("events.out.tfevents.*"):
+            earlier.unlink()
+        writer = SummaryWriter(str(place / name), purge_step=1)  # to a TensorBoard that has read it: begin again
         for summary in hparams(parameters, dict.fromkeys(("overall/mean", "overall/worst"))):
             writer._get_file_writer().add_summary(summary)
         return writer
@@ -52,3 +58,8 @@ class TensorBoard(Tracker["SummaryWriter"]):
         if self.directory is None:
             raise UserError("tracker 'tensorboard' has no folder to write to; expected one, or a run with a directory.")
         return self.directory.path / "tensorboard"
+
+
+def _free(place: Path, run: str) -> str:
+    """The run's name, with a number where another run has it."""
+    return next(name for name in chain([run], (f"{run}-{n}" for n in count(2))) if not (place / name).exists())
