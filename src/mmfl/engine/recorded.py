@@ -1,8 +1,8 @@
-"""The recorded way: a local step of a small cohort, taken down once and played again by the GPU without Python.
+"""The recorded way: a local step of a cohort, taken down once and played again by the GPU without Python.
 
-A step of a few dozen jobs is a hundred short kernels, and to start them one by one takes longer than to run them. A
-recording (a CUDA graph) always has the same number of jobs and the same batch width, so both are rounded up: rows of
-jobs and examples that are not there have weight 0, and change nothing.
+A step is a hundred short kernels, and unless the cohort is large, to start them one by one takes longer than to run
+them. A recording (a CUDA graph) always has the same number of jobs and the same batch width, so both are rounded up:
+rows of jobs and examples that are not there have weight 0, and change nothing.
 """
 
 import logging
@@ -22,7 +22,8 @@ from mmfl.engine.cohort import Cohort
 from mmfl.local import SGD, LocalRule
 
 Play = Callable[[], None]
-_MOST_EXAMPLES = 1 << 12  # in a step; more keep a GPU busy for longer than it takes to start them
+_MOST_EXAMPLES = 1 << 14  # in a step; more keep a GPU busy for longer than it takes to start them
+_MOST_BYTES = 1 << 32  # of what a step keeps for its way back
 _MOST = 64  # recordings to keep
 _log = logging.getLogger("mmfl")
 
@@ -71,10 +72,11 @@ class Recorder:
         self._refused: set[Architecture] = set()
 
     def suits(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
-        """Whether a bucket is small, and may be padded."""
+        """Whether a bucket is not too large, and may be padded."""
         special = type(rule) is not SGD or architecture.coupled or architecture.addressed
         examples = len(jobs) * int(jobs.batch.max())
-        return not special and architecture not in self._refused and examples <= _MOST_EXAMPLES
+        small = examples <= _MOST_EXAMPLES and examples * architecture.activation_bytes <= _MOST_BYTES
+        return small and not special and architecture not in self._refused
 
     def refuse(self, architecture: Architecture, reason: str) -> None:
         """Never records this architecture again."""
@@ -82,8 +84,18 @@ class Recorder:
         first = reason.strip().split("\n")[0]
         _log.warning("%s cannot be recorded, so its steps are started one by one (%s)", architecture.label, first)
 
+    def forget(self) -> None:
+        """Lets go of all recordings and their memory."""
+        self._known.clear()
+        if isinstance(self.record, _OnGpu):
+            self.record = _OnGpu()
+
     def train(self, chunk: Chunk) -> Tensor:
         """As `train_cohort`."""
+        with torch.cuda.device_of(chunk.weights):
+            return self._train(chunk)
+
+    def _train(self, chunk: Chunk) -> Tensor:
         jobs, steps = chunk.jobs, chunk.jobs.steps
         recording = self._of(chunk, _rounded(len(jobs)), _width(int(jobs.batch.max())))
         recording.begin(chunk)
@@ -144,24 +156,25 @@ class _OnGpu:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # kernels are compiled and libraries find their workspace
-            for _ in range(2):
-                step()
+            step()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        # Other threads, such as those that watch over several processes, may use the GPU meanwhile.
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             step()
         self.pool = graph.pool()
         return graph.replay
 
 
 def _rounded(jobs: int) -> int:
-    """The next power of two, or the one half as large again as the last.
+    """The next half of an octave; where there are many, the next eighth.
 
-    >>> [_rounded(n) for n in (1, 2, 3, 5, 7, 9, 13, 22, 33)]
-    [1, 2, 3, 6, 8, 12, 16, 24, 48]
+    >>> [_rounded(n) for n in (1, 2, 3, 5, 7, 9, 13, 22, 33, 230)]
+    [1, 2, 3, 6, 8, 12, 16, 24, 36, 240]
     """
     power = 1 << max(jobs - 1, 0).bit_length()
-    return power * 3 // 4 if power >= 4 and jobs <= power * 3 // 4 else power
+    step = max(power // (4 if power <= 32 else 16), 1)
+    return -(-jobs // step) * step
 
 
 def _width(batch: int) -> int:
