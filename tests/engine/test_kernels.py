@@ -142,7 +142,7 @@ def test_the_gradient_of_a_kernel_is_the_same_from_one_program_or_many(programs,
     parts = []
     spy = Spy(implicit.by_kernel, lambda *args, **_: parts.append(len(args[2])))
     monkeypatch.setattr(implicit, "by_kernel", spy)
-    inputs = [images(2, 5, 2, 5, 5), leaf(2, 4, 2, 3, 3, seed=2)]
+    inputs = [images(2, 11, 2, 5, 5), leaf(2, 4, 2, 3, 3, seed=2)]
     compare(padded, padded_by_torch, inputs, 1e-4)
     assert (parts[0] > 1) is (programs > 1)
 

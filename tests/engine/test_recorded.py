@@ -115,7 +115,7 @@ def test_what_cannot_be_recorded_trains_as_before_and_is_said_once(caplog):
         assert_agree(answer, train_alone(pool, round=round))
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "t cannot be recorded, so its steps are started one by one (operation not permitted when stream is capturing)"
+        "t cannot be recorded, so its kernels are started one by one (operation not permitted when stream is capturing)"
     ]
 
 

@@ -75,7 +75,7 @@ class Simulation:
         self.privacy = privacy or Privacy()
         self.choices = Choices()
         self.chunks = Chunks(self.device)
-        self.recorder = Recorder()
+        self.recorder, self.passes = Recorder(), Recorder()  # of local steps, and of passes that measure losses
         self.record = record and self.device.type == "cuda"
         self.space = Space(self.device)
         self._architectures: dict[Task, Architecture] = {}
@@ -209,6 +209,7 @@ class Simulation:
                 begin = end
             elif lacks_memory:  # here, not in the except block, which keeps the failed chunk's tensors alive
                 self.recorder.forget()
+                self.passes.forget()
                 self.chunks.halve(architecture, width, len(part))
             elif way == self.recorder.train:
                 self.recorder.refuse(architecture, failed)
@@ -263,20 +264,35 @@ class Simulation:
         ascending order. They stay on the device, which need not be waited for."""
         shards = [_only(each.federation.shards[each.task], each.client) for each in workloads]
         if self._may_join(architecture):
-            try:
-                with multiplying(self.precision):
-                    most = forward_chunk(architecture, self.device)
-                    return losses_together(architecture, workloads, shards, self._place, most)
-            except (RuntimeError, ValueError, TypeError) as error:
-                if is_out_of_memory(error):
-                    raise
-                self._apart.add(architecture)
+            together = self._together(architecture, workloads, shards)
+            if together is not None:
+                return together
+            self._apart.add(architecture)
         means = []
         for workload, mine in zip(workloads, shards, strict=True):
             task = workload.federation.tasks[workload.task]
             (values,) = self._forward(workload, task.data.x, task.data.y, mine, (task.loss,))
             means.append(torch.segment_reduce(values, "mean", lengths=sent(mine.sizes, self.device)))
         return torch.cat(means)
+
+    def _together(
+        self, architecture: Architecture, workloads: Sequence[Workload], shards: Sequence[Shards]
+    ) -> Tensor | None:
+        """Mean losses by one pass for all workloads, recorded if that can be done; None if torch cannot batch it."""
+        most, failed = forward_chunk(architecture, self.device), ""
+        for recorder in (self.passes, None) if self.record else (None,):
+            try:
+                with multiplying(self.precision):
+                    means = losses_together(architecture, workloads, shards, self._place, most, recorder)
+            except (RuntimeError, ValueError, TypeError) as error:
+                if is_out_of_memory(error):
+                    raise
+                failed = str(error)
+                continue
+            if failed:
+                self.passes.refuse(architecture, failed)
+            return means
+        return None
 
     def _may_join(self, architecture: Architecture) -> bool:
         """Whether forward passes of several tasks may be one; on a CPU they gain nothing."""
