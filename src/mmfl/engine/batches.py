@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -30,22 +31,19 @@ class Jobs:
     size: NDArray[np.int64]
     batch: NDArray[np.int64]
     epochs: NDArray[np.int64]
-    key: Tensor
 
     @classmethod
     def of(cls, trainings: Sequence[Training]) -> "Jobs":
         """All jobs of the requests."""
         counts = [len(training.client) for training in trainings]
         request = np.repeat(np.arange(len(trainings)), counts)
-        sizes, batches, epochs, keys = [], [], [], []
+        sizes, batches, epochs = [], [], []
         for training in trainings:
             task = training.federation.tasks[training.task]
             size = training.federation.sizes[training.client, training.task]
             sizes.append(size)
             batches.append(task.batches(training.round, size))
             epochs.append(np.full(len(size), task.epochs))
-            client = torch.from_numpy(np.ascontiguousarray(training.client))
-            keys.append(bits(training.seed, training.round, training.task, client))
         return cls(
             trainings,
             request,
@@ -53,11 +51,20 @@ class Jobs:
             np.concatenate(sizes),
             np.concatenate(batches),
             np.concatenate(epochs),
-            torch.cat(keys),
         )
 
     def __len__(self) -> int:
         return len(self.request)
+
+    @cached_property
+    def key(self) -> Tensor:
+        """The address of each job's random numbers, for those that need any."""
+        keys = torch.empty(len(self), dtype=torch.int64)
+        for r in np.unique(self.request):
+            training, mine = self.trainings[r], np.flatnonzero(self.request == r)
+            client = torch.from_numpy(training.client[self.row[mine]])
+            keys[torch.from_numpy(mine)] = bits(training.seed, training.round, training.task, client)
+        return keys
 
     @property
     def steps(self) -> NDArray[np.int64]:
@@ -78,7 +85,6 @@ class Jobs:
             self.size[jobs],
             self.batch[jobs],
             self.epochs[jobs],
-            self.key[torch.from_numpy(jobs)],
         )
 
     def buckets(self, exact: bool) -> list["Jobs"]:
@@ -144,7 +150,7 @@ class Batches:
         self.device = device
         self.size, self.batch, self.steps = jobs.size, jobs.batch, jobs.steps
         self.per_epoch = -(-jobs.size // jobs.batch)
-        self.keys = jobs.key.to(device, non_blocking=True)
+        self.jobs = jobs
         rows = self._rows(jobs, on_device)
         self.first, self.order = self._shuffled(jobs, rows)
 
@@ -208,6 +214,11 @@ class Batches:
         chance = torch.where(whole > 0, place, (bits(key, place) >> 24) & ((1 << 40) - 1))
         order = torch.argsort((segment << 40) | chance)
         return first, rows[(begin + place)[order]]
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """The jobs' keys, on the device."""
+        return self.jobs.key.to(self.device, non_blocking=True)
 
     def position(self, step: int | NDArray[np.int64], jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where in `order` the batches of this step (or of these steps of one job) begin, and how long they are."""
