@@ -140,9 +140,11 @@ def test_tensorboard_has_a_run_for_each_replica_with_every_number_and_the_config
         assert (given["federation.clients"], given["tasks.plain.lr"]) == (8, 0.25)
 
 
-def test_another_run_in_the_same_folder_of_tensorboard_leaves_the_first_alone(tmp_path):
+@pytest.mark.parametrize("again", [True, False], ids=["by the same tracker", "by another"])
+def test_another_run_in_the_same_folder_of_tensorboard_leaves_the_first_alone(tmp_path, again):
+    board = trackers.TensorBoard(tmp_path)
     for rounds in (2, 3):
-        compare(trackers.TensorBoard(tmp_path), rounds=rounds, seeds=1)
+        compare(board if again else trackers.TensorBoard(tmp_path), rounds=rounds, seeds=1)
     assert len(events(tmp_path / "random-seed-0")["seconds"]) == 2
     assert len(events(tmp_path / "random-seed-0-2")["seconds"]) == 3
 
@@ -195,9 +197,11 @@ def test_mlflow_is_told_what_came_before_it_was_asked_for(tmp_path, database):
 
 
 def test_another_experiment_of_the_same_name_has_runs_of_its_own(tmp_path, database):
+    tracker = trackers.MLflow(uri=database)
     for folder in ("here", "there"):
-        compare(trackers.MLflow(uri=database), directory=tmp_path / folder / "same", rounds=2, seeds=1)
-    assert [len(runs) for runs in runs_of(database, "same").values()] == [2, 2]
+        compare(tracker, directory=tmp_path / folder / "same", rounds=2, seeds=1)
+    compare(trackers.MLflow("same", database), rounds=2, seeds=1)
+    assert [len(runs) for runs in runs_of(database, "same").values()] == [3, 3]
 
 
 def test_the_command_line_tracks_what_it_is_told_and_goes_on_after_a_kill(tmp_path):
@@ -289,6 +293,10 @@ def test_a_tracker_that_cannot_start_says_why_before_training(tmp_path):
     (tmp_path / "file").touch()
     with refused("tracker 'tensorboard' cannot start"):
         compare(trackers.TensorBoard(tmp_path / "file"))
+    compare(directory=tmp_path / "run", rounds=2)
+    (tmp_path / "run" / "mlflow.json").write_text("{")
+    with refused("tracker 'mlflow' cannot start"):
+        compare(trackers.MLflow(), directory=tmp_path / "run", rounds=2, resume=True)
 
 
 def stored(path: Path):

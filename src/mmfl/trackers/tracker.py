@@ -3,7 +3,7 @@
 import importlib
 import json
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
@@ -19,7 +19,7 @@ Handle = TypeVar("Handle")
 _log = logging.getLogger(__name__)
 
 
-class Tracker(Listener, Generic[Handle]):
+class Tracker(Listener, ABC, Generic[Handle]):
     """Writes every replica (a method with a seed) to a run of its own; their group is the experiment.
 
     A tracker says how a run is started, or gone on with, how numbers are logged to it, and how it ends. The experiment
@@ -66,24 +66,21 @@ class Tracker(Listener, Generic[Handle]):
         return self.given or (self.directory.path.resolve().name if self.directory else "mmfl")
 
     def opened(self, directory: RunDirectory) -> None:
-        """Notes where the run is, and the ids that its runs have."""
+        """Notes where the run is."""
         self.directory = directory
-        notes = self._notes(directory)
-        self.known = json.loads(notes.read_text()) if notes.exists() else {}
 
     def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
         """Starts a run for each replica, or goes on with it."""
-        self.last = last
-        config = self.directory.config() if self.directory else {}
+        self.last, self.heard = last, 0
         try:
+            config = self.directory.config() if self.directory else {}
+            self._recall()
             for replica in replicas:
                 method, seed = replica.method.name, replica.seed
                 run = f"{plain(method)}-seed-{seed}"
                 self.runs[method, seed] = self.start(run, parameters(replica, last, config))
-            if self.directory:
-                if self.known:
-                    write_atomically(self._notes(self.directory), json.dumps(self.known, indent=1).encode())
-                self._log(self.directory.records())
+            self._remember()
+            self._log(self.directory.records() if self.directory else ())
         except UserError:
             raise
         except Exception as error:
@@ -103,15 +100,23 @@ class Tracker(Listener, Generic[Handle]):
                 self.finish(run, self.heard == self.last)
         except Exception as error:
             self._give_up(error)
-        self.runs = {}
+        self.runs, self.directory = {}, None
 
     def _log(self, records: Sequence[Record]) -> None:
         for record in records if self.runs else ():
             self.heard = record["round"]
             self.log(self.runs[record["method"], record["seed"]], self.heard, numbers(record))
 
-    def _notes(self, directory: RunDirectory) -> Path:
-        return directory.path / f"{self.name}.json"
+    def _recall(self) -> None:
+        self.known = json.loads(self._notes.read_text()) if self._notes and self._notes.exists() else {}
+
+    def _remember(self) -> None:
+        if self._notes and self.known:
+            write_atomically(self._notes, json.dumps(self.known, indent=1).encode())
+
+    @property
+    def _notes(self) -> Path | None:
+        return self.directory.path / f"{self.name}.json" if self.directory else None
 
     def _give_up(self, error: Exception) -> None:
         self.runs = {}
