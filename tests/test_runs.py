@@ -37,6 +37,17 @@ def test_the_metric_is_that_of_the_last_round_that_was_evaluated(tmp_path):
     assert (run.state, run.round, run.mean) == ("finished", 4, {"random": 0.4})
 
 
+def test_methods_are_named_as_in_the_records_once_there_are_some(tmp_path):
+    records = [record(1, "fedstale(beta=0.1)"), record(1, "full", mean=None)]
+    made(
+        tmp_path / "a",
+        'rounds = 5\n[[methods]]\nmethod = "fedstale"\nbeta = 0.1\n[[methods]]\nmethod = "full"\n',
+        records,
+    )
+    (run,) = listed(tmp_path)
+    assert (run.methods, run.mean) == (["fedstale(beta=0.1)", "full"], {"fedstale(beta=0.1)": 0.5})
+
+
 def test_a_run_without_a_round_and_runs_of_every_origin_are_listed_by_name(tmp_path):
     made(tmp_path / "c", '[settings]\nmethod = "fedavg"\nrounds = 3\n')
     made(tmp_path / "b", 'rounds = 5\n[[methods]]\nname = "mine"\n[[methods]]\nmethod = "fedstale"\nbeta = 0.1\n')

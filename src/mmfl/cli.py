@@ -6,20 +6,17 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.logging import RichHandler
-from rich.markup import escape
 
 import mmfl
-from mmfl import presets
 from mmfl.errors import LostProcessError, UserError
 from mmfl.flower import commands as deployment
-from mmfl.shell import completion
-from mmfl.shell.console import console, listing, show_json, show_rows
+from mmfl.shell import completion, listings
+from mmfl.shell.console import console, show_json, show_rows
 from mmfl.shell.help import Command, Group, examples
 
 if TYPE_CHECKING:
@@ -52,6 +49,7 @@ data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.add_typer(listings.app)
 app.add_typer(data_app, name="data")
 DEFAULT_METHODS = "random,mmfl-lvr,full"
 
@@ -80,7 +78,6 @@ Device = Annotated[
     typer.Option(help="cpu or cuda; by default a GPU where there is one.", autocompletion=completion.devices),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show the final table only.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.command(
@@ -194,24 +191,6 @@ def report(
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
-@app.command(cls=Command, epilog=examples("mmfl runs", "mmfl runs experiments/faces", "mmfl runs --json"))
-def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder they are in.")] = Path("runs"), json_: Json = False
-) -> None:
-    """List runs: how far they are, and their latest metric."""
-    from mmfl.runs import listed
-
-    found = listed(folder)
-    if json_:
-        show_json([asdict(each) for each in found])
-        return
-    table = listing("run", "state", "round", "seeds", "mean of tasks, by method")
-    for each in found:
-        means = ", ".join(f"{name} {each.mean[name]:.3f}" if name in each.mean else name for name in each.methods)
-        table.add_row(escape(each.run), each.state, f"{each.round}/{each.rounds}", str(each.seeds), escape(means))
-    console.print(table)
-
-
 @app.command(
     cls=Command,
     epilog=examples(
@@ -285,59 +264,6 @@ def reproduce(
     if not found:
         raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")
     console.print(f"wrote {experiments.index(CATALOGUE, results, quick)}", highlight=False, soft_wrap=True)
-
-
-@app.command(cls=Command, epilog=examples("mmfl methods", "mmfl methods --json"))
-def methods(json_: Json = False) -> None:
-    """List the methods, with what they ask of clients."""
-    from mmfl.methods import METHODS
-
-    rows = [
-        {
-            "method": name,
-            "summary": entry.summary,
-            "trains": entry.trains,
-            "evaluates": entry.evaluates,
-            "stores": entry.stores,
-            "paper": entry.paper,
-        }
-        for name, entry in METHODS.items()
-    ]
-    if json_:
-        show_json(rows)
-    else:
-        show_rows(rows, "method", "what it does", "train", "evaluate", "stored", "from")
-
-
-@app.command(cls=Command, epilog=examples("mmfl datasets", "mmfl datasets --json"))
-def datasets(json_: Json = False) -> None:
-    """List the data sets, and the papers' federations.
-
-    The latter, presets, are run by name: mmfl run lvr-3tasks.
-    """
-    from mmfl.config import read
-    from mmfl.data import SOURCES
-
-    sources = [
-        {"data": name, "summary": (source.__doc__ or "").strip().split("\n")[0]} for name, source in SOURCES.items()
-    ]
-    known = {name: read(name) for name in presets.NAMES}
-    federations = [
-        {
-            "preset": name,
-            "summary": presets.summary(name),
-            "tasks": len(config.tasks),
-            "clients": config.federation.clients,
-            "rounds": config.rounds,
-            "seeds": config.seeds,
-        }
-        for name, config in known.items()
-    ]
-    if json_:
-        show_json({"data": sources, "presets": federations})
-    else:
-        show_rows(sources, "data", "what it is")
-        show_rows(federations, "preset", "what it is", "tasks", "clients", "rounds", "seeds")
 
 
 @data_app.command(

@@ -41,14 +41,22 @@ def _look(place: Path) -> Listed:
     try:
         config = tomllib.loads((place / "config.toml").read_text())
         config = config.get("settings", config)  # of a deployment
-        methods = [_name(method) for method in config.get("methods") or [config["method"]]]
+        configured = [_name(method) for method in config.get("methods") or [config["method"]]]
         seeds, rounds = config.get("seeds", 1), int(config["rounds"])
         latest = _latest(place / "metrics.jsonl")
         round, mean = (int(latest[0]["round"]) if latest else 0), _means(latest)
+        recorded = list(dict.fromkeys(str(record["method"]) for record in reversed(latest)))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return Listed(str(place), "unreadable")
-    state: State = "finished" if round >= rounds else "unfinished"
-    return Listed(str(place), state, methods, seeds if isinstance(seeds, int) else len(seeds), round, rounds, mean)
+    return Listed(
+        str(place),
+        "finished" if round >= rounds else "unfinished",
+        recorded or configured,
+        seeds if isinstance(seeds, int) else len(seeds),
+        round,
+        rounds,
+        mean,
+    )
 
 
 def _name(method: str | Mapping[str, Any]) -> str:

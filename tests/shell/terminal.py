@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import struct
 import subprocess
 import termios
 import time
@@ -20,6 +21,7 @@ class Terminal:
 
     def __init__(self, *command: str, cwd: Path, env: dict[str, str] | None = None):
         self.end, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", 50, 200, 0, 0))
         self.process = subprocess.Popen(
             command,
             cwd=cwd,

@@ -25,7 +25,8 @@ CONFIG = (
     *("diagnose", "engine", "precision", "device", "python_path"),
 )
 FEDERATION = (
-    *("clients", "partition", "capacity", "lacks", "arrivals", "task_arrivals", "departures", "availability", "seed"),
+    *("clients", "partition", "capacity", "lacks", "arrivals", "task_arrivals", "departures", "availability"),
+    "seed",
 )
 TASK = ("name", "data", "model", "lr", "epochs", "batch_size", "loss", "metric", "partition")
 PRIVACY = ("clip", "noise")
