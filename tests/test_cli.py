@@ -121,7 +121,7 @@ KILLER = """
 import os, signal, sys
 module, _, name = sys.argv.pop(1).rpartition(":")
 count = int(sys.argv.pop(1))
-import importlib
+import importlib, mmfl.public
 from mmfl.cli import main
 owner = importlib.import_module(module)
 *path, last = name.split(".")

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 
 from mmfl.experiment import Listener
 from mmfl.run import Comparison
+from mmfl.shell.console import listing
 from mmfl.training import Record, Replica
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -44,7 +44,7 @@ class Display(Listener):
             console=self.console,
         )
         self.progress = self.bar.add_task("rounds", total=last, completed=first - 1)
-        if self.console.is_terminal:
+        if self.console.is_interactive:
             self.live = Live(self.bar, console=self.console, refresh_per_second=8, transient=True)
         elif self.console.is_jupyter:
             self.live = Output(self.bar)
@@ -167,12 +167,6 @@ def show_texts(console: Console, title: str, frame: pd.DataFrame) -> None:
     for row in frame.astype(object).to_numpy().tolist():
         table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)
-
-
-def listing(*columns: str) -> Table:
-    """An empty table in the one style of all tables; names, in the first column, stay whole."""
-    first = Column(columns[0], no_wrap=True)
-    return Table(first, *columns[1:], box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
 
 
 _COSTS = ("trainings", "forward_passes", "megabytes")
