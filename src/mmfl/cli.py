@@ -73,6 +73,14 @@ Settings = Annotated[
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds, run in lockstep.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
 Out = Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Log to a tracker as well: tensorboard, mlflow or wandb.",
+        autocompletion=completion.trackers,
+    ),
+]
 Device = Annotated[
     str | None,
     typer.Option(help="cpu or cuda; by default a GPU where there is one.", autocompletion=completion.devices),
@@ -94,13 +102,14 @@ def run(
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
+    track: Track = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
     """Train with one method."""
     from mmfl import config as configuration
 
-    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device)
+    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, trackers=track or None)
     start(config, out, quiet)
 
 
@@ -121,6 +130,7 @@ def compare(
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
+    track: Track = None,
     device: Device = None,
     quiet: Quiet = False,
 ) -> None:
@@ -128,7 +138,8 @@ def compare(
     from mmfl import config as configuration
 
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, methods=names)
+    given = {"seeds": seeds, "rounds": rounds, "device": device, "methods": names, "trackers": track or None}
+    config = configuration.read(file, set_ or (), **given)
     start(config, out, quiet)
 
 
@@ -307,7 +318,7 @@ def carry_on(
     """Conducts the experiment in its directory, and shows it; where several processes do, the first one shows."""
     from mmfl.display import Display, show_summary
     from mmfl.engine import Simulation
-    from mmfl.experiment import conduct
+    from mmfl.experiment import Several, conduct
     from mmfl.world import leave
 
     engine = Simulation(device, config.engine, config.precision, privacy=config.privacy.build())
@@ -315,6 +326,7 @@ def carry_on(
     console.quiet = not world.first
     path = Path(world.said_by_first(str(path)))
     experiment = config.experiment()
+    listener = Several([*config.listeners(), *([] if quiet else [Display(console)])])
     federation = experiment.federation_of(experiment.seeds[0])
     seeds = len(experiment.seeds)
     summary = {
@@ -329,7 +341,7 @@ def carry_on(
         show_summary(console, summary)
     begun = time.monotonic()
     try:
-        comparison = conduct(experiment, engine, open_directory, resume, None if quiet else Display(console))
+        comparison = conduct(experiment, engine, open_directory, resume, listener)
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -1,6 +1,6 @@
 """The public names of the package; `import mmfl` gives each when it is first asked for."""
 
-from mmfl import data, models, objectives, partition
+from mmfl import data, models, objectives, partition, trackers
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
 from mmfl.api import compare, train
@@ -37,5 +37,6 @@ __all__ = [
     "objectives",
     "partition",
     "preset",
+    "trackers",
     "train",
 ]
