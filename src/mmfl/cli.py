@@ -76,7 +76,9 @@ Out = Annotated[Path | None, typer.Option(help="Run directory; by default a new 
 Track = Annotated[
     list[str] | None,
     typer.Option(
-        "--track", help="Log to a tracker as well: tensorboard, mlflow or wandb.", autocompletion=completion.trackers
+        "--track",
+        help="Log to a tracker as well: tensorboard, mlflow or wandb.",
+        autocompletion=completion.trackers,
     ),
 ]
 Device = Annotated[

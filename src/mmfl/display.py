@@ -15,7 +15,7 @@ from rich.table import Table
 
 from mmfl.experiment import Listener
 from mmfl.run import Comparison
-from mmfl.shell.console import listing
+from mmfl.tables import listing
 from mmfl.training import Record, Replica
 
 _SECONDS_BETWEEN_LINES = 5.0

@@ -61,6 +61,7 @@ def completed(line, cwd):
         ("mmfl reproduce mfa-fig1 table1-", ["table1-3tasks", "table1-5tasks", "table1-costs"]),
         ("mmfl reproduce --precision ", ["float32", "tf32", "bfloat16"]),
         ("mmfl resume x --device ", ["cpu", "cuda"]),
+        ("mmfl run --track t", ["tensorboard"]),
         ("mmfl run --set rou", ["rounds="]),
         ("mmfl run --set fed", ["federation."]),
         ("mmfl run --set federation.c", ["federation.clients=", "federation.capacity="]),
@@ -89,6 +90,7 @@ def test_names_to_complete_are_those_of_the_tables():
     assert list(names.METHODS) == list(METHODS)
     assert list(names.SOURCES) == list(SOURCES)
     assert list(names.REPRODUCTIONS) == list(CATALOGUE)
+    assert list(names.TRACKERS) == list(TRACKERS)
     assert get_args(Precision) == names.PRECISIONS
     assert get_args(Mode) == names.ENGINES
     assert list(names.TRACKERS) == list(TRACKERS)

@@ -45,6 +45,11 @@ def reproductions() -> Iterable[str]:
     return names.REPRODUCTIONS
 
 
+def trackers() -> Iterable[str]:
+    """Where to log as well."""
+    return names.TRACKERS
+
+
 def devices() -> Iterable[str]:
     """Where to compute."""
     return names.DEVICES

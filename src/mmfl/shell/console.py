@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Column, Table
+
+from mmfl.tables import listing
 
 console = Console(
     width=None if sys.stdout.isatty() else 120,
@@ -37,9 +37,3 @@ def show_rows(rows: Sequence[Mapping[str, Any]], *headings: str) -> None:
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
     console.print(table)
-
-
-def listing(*columns: str) -> Table:
-    """An empty table in the one style of all tables; names, in the first column, stay whole."""
-    first = Column(columns[0], no_wrap=True)
-    return Table(first, *columns[1:], box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)

@@ -9,8 +9,9 @@ from rich.markup import escape
 
 from mmfl import presets
 from mmfl.runs import listed
-from mmfl.shell.console import console, listing, show_json, show_rows
+from mmfl.shell.console import console, show_json, show_rows
 from mmfl.shell.help import Command, examples
+from mmfl.tables import listing
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -16,6 +16,7 @@ REPRODUCTIONS = (
     *("table1-3tasks", "table1-5tasks", "table1-costs", "fig2-global-step", "fig4-roundrobin", "fig3-beta"),
     *("fig5-staleness", "group-fig2a", "group-fig2b", "group-fig3", "group-fig4a", "group-fig4b", "learning-rates"),
 )
+TRACKERS = ("tensorboard", "mlflow", "wandb")
 DEVICES = ("cpu", "cuda")
 ENGINES = ("auto", "vectorised", "sequential")
 TRACKERS = ("tensorboard", "mlflow", "wandb")
@@ -23,7 +24,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 
 CONFIG = (
     *("method", "methods", "rounds", "rate", "seeds", "evaluate_every", "evaluate_last", "checkpoint_every"),
-    *("diagnose", "engine", "precision", "device", "python_path", "trackers"),
+    *("diagnose", "engine", "precision", "trackers", "device", "python_path"),
 )
 FEDERATION = (
     *("clients", "partition", "capacity", "lacks", "arrivals", "task_arrivals", "departures", "availability"),
