@@ -93,7 +93,6 @@ def test_names_to_complete_are_those_of_the_tables():
     assert list(names.TRACKERS) == list(TRACKERS)
     assert get_args(Precision) == names.PRECISIONS
     assert get_args(Mode) == names.ENGINES
-    assert list(names.TRACKERS) == list(TRACKERS)
     sections = {"federation": names.FEDERATION, "privacy": names.PRIVACY, "tasks": names.TASK}
     assert {*names.CONFIG, *sections} == {*config.Config.model_fields, "method"}
     models = (config.FederationConfig, config.PrivacyConfig, config.TaskConfig)

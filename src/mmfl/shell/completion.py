@@ -55,11 +55,6 @@ def devices() -> Iterable[str]:
     return names.DEVICES
 
 
-def trackers() -> Iterable[str]:
-    """Where else to log."""
-    return names.TRACKERS
-
-
 def precisions() -> Iterable[str]:
     """How to multiply."""
     return names.PRECISIONS

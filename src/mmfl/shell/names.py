@@ -19,7 +19,6 @@ REPRODUCTIONS = (
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 DEVICES = ("cpu", "cuda")
 ENGINES = ("auto", "vectorised", "sequential")
-TRACKERS = ("tensorboard", "mlflow", "wandb")
 PRECISIONS = ("float32", "tf32", "bfloat16")
 
 CONFIG = (
