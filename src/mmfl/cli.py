@@ -16,12 +16,12 @@ import mmfl
 from mmfl.errors import LostProcessError, UserError
 from mmfl.flower import commands as deployment
 from mmfl.shell import completion, listings
-from mmfl.shell.console import console, show_json, show_rows
+from mmfl.shell.console import console, say, show_json, show_rows
 from mmfl.shell.help import Command, Group, examples
 
 if TYPE_CHECKING:
     from mmfl.config import Config
-    from mmfl.run import Comparison, RunDirectory
+    from mmfl.run import RunDirectory
 
 # Whatever imports torch, which takes seconds, is imported by the commands that need it: help and completion do not.
 
@@ -174,32 +174,44 @@ def resume(
     cls=Command,
     epilog=examples(
         "mmfl report runs/try",
-        "mmfl report runs/try runs/again --out pictures",
+        "mmfl report runs/try runs/again --out both.html --export png,csv",
         "mmfl report runs/try --json",
     ),
 )
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Run directories.", autocompletion=completion.runs)],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures; by default report/ in the first run.")
+        Path | None,
+        typer.Option(help="The HTML file, or a folder for report.html; by default the first run's directory."),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON, and draw nothing.")] = False,
+    export: Annotated[
+        str, typer.Option(help="Write every figure too, into a folder beside: some of png,csv,parquet.")
+    ] = "",
+    json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON, and write nothing.")] = False,
 ) -> None:
-    """Show a run's table and draw its figures as PNG.
+    """Write a run's report, one HTML file.
 
     Several runs are compared.
     """
-    from mmfl.display import show_table
-    from mmfl.report import plots
-    from mmfl.run import load
+    from mmfl.display import show_results
+    from mmfl.report import exports, figures, page
+    from mmfl.report.gather import gather, side_by_side
+    from mmfl.report.interactive import require_plotly
 
-    comparison = plots.merge(load(directory) for directory in directories)
+    formats = exports.formats_of(export) if export else []
     if json_:
-        show_json(json.loads(comparison.table().reset_index().to_json(orient="records")))
+        table = side_by_side(gather(directories)).table()
+        show_json(json.loads(table.reset_index().to_json(orient="records")))
         return
-    show_table(console, comparison)
-    for path in plots.write(comparison, out or directories[0] / "report"):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    require_plotly()
+    sources = gather(directories)
+    comparison = side_by_side(sources)
+    show_results(console, comparison)
+    place = out or directories[0]
+    path = page.write(comparison, place if place.suffix == ".html" else place / "report.html", sources)
+    written = exports.export(figures.figures(comparison), path.with_suffix(""), formats)
+    more = f", and {len(written)} files in {path.with_suffix('')}" if written else ""
+    say(f"wrote {path}{more}")
 
 
 @app.command(
@@ -316,7 +328,7 @@ def carry_on(
     resume: bool = False,
 ) -> None:
     """Conducts the experiment in its directory, and shows it; where several processes do, the first one shows."""
-    from mmfl.display import Display, show_summary
+    from mmfl.display import Display, conclude, show_summary
     from mmfl.engine import Simulation
     from mmfl.experiment import Several, conduct
     from mmfl.world import leave
@@ -348,23 +360,10 @@ def carry_on(
     except LostProcessError as error:
         raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
     if world.first:
-        finish(comparison, path, time.monotonic() - begun, quiet)
+        written = conclude(console, comparison, path, time.monotonic() - begun)
+        if not quiet:
+            say(written)
     leave()
-
-
-def finish(comparison: "Comparison", path: Path, seconds: float, quiet: bool) -> None:
-    """The table and the pictures of a finished run."""
-    from mmfl.display import show_table
-    from mmfl.report import plots
-
-    show_table(console, comparison)
-    paths = plots.write(comparison, path / "report")
-    if not quiet:
-        console.print(
-            f"{seconds:.1f} s; pictures: {', '.join(str(path) for path in paths)}",
-            highlight=False,
-            soft_wrap=True,
-        )
 
 
 def _new_directory(config: "Config") -> Path:

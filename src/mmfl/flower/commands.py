@@ -153,7 +153,7 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
 
 
 def finish(ended: "Ended", path: Path, seconds: float) -> None:
-    """The table and the pictures of a run that finished, or what to do with one that did not."""
+    """The results of a run that finished, or what to do with one that did not."""
     if ended.state == "stopped":
         say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130)
@@ -161,14 +161,10 @@ def finish(ended: "Ended", path: Path, seconds: float) -> None:
         logs = path / "logs"
         where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
         raise UserError(f"the run failed: {ended.message}\nWhat was printed is in {where}.")
-    from mmfl.display import show_table
-    from mmfl.report import plots
+    from mmfl.display import conclude
     from mmfl.run import load
 
-    comparison = load(path)
-    show_table(console, comparison)
-    paths = ", ".join(str(each) for each in plots.write(comparison, path / "report"))
-    say(f"{seconds:.1f} s; pictures: {paths}")
+    say(conclude(console, load(path), path, seconds))
 
 
 @app.command(
