@@ -40,6 +40,8 @@ API = [
     "mmfl.stored",
     "mmfl.randomness",
     "mmfl.run",
+    "mmfl.experiment",
+    "mmfl.trackers",
     "mmfl.privacy",
     "mmfl.theory",
     "mmfl.diagnostics",

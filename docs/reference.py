@@ -26,6 +26,7 @@ from mmfl.models import MODELS
 from mmfl.objectives import LOSSES, METRICS
 from mmfl.partition import PARTITIONS, SIZES
 from mmfl.schedules import SCHEDULES
+from mmfl.trackers import TRACKERS
 
 PAGE = Path(__file__).parent / "configuration.md"
 PLAIN = (str, bool, int, float, list, tuple)  # what TOML can hold; other defaults are not shown
@@ -74,6 +75,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "Allocations": ('`allocation` of a table of parts: `{ name = "mine", allocation = ..., ... }`.', ALLOCATIONS),
     "Local rules": ("`local` of a table of parts; SGD without it.", LOCAL_RULES),
     "Aggregations": ("`aggregation` of a table of parts.", AGGREGATIONS),
+    "Trackers": ("Entries of `trackers`; what each writes is told in [trackers](trackers.md).", TRACKERS),
 }
 
 

@@ -1,6 +1,6 @@
 """mmfl: multi-model federated learning, many models trained at once over one shared pool of clients."""
 
-from mmfl import data, models, objectives, partition
+from mmfl import data, models, objectives, partition, trackers
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
 from mmfl.api import compare, train
@@ -39,5 +39,6 @@ __all__ = [
     "objectives",
     "partition",
     "preset",
+    "trackers",
     "train",
 ]

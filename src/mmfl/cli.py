@@ -22,7 +22,7 @@ from mmfl.display import Display, listing, show_summary, show_table, show_texts
 from mmfl.engine import Simulation
 from mmfl.engine.precision import checked
 from mmfl.errors import UserError
-from mmfl.experiment import conduct
+from mmfl.experiment import Several, conduct
 from mmfl.flower import commands as deployment
 from mmfl.methods import METHODS
 from mmfl.run import Comparison, RunDirectory, load
@@ -51,6 +51,9 @@ Settings = Annotated[
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds, run in lockstep.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
 Out = Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="Log to a tracker as well: tensorboard, mlflow or wandb.")
+]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU where there is one.")]
 
 
@@ -61,10 +64,11 @@ def run(
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
+    track: Track = None,
     device: Device = None,
 ) -> None:
     """Train with one method. Example: mmfl run experiment.toml --set method=mmfl-lvr --seeds 5."""
-    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device)
+    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, trackers=track or None)
     start(config, out)
 
 
@@ -76,11 +80,13 @@ def compare(
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
+    track: Track = None,
     device: Device = None,
 ) -> None:
     """Train with several methods in lockstep. Example: mmfl compare --methods random,mmfl-lvr,full."""
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, methods=names)
+    given = {"seeds": seeds, "rounds": rounds, "device": device, "methods": names, "trackers": track or None}
+    config = configuration.read(file, set_ or (), **given)
     start(config, out)
 
 
@@ -225,7 +231,7 @@ def carry_on(
     world = engine.world
     console.quiet = not world.first
     path = Path(world.said_by_first(str(path)))
-    experiment = config.experiment()
+    experiment, listener = config.experiment(), Several([*config.listeners(), Display(console)])
     federation = experiment.federation_of(experiment.seeds[0])
     seeds = len(experiment.seeds)
     show_summary(
@@ -241,7 +247,7 @@ def carry_on(
     )
     begun = time.monotonic()
     try:
-        comparison = conduct(experiment, engine, open_directory, resume, Display(console))
+        comparison = conduct(experiment, engine, open_directory, resume, listener)
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

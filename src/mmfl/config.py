@@ -15,7 +15,7 @@ from mmfl.availability import AVAILABILITIES
 from mmfl.data import SOURCES, Dataset
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError, nearest
-from mmfl.experiment import Experiment, seeds_of
+from mmfl.experiment import Experiment, Listener, seeds_of
 from mmfl.federation import Federation
 from mmfl.methods import make_method
 from mmfl.models import MODELS
@@ -26,6 +26,7 @@ from mmfl.privacy import Privacy
 from mmfl.registry import build, call, find, read_spec
 from mmfl.schedules import SCHEDULES
 from mmfl.task import Task
+from mmfl.trackers import TRACKERS
 
 Spec = str | dict[str, Any]
 EMBEDDED = path_of("demo")
@@ -157,6 +158,8 @@ class Config(_Section):
     """Clipping and noise, a `[privacy]` table."""
     device: str | None = Field(default=None, examples=["cpu", "cuda"])
     """Where to compute. Without it a GPU where there is one."""
+    trackers: list[Spec] = Field(default_factory=list, examples=[["tensorboard", {"name": "mlflow", "uri": "sqlite:///mlflow.db"}]])
+    """What is told every round besides the run's directory: names, or tables with `name` and options."""
     python_path: str | None = Field(default=None, examples=["code"])
     """Folder in which dotted paths such as `my_module.Network` are looked for. Without it that of the file."""
 
@@ -172,8 +175,7 @@ class Config(_Section):
 
     def experiment(self) -> Experiment:
         """The experiment that this configuration describes."""
-        if self.python_path and self.python_path not in sys.path:
-            sys.path.insert(0, self.python_path)
+        self._find_own_modules()
         if not self.tasks:
             raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
         loaded: dict[str, Dataset] = {}
@@ -198,6 +200,19 @@ class Config(_Section):
             self.checkpoint_every,
             self.diagnose,
         )
+
+    def listeners(self) -> list[Listener]:
+        """The trackers that are told of every round."""
+        self._find_own_modules()
+        made = [build("tracker", tracker, TRACKERS) for tracker in self.trackers]
+        for spec, tracker in zip(self.trackers, made, strict=True):
+            if not isinstance(tracker, Listener):
+                raise UserError(f"tracker {spec!r} gives a {type(tracker).__name__}; expected an mmfl listener.")
+        return made
+
+    def _find_own_modules(self) -> None:
+        if self.python_path and self.python_path not in sys.path:
+            sys.path.insert(0, self.python_path)
 
     def _federation(self, tasks: Sequence[Task], seed: int) -> Federation:
         given = self.federation
@@ -268,15 +283,16 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     return parse(values, str(path) if path != EMBEDDED else "the embedded default")
 
 
-def preset(name: str, seed: int = 0) -> Federation:
-    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them).
+def preset(name: str, seed: int = 0, settings: Sequence[str] = ()) -> Federation:
+    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them), changed by `key=value`
+    settings as on the command line.
 
-    >>> preset("quadratic")
+    >>> preset("quadratic", settings=["federation.capacity=2"])
     Federation(24 clients, tasks: copy-a, copy-b)
     """
     if name not in NAMES:
         raise UserError(f"unknown preset '{name}': {nearest(name, NAMES)}")
-    return read(name).experiment().federation_of(seed)
+    return read(path_of(name), settings).experiment().federation_of(seed)
 
 
 def apply(values: dict[str, Any], setting: str) -> None:

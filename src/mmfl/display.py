@@ -1,5 +1,6 @@
-"""What the command line shows: a summary at the start, live progress, a table at the end."""
+"""What is shown of an experiment: a summary at the start, live progress, a table at the end."""
 
+import io
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,15 +19,17 @@ from mmfl.run import Comparison
 from mmfl.training import Record, Replica
 
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_OUTPUTS = 0.2
 
 
 class Display(Listener):
-    """Live progress on a terminal (round, each task's metric by method, time left); plain lines elsewhere."""
+    """Live progress on a terminal or in a notebook (round, each task's metric by method, time left); plain lines
+    elsewhere."""
 
     def __init__(self, console: Console):
         self.console = console
         self.latest: dict[tuple[str, int], Record] = {}
-        self.live: Live | None = None
+        self.live: Live | Output | None = None
 
     def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
         """Starts the clock."""
@@ -43,6 +46,9 @@ class Display(Listener):
         self.progress = self.bar.add_task("rounds", total=last, completed=first - 1)
         if self.console.is_terminal:
             self.live = Live(self.bar, console=self.console, refresh_per_second=8, transient=True)
+        elif self.console.is_jupyter:
+            self.live = Output(self.bar)
+        if self.live:
             self.live.start()
 
     def round(self, records: Sequence[Record]) -> None:
@@ -56,10 +62,10 @@ class Display(Listener):
             self.live.update(Group(self._table(), self.bar))
         elif t == self.last or t == self.first or time.monotonic() - self.spoken >= _SECONDS_BETWEEN_LINES:
             self.spoken = time.monotonic()
-            self.console.print(self._line(t), highlight=False, soft_wrap=True)
+            self.console.print(self._line(t), highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
-        """Leaves the terminal as it was."""
+        """Leaves the terminal as it was; a notebook keeps the last state."""
         if self.live:
             self.live.stop()
 
@@ -74,9 +80,9 @@ class Display(Listener):
         return means
 
     def _table(self) -> Table:
-        table = listing("method", *self.tasks, "mean")
+        table = listing("method", *map(escape, self.tasks), "mean")
         for method, values in self._means().items():
-            table.add_row(method, *(_text(values[task]) for task in self.tasks), _text(values["mean"]))
+            table.add_row(escape(method), *(_text(values[task]) for task in self.tasks), _text(values["mean"]))
         return table
 
     def _line(self, t: int) -> str:
@@ -88,11 +94,46 @@ class Display(Listener):
         return f"round {t}/{self.last}  {means}  {_duration(left)} left"
 
 
+class Output:
+    """One output of a notebook's cell, written over and over: what `Live` is to a terminal.
+
+    rich's own `Live` would need ipywidgets there.
+    """
+
+    def __init__(self, renderable: RenderableType):
+        self.renderable = renderable
+
+    def start(self) -> None:
+        """Makes the output."""
+        from IPython.display import display
+
+        self.handle = display(self._html(), display_id=True)
+        self.written = time.monotonic()
+
+    def update(self, renderable: RenderableType) -> None:
+        """Shows something else, but not more often than a notebook can follow."""
+        self.renderable = renderable
+        if time.monotonic() - self.written > _SECONDS_BETWEEN_OUTPUTS:
+            self.stop()
+
+    def stop(self) -> None:
+        """Shows what was last given."""
+        self.handle.update(self._html())
+        self.written = time.monotonic()
+
+    def _html(self) -> Any:
+        from IPython.display import HTML
+
+        page = Console(file=io.StringIO(), record=True, width=100, no_color=True, force_jupyter=False)
+        page.print(self.renderable)
+        return HTML(page.export_html(code_format='<pre style="line-height:normal">{code}</pre>', inline_styles=True))
+
+
 def show_summary(console: Console, replicas_text: dict[str, str]) -> None:
     """A one-glance summary before training."""
     width = max(len(label) for label in replicas_text)
     for label, text in replicas_text.items():
-        console.print(f"[bold]{label:<{width}}[/]  {text}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]{label:<{width}}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def show_table(console: Console, comparison: Comparison) -> None:
@@ -110,18 +151,18 @@ def show_table(console: Console, comparison: Comparison) -> None:
 
 
 def _show_frame(console: Console, title: str, frame: pd.DataFrame) -> None:
-    table = listing("method", *(_HEADINGS.get(column, column) for column in frame.columns))
+    table = listing("method", *(HEADINGS.get(column, escape(column)) for column in frame.columns))
     table.title, table.title_justify = title, "left"
     for column in table.columns[1:]:
         column.justify = "right"
     for method, row in frame.iterrows():
-        table.add_row(str(method), *(_cell(column, row[column]) for column in frame.columns))
+        table.add_row(escape(str(method)), *(cell(column, row[column]) for column in frame.columns))
     console.print(table)
 
 
 def show_texts(console: Console, title: str, frame: pd.DataFrame) -> None:
     """A table of texts and numbers as they are, without its index."""
-    table = listing(*map(str, frame.columns))
+    table = listing(*(escape(str(column)) for column in frame.columns))
     table.title, table.title_justify = escape(title), "left"
     for row in frame.astype(object).to_numpy().tolist():
         table.add_row(*(escape(str(cell)) for cell in row))
@@ -135,7 +176,7 @@ def listing(*columns: str) -> Table:
 
 
 _COSTS = ("trainings", "forward_passes", "megabytes")
-_HEADINGS = {
+HEADINGS = {
     "spread": "± seeds",
     "relative": "of full",
     "forward_passes": "forward passes",
@@ -143,7 +184,8 @@ _HEADINGS = {
 }
 
 
-def _cell(column: str, value: Any) -> str:
+def cell(column: str, value: Any) -> str:
+    """How a value of a comparison's table is written."""
     if pd.isna(value):
         return ""
     if column in ("trainings", "forward_passes"):

@@ -14,7 +14,7 @@ from mmfl.display import Display, show_summary, show_table
 from mmfl.errors import UserError
 from mmfl.flower import programs
 from mmfl.flower.app import RunConfig, check_module
-from mmfl.flower.link import Control, check_link, start_link
+from mmfl.flower.link import MOST, Control, check_link, start_link
 from mmfl.flower.link import serve as serve_link
 from mmfl.flower.local import deploy_local
 from mmfl.flower.node import Node, NodeSpec
@@ -128,7 +128,7 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
 def finish(ended: Ended, path: Path, seconds: float) -> None:
     """The table and the pictures of a run that finished, or what to do with one that did not."""
     if ended.state == "stopped":
-        console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
+        _say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130)
     if ended.state != "finished":
         logs = path / "logs"
@@ -139,7 +139,7 @@ def finish(ended: Ended, path: Path, seconds: float) -> None:
     comparison = load(path)
     show_table(console, comparison)
     paths = ", ".join(str(each) for each in plots.write(comparison, path / "report"))
-    console.print(f"{seconds:.1f} s; pictures: {paths}", highlight=False, soft_wrap=True)
+    _say(f"{seconds:.1f} s; pictures: {paths}")
 
 
 @app.command()
@@ -150,17 +150,20 @@ def link(
     control_port: Annotated[
         int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
     ] = None,
-    most: Annotated[int, typer.Option(help="Megabytes of a node's message, at most.")] = 512,
+    most: Annotated[
+        int | None, typer.Option(help=f"Megabytes of a node's message, at most; by default {MOST >> 20}.")
+    ] = None,
     logs: Logs = None,
 ) -> None:
     """Start the server that nodes connect to. Example: mmfl link 0.0.0.0:8000 --keys keys."""
     programs.require()
     where = Address.parse(address)
     known = Keys.open(keys.resolve()) if keys else None
-    check_link(where, known, insecure)
-    _at_least("--most", most, 1)
+    _at_least("--most", 1 if most is None else most, 1)
+    size = None if most is None else most << 20
+    check_link(where, known, insecure, control_port, size)
     with terminable(), Processes(logs or Path("logs")) as processes:
-        running = start_link(processes, where, known, insecure, control_port, most << 20)
+        running = start_link(processes, where, known, insecure, control_port, size)
         trust = f" --root-certificates {known.authority}" if known else ""
         _say(f"nodes connect to {where}" + (f", with {len(known.public)} keys registered" if known else ""))
         _say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
@@ -306,4 +309,4 @@ def _new_directory(method: str | Mapping[str, Any]) -> Path:
 
 
 def _say(text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True)
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
