@@ -7,6 +7,7 @@ Here each such file has its place on the site, and links are rewritten to it.
 import importlib
 import posixpath
 import re
+from functools import cache
 from inspect import ismodule
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +23,8 @@ TEXTS = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
 }
-EXAMPLES = {path.relative_to(ROOT).as_posix(): f"examples/{path.name}.md" for path in ROOT.glob("examples/*.*")}
+FILES = ["LICENSE", "CITATION.cff", *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("examples/*.*"))]
+LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", "": "text"}
 API = [
     "mmfl",
     "mmfl.data",
@@ -56,8 +58,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are not in this folder."""
     for source, place in TEXTS.items():
         files.append(File.generated(config, place, content=(ROOT / source).read_text()))
-    for source, place in EXAMPLES.items():
-        files.append(File.generated(config, place, content=_shown(source)))
+    for source in FILES:
+        files.append(File.generated(config, _file_page(source), content=_shown(source)))
     for module in API:
         files.append(File.generated(config, _api_page(module), content=f"# {module}\n\n{_directive(module)}"))
     return files
@@ -81,24 +83,33 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def _source(place: str) -> str:
     """The file of the repository that a page of the site shows."""
-    return {site: source for source, site in (TEXTS | EXAMPLES).items()}.get(place, f"docs/{place}")
+    return next((source for source, site in _places().items() if site == place), f"docs/{place}")
 
 
 def _place(source: str) -> str | None:
     """Where the site has a file of the repository, if it does."""
-    if source.startswith("docs/"):
-        return source.removeprefix("docs/")
-    return (TEXTS | EXAMPLES | {_file(module): _api_page(module) for module in API}).get(source)
+    return source.removeprefix("docs/") if source.startswith("docs/") else _places().get(source)
+
+
+@cache
+def _places() -> dict[str, str]:
+    """Where the site has files that are not in this folder."""
+    modules = {_module_file(module): _api_page(module) for module in API}
+    return TEXTS | {source: _file_page(source) for source in FILES} | modules
 
 
 def _shown(source: str) -> str:
-    """A page with an example's text."""
-    language = {".py": "python", ".toml": "toml"}[Path(source).suffix]
-    return f"# {source}\n\n```{language}\n{(ROOT / source).read_text()}```\n"
+    """A page with the text of a file."""
+    return f"# {source}\n\n```{LANGUAGES[Path(source).suffix]}\n{(ROOT / source).read_text()}```\n"
 
 
-def _file(module: str) -> str:
-    return Path(str(importlib.import_module(module).__file__)).relative_to(ROOT).as_posix()
+def _file_page(source: str) -> str:
+    return f"files/{source}.md"
+
+
+def _module_file(module: str) -> str:
+    path = f"src/{module.replace('.', '/')}"
+    return f"{path}/__init__.py" if (ROOT / path).is_dir() else f"{path}.py"
 
 
 def _api_page(module: str) -> str:

@@ -17,7 +17,8 @@ from mmfl.cli import app
 from mmfl.config import parse
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+PAGES += sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))
 PAGES = [page for page in PAGES if "/discussion/" not in page]  # those are parts of the pages beside them
 BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`(mmfl [^`]+)`")
