@@ -72,7 +72,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     folder = posixpath.dirname(_source(here))
 
     def linked(found: re.Match[str]) -> str:
-        place = _place(posixpath.normpath(posixpath.join(folder, found[1])))
+        place = place_of(posixpath.normpath(posixpath.join(folder, found[1])))
         return posixpath.relpath(place, posixpath.dirname(here) or ".") if place else found[1]
 
     def drawn(found: re.Match[str]) -> str:
@@ -86,7 +86,7 @@ def _source(place: str) -> str:
     return next((source for source, site in _places().items() if site == place), f"docs/{place}")
 
 
-def _place(source: str) -> str | None:
+def place_of(source: str) -> str | None:
     """Where the site has a file of the repository, if it does."""
     return source.removeprefix("docs/") if source.startswith("docs/") else _places().get(source)
 

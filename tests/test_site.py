@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+import mmfl
 from mmfl import config
+from mmfl.experiments.pages import PAPERS
 from pages import ENVIRONMENT, PAGES, ROOT, text_of
 
 pytest.importorskip("mkdocs")  # the extra `docs`
+yaml = pytest.importorskip("yaml")  # which brings it
 
 
 def script(name):
@@ -56,7 +59,7 @@ def site(tmp_path_factory) -> Path:
 
 
 def test_every_page_of_the_repository_is_on_the_site(site):
-    places = [hooks._place(page).removesuffix(".md") for page in PAGES]
+    places = [hooks.place_of(page).removesuffix(".md") for page in PAGES]
     made = [re.sub(r"(^|/)README$", r"\1index", place) + ".html" for place in places]
     assert [page for page in made if not (site / page).is_file()] == []
 
@@ -116,3 +119,10 @@ def test_every_key_says_what_it_means_and_its_examples_are_valid(title):
 def test_the_reference_knows_every_section_of_a_configuration():
     known = {model for _, model in reference.SECTIONS.values()}
     assert {config.Config, config.TaskConfig, config.FederationConfig, config.PrivacyConfig} <= known
+
+
+def test_citation_and_changelog_are_of_this_version():
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    assert (citation["version"], citation["license"]) == (mmfl.__version__, "Apache-2.0")
+    assert len(citation["references"]) == len(PAPERS)
+    assert f"## [{mmfl.__version__}]" in text_of("CHANGELOG.md")

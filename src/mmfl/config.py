@@ -158,7 +158,9 @@ class Config(_Section):
     """Clipping and noise, a `[privacy]` table."""
     device: str | None = Field(default=None, examples=["cpu", "cuda"])
     """Where to compute. Without it a GPU where there is one."""
-    trackers: list[Spec] = Field(default_factory=list, examples=[["tensorboard", {"name": "mlflow", "uri": "sqlite:///mlflow.db"}]])
+    trackers: list[Spec] = Field(
+        default_factory=list, examples=[["tensorboard", {"name": "mlflow", "uri": "sqlite:///mlflow.db"}]]
+    )
     """What is told every round besides the run's directory: names, or tables with `name` and options."""
     python_path: str | None = Field(default=None, examples=["code"])
     """Folder in which dotted paths such as `my_module.Network` are looked for. Without it that of the file."""
