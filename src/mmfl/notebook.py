@@ -9,8 +9,8 @@ from html import escape
 
 import numpy as np
 
-from mmfl.display import HEADINGS, cell
 from mmfl.federation import Federation
+from mmfl.report.tables import HEADINGS, cell
 from mmfl.run import Comparison, Run
 from mmfl.task import Task
 

@@ -13,6 +13,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from inside import InsideMail, module_of, site_of
 
 from mmfl.flower.mail import Letter
+from mmfl.flower.module import Module
 from mmfl.flower.server import conclude, run
 from mmfl.flower.settings import Settings
 from mmfl.flower.wire import Payload
@@ -132,7 +133,7 @@ def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
     mail = mail_of(simulated, NODES)
     bare = [mmfl.Task(t.name, t.model, lr=t.lr, epochs=t.epochs, batch_size=t.batch_size) for t in simulated.tasks]
     settings = Settings.of({"clients": CLIENTS, "method": "mmfl-lvr", "rounds": 3, "rate": 0.5})
-    real = run(mail, mmfl.flower.Module(bare, lambda task, client: None), settings).runs[0]
+    real = run(mail, Module(bare, lambda task, client: None), settings).runs[0]
     same = mmfl.train(federation(), "mmfl-lvr", rounds=3, rate=0.5, device="cpu")
     np.testing.assert_allclose(real.accuracy, same.accuracy, atol=1e-6)
     for mine, theirs in zip(real.weights, same.weights, strict=True):

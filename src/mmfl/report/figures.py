@@ -1,0 +1,49 @@
+"""The figures of runs: what there is to show of them, in the order in which a report shows it."""
+
+from collections.abc import Callable
+
+from mmfl.report.costs import costs, efficiency, faults
+from mmfl.report.figure import Figure
+from mmfl.report.participation import clusters, participation, probabilities, seen
+from mmfl.report.scores import accuracy, differences, loss, relative
+from mmfl.report.steps import beta, step_size, variances
+from mmfl.run import Comparison
+
+FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
+    "differences": differences,
+    "accuracy": accuracy,
+    "relative": relative,
+    "loss": loss,
+    "efficiency": efficiency,
+    "participation": participation,
+    "seen": seen,
+    "probabilities": probabilities,
+    "step_size": step_size,
+    "variances": variances,
+    "beta": beta,
+    "clusters": clusters,
+    "costs": costs,
+    "faults": faults,
+}
+
+
+def figures(comparison: Comparison) -> list[Figure]:
+    """Every figure that has something to show."""
+    return [figure for make in FIGURES.values() if (figure := make(comparison)) is not None]
+
+
+def main(comparison: Comparison) -> list[Figure]:
+    """The few that are drawn where there is no page of all: an overview, and each of its parts."""
+    return [overview(comparison), *_main(comparison)]
+
+
+def overview(comparison: Comparison) -> Figure:
+    """Accuracy, step size and participation on one page."""
+    made = _main(comparison)
+    panels = [panel for figure in made for panel in figure.panels]
+    return Figure("overview", "Overview", "", panels, made[0].table)
+
+
+def _main(comparison: Comparison) -> list[Figure]:
+    made = [make(comparison) for make in (accuracy, step_size, participation)]
+    return [figure for figure in made if figure is not None]
