@@ -272,10 +272,13 @@ def load(path: str | Path) -> Comparison:
     records = directory.records()
     if not records:
         raise UserError(f"run '{path}' has no finished round yet.")
-    pairs = list(dict.fromkeys((record["method"], record["seed"]) for record in records))
+    return from_records(records)
+
+
+def from_records(records: Sequence[Record]) -> Comparison:
+    """The runs that records are of, by method and seed."""
     tasks = list(dict.fromkeys(name for record in records for name in record["tasks"]))
-    runs = []
-    for method, seed in pairs:
-        mine = [r for r in records if (r["method"], r["seed"]) == (method, seed)]
-        runs.append(Run(mine, method, seed, tasks, mine[0]["clients"]))
-    return Comparison(runs)
+    mine: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        mine.setdefault((record["method"], record["seed"]), []).append(record)
+    return Comparison([Run(known, *pair, tasks, known[0]["clients"]) for pair, known in mine.items()])

@@ -96,6 +96,11 @@ class Journal:
         process = f"process {self.state.pid} on {self.state.host}"
         self.note(f"resumed after round {round}: {what}; {process}" if round else f"began: {what}; {process}")
 
+    def wait(self, what: str) -> None:
+        """The run is there, and waits for something before it begins or goes on."""
+        self._set("running")
+        self.note(f"waiting for {what}")
+
     def round(self, round: int) -> None:
         """A round has ended."""
         self._set("running", round=round)

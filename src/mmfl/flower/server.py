@@ -21,6 +21,7 @@ from mmfl.flower.module import Module
 from mmfl.flower.settings import Settings
 from mmfl.methods import make_method
 from mmfl.run import Comparison, RunDirectory
+from mmfl.state import Journal
 
 _log = logging.getLogger(__name__)
 _SLACK = 10.0  # seconds for which Flower keeps a message after it should have been answered
@@ -58,11 +59,13 @@ def run(
     )
     if directory is None:
         return conduct(experiment, engine, listener=listener)
-    known = directory
+    known, begun = directory, (directory / "config.toml").is_file()
 
     def open_directory() -> RunDirectory:
-        begun = (known / "config.toml").is_file()
         return RunDirectory.open(known) if begun else RunDirectory.create(known, config(settings))
+
+    if begun:
+        Journal(known, settings.rounds).wait(f"{settings.clients} clients")
 
     return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 

@@ -52,11 +52,11 @@ def theme(dark: bool = False) -> dict[str, Any]:
     return {"template": {"layout": layout}}
 
 
-def plotly_of(figure: Figure, dark: bool = False) -> PlotlyFigure:
-    """The figure as plotly's, in rows of three panels, with one legend above."""
+def plotly_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> PlotlyFigure:
+    """The figure as plotly's, in rows of so many panels, with one legend above."""
     from plotly.subplots import make_subplots
 
-    columns = min(COLUMNS, len(figure.panels))
+    columns = min(columns, len(figure.panels))
     rows = -(-len(figure.panels) // columns)
     made = make_subplots(
         rows,
