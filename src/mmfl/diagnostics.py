@@ -13,6 +13,8 @@ from mmfl.allocation import Allocation
 from mmfl.federation import RoundView
 from mmfl.updates import Updates
 
+PROBABILITIES = tuple(f"probability_{name}" for name in ("min", "q25", "median", "q75", "max"))
+
 
 @dataclass
 class Tally:
@@ -115,6 +117,15 @@ def memory_of(state: Any) -> int:
 def step_size(updates: Updates, view: RoundView) -> float:
     """||H_s||_1: the sum of inverse-probability weights, 1 on average."""
     return float(inverse_probability(updates, view).sum())
+
+
+def probability_quantiles(view: RoundView, allocation: Allocation, task: int) -> dict[str, float]:
+    """Least, quartiles, median and largest chance of a processor of those who can train a task; nothing where nobody
+    was left to chance."""
+    p = allocation.probabilities[view.able[:, task], task]
+    if allocation.certain or not len(p) or np.isin(p, (0.0, 1.0)).all():
+        return {}
+    return dict(zip(PROBABILITIES, np.quantile(p, [0, 0.25, 0.5, 0.75, 1]).tolist(), strict=True))
 
 
 def loss_variance(view: RoundView, allocation: Allocation, task: int) -> float | None:

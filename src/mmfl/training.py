@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.allocation import Allocation
-from mmfl.diagnostics import Tally, loss_variance, memory_of, round_cost, step_size, update_variance
+from mmfl.diagnostics import (
+    Tally,
+    loss_variance,
+    memory_of,
+    probability_quantiles,
+    round_cost,
+    step_size,
+    update_variance,
+)
 from mmfl.engine import Engine, Evaluation, Trained, Training, Workload
 from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
@@ -382,6 +390,7 @@ def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_by
             "step_size_variance": _number(state.tally.step_size_variance[s]),
             "loss_variance": _number(loss_variance(view, allocation, s)),
             "update_variance": _number(outcome.variance),
+            **probability_quantiles(view, allocation, s),
             **replica.method.aggregation.report(view, s, state.aggregation[s]),
         }
     cost = round_cost(
@@ -406,6 +415,7 @@ def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_by
             for s, task in enumerate(federation.tasks)
             if len(rows := allocation.rows(s))
         },
+        **replica.method.allocation.report(view, state.allocation),
         "seconds": round_to(seconds),
     }
 

@@ -15,8 +15,9 @@ from tiny import SCORES, TINY, part, table
 import mmfl
 from conftest import refused, toy_task
 from mmfl import cli
+from mmfl.differences import difference
 from mmfl.experiments import CATALOGUE, pages, reproduce
-from mmfl.experiments.evidence import alike, difference, fact, greater, spread
+from mmfl.experiments.evidence import alike, fact, greater, spread
 from mmfl.experiments.measurements import Watch, accuracy, by_round, final, mean_costs, step_sizes
 from mmfl.experiments.reproduction import Findings, Trainer, Verdict
 from mmfl.experiments.store import Results

@@ -66,3 +66,7 @@ class AllocationRule:
         """The state after the round's training; `losses` [clients, tasks] are the mean losses that the drawn clients
         saw while they trained, nan for everybody else."""
         return state
+
+    def report(self, view: RoundView, state: Any) -> Mapping[str, Any]:
+        """What a round's record should show of the decision besides who was drawn, as plain numbers and lists."""
+        return {}

@@ -5,12 +5,13 @@ After Gong, Zhang, Siew, Joe-Wong and El-Azouzi, "Group-based Client Sampling in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.plane import plane
 from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, bits
@@ -124,6 +125,15 @@ class Groups(AllocationRule):
         elif state.newcomers(view).any():
             state = self.welcomed(view, state)
         return rotated(view, state), state
+
+    def report(self, view: RoundView, state: Cycle) -> Mapping[str, Any]:
+        """After a C-step, the clients' loss vectors as K-means saw them, in the plane, with their clusters."""
+        if state.round != view.round:
+            return {}
+        losses = np.where(view.able, finite(view.losses, view.able), state.mean)
+        clients = np.flatnonzero(state.cluster >= 0)
+        clusters = plane(clients, ((losses - state.mean) / state.scale)[clients], state.cluster[clients])
+        return {"clusters": clusters} if clusters else {}
 
     def clustered(self, view: RoundView, state: Cycle) -> Cycle:
         """The C-step: a new cycle of clusters and tasks."""

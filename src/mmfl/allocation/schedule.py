@@ -52,6 +52,10 @@ class OneTask(AllocationRule):
         """The inner allocation's."""
         return self.inner.observe(losses, self._restricted(view), state)
 
+    def report(self, view: RoundView, state: Any) -> Mapping[str, Any]:
+        """The inner allocation's."""
+        return self.inner.report(self._restricted(view), state)
+
     def _restricted(self, view: RoundView) -> RoundView:
         tasks = np.arange(view.sizes.shape[1])
         return view.only(tasks == self.task(view))
@@ -112,3 +116,7 @@ class WarmUp(AllocationRule):
     def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
         """The inner allocation's, which learns from the first round too."""
         return self.inner.observe(losses, view, state)
+
+    def report(self, view: RoundView, state: Any) -> Mapping[str, Any]:
+        """The inner allocation's."""
+        return self.inner.report(view, state)

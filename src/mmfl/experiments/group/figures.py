@@ -3,7 +3,8 @@
 from dataclasses import replace
 from functools import partial
 
-from mmfl.experiments.evidence import alike, difference, greater
+from mmfl.differences import difference
+from mmfl.experiments.evidence import alike, greater
 from mmfl.experiments.group import clusters
 from mmfl.experiments.group.accuracy import Measured, ahead, draw, equal_costs, notes_on, table
 from mmfl.experiments.group.runs import FIVE_CLUSTERS, parts

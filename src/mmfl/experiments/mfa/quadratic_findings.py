@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from mmfl.experiments.evidence import alike, difference, fact, greater, spread
+from mmfl.differences import difference
+from mmfl.experiments.evidence import alike, fact, greater, spread
 from mmfl.experiments.measurements import by_round
 from mmfl.experiments.mfa.chain import Chain
 from mmfl.experiments.reproduction import Claim, Findings, Frames, Verdict

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from mmfl.aggregation import FedStale, FedVARP, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Fixed, Full
-from mmfl.experiments.evidence import difference, greater, spread
+from mmfl.differences import difference
+from mmfl.experiments.evidence import greater, spread
 from mmfl.experiments.measurements import Watch, accuracy, by_round, final, rows
 from mmfl.experiments.reproduction import Findings, Frames, Part, Reproduction, Trainer, federations
 from mmfl.experiments.variance import aging

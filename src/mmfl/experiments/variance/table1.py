@@ -9,7 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
-from mmfl.experiments.evidence import difference, greater, spread
+from mmfl.differences import difference
+from mmfl.experiments.evidence import greater, spread
 from mmfl.experiments.measurements import KEYS, accuracy, by_round, final, mean_costs, step_sizes
 from mmfl.experiments.pages import markdown
 from mmfl.experiments.reproduction import Claim, Findings, Frames, Part, Reproduction, Trainer, federations

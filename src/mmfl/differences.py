@@ -1,0 +1,38 @@
+"""Differences paired over seeds, with their uncertainty."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean difference over pairs, and half the width of its 95% interval (Student's t; infinite for a single pair)."""
+
+    mean: float
+    half: float
+    pairs: int
+
+    def __str__(self) -> str:
+        if not self.pairs:
+            return "not measured"
+        if not np.isfinite(self.half):
+            return f"{self.mean:+.3f} (one seed)"
+        return f"{self.mean:+.3f} ± {self.half:.3f} ({self.pairs} seeds, 95%)"
+
+
+def difference(ours: pd.Series, theirs: pd.Series) -> Difference:
+    """The difference of two quantities measured with the same seeds (the index).
+
+    >>> print(difference(pd.Series([0.5, 0.7, 0.6]), pd.Series([0.4, 0.5, 0.5])))
+    +0.133 ± 0.143 (3 seeds, 95%)
+    """
+    gap = (ours - theirs).dropna().to_numpy(dtype=float)
+    if len(gap) < 2:
+        return Difference(float(gap.mean()) if len(gap) else np.nan, np.inf, len(gap))
+    quantile = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(gap) - 1))
+    return Difference(float(gap.mean()), quantile * float(gap.std(ddof=1)) / len(gap) ** 0.5, len(gap))
