@@ -116,6 +116,22 @@ def report(
 
 
 @app.command()
+def dashboard(
+    folder: Annotated[Path, typer.Argument(help="Folder with runs, at any depth.")] = Path("runs"),
+    port: Annotated[int | None, typer.Option(help="Port on loopback; by default 8421, or a free one.")] = None,
+    host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
+) -> None:
+    """Show runs in the browser while they go on. Example: mmfl dashboard runs."""
+    from mmfl.dashboard.server import Server
+
+    with Server(folder, port, host) as server:
+        console.print(f"runs in {folder}: {server.url} (Ctrl-C ends)", highlight=False, soft_wrap=True)
+        server.show(open_)
+    console.print("dashboard ended")
+
+
+@app.command()
 def reproduce(
     ids: Annotated[
         list[str] | None, typer.Argument(help="Tables and figures, such as table1-3tasks.", show_default=False)

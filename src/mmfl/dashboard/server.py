@@ -3,13 +3,17 @@
 import ipaddress
 import json
 import logging
+import os
 import sys
+import webbrowser
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -45,7 +49,7 @@ class Server(ThreadingHTTPServer):
         if port is not None and not 0 < port < 65536:
             raise UserError(f"dashboard: port is {port}; expected 1 to 65535.")
         require_plotly()
-        self.answers = Answers(folder)
+        self.answers = Answers(folder.resolve())
         try:
             self._listen(host, PORT if port is None else port)
         except OSError as error:
@@ -53,13 +57,26 @@ class Server(ThreadingHTTPServer):
                 raise UserError(f"dashboard: port {port} cannot be had: {error.strerror}.") from None
             self._listen(host, 0)
 
+    def server_bind(self) -> None:
+        """As the library does, without asking the network for this machine's name: there may be none."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
     def _listen(self, host: str, port: int) -> None:
         super().__init__((host, port), Request)
 
     @property
     def url(self) -> str:
         """Where the page is."""
-        return f"http://{self.server_address[0]!s}:{self.server_port}/"
+        return f"http://{self.server_name}:{self.server_port}/"
+
+    def show(self, browser: bool) -> None:
+        """Serves until Ctrl-C, and opens a browser where there is a screen for one."""
+        screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if browser and screen:
+            webbrowser.open(self.url)
+        with suppress(KeyboardInterrupt):
+            self.serve_forever()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has gone away is no error."""

@@ -2,9 +2,11 @@
 // for what is shown of it. Names come from files, so they are only ever put on the page as text.
 
 const EVERY = 1500; // milliseconds between questions
-const PANEL = 300; // pixels that a panel of a figure needs to be read
+const PANEL = 270; // pixels that a panel of a figure needs to be read
 const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?" };
 const TABS = ["figures", "table", "log", "config"];
+const COSTS = ["trainings", "forward_passes", "megabytes"];
+const DIGITS = { trainings: 1, forward_passes: 1, megabytes: 2 };
 const HEADINGS = { spread: "± seeds", relative: "of full", forward_passes: "forward passes", megabytes: "MB sent" };
 
 const by = (id) => document.getElementById(id);
@@ -19,12 +21,17 @@ const page = {
 
 // ---- asking
 
+class Unreachable extends Error {}
+
 const answers = new Map(); // by address: the mark of the last answer, so that the same is not sent again
 
 /** The answer to a question, or null when it is the one that was given before. */
 async function ask(address) {
   const mark = answers.get(address);
-  const reply = await fetch(address, { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
+  const question = fetch(address, { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
+  const reply = await question.catch(() => {
+    throw new Unreachable();
+  });
   if (reply.status === 304) return null;
   const answer = await reply.json();
   if (!reply.ok) throw new Error(answer.error);
@@ -62,7 +69,8 @@ async function update() {
       connection("");
       await showPanel();
     } catch (error) {
-      if (error instanceof TypeError) connection("The server does not answer; trying again.");
+      page.shown = "";
+      if (error instanceof Unreachable) connection("The server does not answer; trying again.");
       else showNotes([error.message]);
     }
   } while (again);
@@ -99,6 +107,7 @@ function showRuns({ folder, runs }) {
   by("folder").title = folder;
   if (!page.chosen) page.selection = runs.length ? [runs[0].id] : [];
   const list = by("runs");
+  const first = rows.size === 0;
   const ids = new Set(runs.map((run) => run.id));
   for (const [id, row] of rows) {
     if (ids.has(id)) continue;
@@ -114,6 +123,7 @@ function showRuns({ folder, runs }) {
   });
   showSelection();
   filter();
+  if (first) rows.get(page.selection[0])?.item.scrollIntoView({ block: "nearest" });
 }
 
 function newRow(id) {
@@ -229,7 +239,8 @@ function showSelection() {
     row.item.classList.toggle("chosen", row.box.checked);
   }
   const known = page.selection.map((id) => page.runs.find((run) => run.id === id)).filter(Boolean);
-  by("count").textContent = `${page.runs.length} run${page.runs.length === 1 ? "" : "s"}, ${known.length} selected`;
+  by("count").textContent = `${known.length} of ${page.runs.length} selected`;
+  by("chosen").hidden = page.runs.length === 0;
   by("selection").hidden = known.length === 0;
   by("welcome").hidden = known.length > 0;
   if (known.length === 0) return showWelcome();
@@ -247,7 +258,7 @@ function headingOfOne(run) {
   const clients = run.clients ? `, ${run.clients} clients` : "";
   const parts = [
     element("h2", {}, run.id),
-    element("p", {}, state(run), ` in round ${run.round} of ${run.rounds || "?"} · ${run.methods.join(", ")} · ${run.tasks.join(", ")}${clients}`),
+    element("p", {}, state(run), ` · round ${run.round} of ${run.rounds || "?"} · ${run.methods.join(", ")} · ${run.tasks.join(", ")}${clients}`),
   ];
   if (run.reason) parts.push(element("p", { class: "reason" }, run.reason));
   return parts;
@@ -367,21 +378,31 @@ function replaceUnlessSame(place, elements) {
 }
 
 function showTable({ columns, rows: values }) {
-  const head = ["method", ...columns.map((column) => HEADINGS[column] ?? column)];
-  const cell = (value, n) => {
-    if (n === 0) return element("th", { scope: "row" }, value);
-    const digits = ["trainings", "forward_passes"].includes(columns[n - 1]) ? 1 : columns[n - 1] === "megabytes" ? 2 : 3;
-    return element("td", {}, value === null ? "" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  const told = "The tasks' test metrics, their mean and worst, averaged over the last rounds that were tested and over seeds.";
+  const parts = [
+    element("h3", {}, "Test metric"),
+    element("p", { class: "empty" }, told),
+    table(columns.filter((column) => !COSTS.includes(column)), columns, values),
+    element("h3", {}, "Cost of a round"),
+    table(columns.filter((column) => COSTS.includes(column)), columns, values),
+  ];
+  replaceUnlessSame(by("panel"), values.length ? parts : []);
+}
+
+/** Some columns of a table, with a row per method. */
+function table(shown, columns, values) {
+  const heading = (column) => element("th", { scope: "col" }, HEADINGS[column] ?? column);
+  const row = ([method, ...numbers]) => {
+    const cells = shown.map((column) => element("td", {}, number(numbers[columns.indexOf(column)], DIGITS[column] ?? 3)));
+    return element("tr", {}, element("th", { scope: "row" }, method), ...cells);
   };
-  const table = element(
-    "table",
-    {},
-    element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))),
-    element("tbody", {}, ...values.map((row) => element("tr", {}, ...row.map(cell)))),
-  );
-  const told = "Test metric of each task, their mean and worst, averaged over the last tested rounds and over seeds; costs are of a round.";
-  const parts = values.length ? [element("p", { class: "empty" }, told), element("div", { class: "scroll" }, table)] : [];
-  replaceUnlessSame(by("panel"), parts);
+  const head = element("thead", {}, element("tr", {}, heading("method"), ...shown.map(heading)));
+  const body = element("tbody", {}, ...values.map(row));
+  return element("div", { class: "scroll", tabindex: 0 }, element("table", {}, head, body));
+}
+
+function number(value, digits) {
+  return value === null ? "" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
 function showLog(logs, anew) {
