@@ -33,9 +33,10 @@ def site(folder):
         yield site
 
 
-def names(figures) -> list[str]:
-    """The lines of the first figure."""
-    return sorted({trace["name"] for trace in figures["figures"][0]["plot"]["data"] if trace.get("showlegend")})
+def names(site: Site, *runs: str) -> list[str]:
+    """The lines of a figure."""
+    figure = site.get("figure", *runs, name="accuracy")
+    return sorted({trace["name"] for trace in figure["plot"]["data"] if trace.get("showlegend")})
 
 
 def test_every_run_below_the_folder_is_listed_with_what_it_is_and_how_far_it_got(site):
@@ -61,25 +62,28 @@ def test_a_folder_that_is_no_run_and_hidden_ones_are_not_listed(folder, site):
 
 
 def test_runs_with_the_same_tasks_are_compared_and_others_left_out_with_the_reason(site):
-    figures = site.get("figures", "random", "sweeps/full", "other")
-    assert names(figures) == ["full", "random"]
-    assert figures["notes"] == ["other is left out: its tasks (c) are not those of random (a, b)."]
-    assert all(figure["plot"]["data"] for figure in figures["figures"])
+    several = ("random", "sweeps/full", "other")
+    assert names(site, *several) == ["full", "random"]
+    told = site.get("figures", *several)
+    assert told["notes"] == ["other is left out: its tasks (c) are not those of random (a, b)."]
+    shown = [figure for name in told["names"] if (figure := site.get("figure", *several, name=name))]
+    assert len(shown) > 4
+    assert all(figure["plot"]["data"] for figure in shown)
 
 
 def test_a_method_in_several_runs_is_named_with_its_run(folder, site):
     shutil.copytree(folder / "random", folder / "twin")
-    assert names(site.get("figures", "random", "twin")) == ["random (random)", "random (twin)"]
+    assert names(site, "random", "twin") == ["random (random)", "random (twin)"]
 
 
 def test_seeds_of_one_configuration_that_are_in_several_runs_are_one_method(folder, site):
     make_run(folder / "seed-1", seed=1)
-    assert names(site.get("figures", "random", "seed-1")) == ["random"]
+    assert names(site, "random", "seed-1") == ["random"]
 
 
 def test_unchanged_answers_are_not_sent_again_and_changed_ones_are(folder, site):
     site.get("runs")
-    for path in ("/", "/plotly.js", "/api/runs", "/api/figures?run=random", "/api/log?run=random"):
+    for path in ("/", "/plotly.js", "/api/runs", "/api/log?run=random", "/api/figure?run=random&name=loss"):
         reply, body = site.ask(path)
         mark = reply.headers["ETag"]
         assert body
@@ -87,7 +91,7 @@ def test_unchanged_answers_are_not_sent_again_and_changed_ones_are(folder, site)
         assert (again.status, nothing) == (304, b"")
     with (folder / "random" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(last_record(folder / "random") | {"round": 5}) + "\n")
-    reply, _ = site.ask("/api/figures?run=random", **{"If-None-Match": mark})
+    reply, _ = site.ask("/api/figure?run=random&name=loss", **{"If-None-Match": mark})
     assert reply.status == 200
 
 
@@ -96,9 +100,9 @@ def last_record(run: Path) -> dict:
 
 
 def rounds_shown(site: Site, run: str) -> int:
-    """How many rounds the table's figures have seen: the points of a curve."""
-    figures = {figure["name"]: figure["plot"] for figure in site.get("figures", run)["figures"]}
-    return max(len(points(trace["x"])) for trace in figures["accuracy"]["data"])
+    """How many rounds a figure has seen: the points of a curve."""
+    figure = site.get("figure", run, name="accuracy")
+    return max(len(points(trace["x"])) for trace in figure["plot"]["data"])
 
 
 def points(values) -> list:
@@ -147,7 +151,7 @@ def test_records_that_cannot_be_drawn_are_named_and_harm_no_other_run(folder, si
     assert reply.status == 500
     assert "KeyError" in json.loads(body)["error"]
     assert len(site.get("runs")["runs"]) == 3
-    assert site.get("figures", "sweeps/full")["figures"]
+    assert names(site, "sweeps/full") == ["full"]
 
 
 def test_the_metric_is_of_the_last_round_that_was_tested(folder, site):
@@ -210,6 +214,7 @@ def test_the_log_has_the_events_of_nodes_in_the_order_of_time(folder, site):
         "/api/log?run=..%2F..%2Fetc",
         "/api/config?run=%2Fetc",
         "/api/figures?run=random%00",
+        "/api/figure?run=random&name=acuracy",
         "/api/table?run=nowhere",
         "/api/nothing",
         "/static/app.js",

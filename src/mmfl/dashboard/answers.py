@@ -14,9 +14,10 @@ from mmfl.dashboard.drawing import Selection, drawn, select, tabled
 from mmfl.dashboard.glance import CONFIG
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
-from mmfl.report.interactive import COLUMNS
+from mmfl.report.figures import FIGURES
+from mmfl.report.interactive import WIDTH
 
-_KEPT = 16  # answers about selections
+_KEPT = 100  # answers about selections, a figure each
 Query = dict[str, list[str]]
 Answer = tuple[bytes | None, str]
 
@@ -31,9 +32,11 @@ class Answers:
         self.index = Index(folder)
         self.lock = threading.Lock()
         self.kept: OrderedDict[str, bytes] = OrderedDict()
+        self.selection, self.versions = Selection(), ""
         self.questions: dict[str, Callable[[Query, str], Answer]] = {
             "runs": self._runs,
             "figures": self._figures,
+            "figure": self._figure,
             "table": self._table,
             "log": self._log,
             "config": self._config,
@@ -51,8 +54,16 @@ class Answers:
         return _marked({"folder": str(self.index.folder), "runs": runs}, known)
 
     def _figures(self, query: Query, known: str) -> Answer:
-        dark, columns = query.get("dark") == ["1"], _columns(query)
-        return self._of_selection(f"figures {columns} {dark}", query, known, partial(drawn, columns=columns, dark=dark))
+        def named(selection: Selection) -> str:
+            return json.dumps({"notes": selection.notes, "names": list(FIGURES) if selection.runs else []})
+
+        return self._of_selection("figures", query, known, named)
+
+    def _figure(self, query: Query, known: str) -> Answer:
+        name, dark, width = query.get("name", [""])[0], query.get("dark") == ["1"], _width(query)
+        return self._of_selection(
+            f"{name} {dark} {width}", query, known, partial(drawn, name=name, dark=dark, width=width)
+        )
 
     def _table(self, query: Query, known: str) -> Answer:
         return self._of_selection("table", query, known, tabled)
@@ -60,11 +71,14 @@ class Answers:
     def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
         ids = list(dict.fromkeys(query.get("run", [])))
         glances = [self.index.run(id).look() for id in ids]
-        mark = mark_of(repr((kind, [(glance.id, glance.version) for glance in glances])).encode())
+        versions = repr([(glance.id, glance.version) for glance in glances])
+        mark = mark_of(f"{kind} {versions}".encode())
         if mark == known:
             return None, mark
         if mark not in self.kept:
-            self.kept[mark] = make(select(glances, self.index.records(ids))).encode()
+            if versions != self.versions:
+                self.selection, self.versions = select(glances, self.index.records(ids)), versions
+            self.kept[mark] = make(self.selection).encode()
         self.kept.move_to_end(mark)
         while len(self.kept) > _KEPT:
             self.kept.popitem(last=False)
@@ -89,7 +103,7 @@ def _marked(content: Any, known: str) -> Answer:
     return None if mark == known else body, mark
 
 
-def _columns(query: Query) -> int:
-    """Panels beside each other: as many as the page has room for."""
-    text = query.get("columns", [""])[0]
-    return min(max(int(text), 1), COLUMNS) if text.isdecimal() and len(text) < 3 else COLUMNS
+def _width(query: Query) -> int:
+    """Pixels that the page has for a figure."""
+    text = query.get("width", [""])[0]
+    return max(int(text), 300) if text.isdecimal() and len(text) < 5 else WIDTH

@@ -3,13 +3,13 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import pandas as pd
 
 from mmfl.dashboard.glance import Glance
-from mmfl.report.figures import figures
-from mmfl.report.interactive import plotly_of
+from mmfl.errors import UserError, nearest
+from mmfl.report.figures import FIGURES
+from mmfl.report.gather import Piece, side_by_side
+from mmfl.report.interactive import spec_of
+from mmfl.report.tables import paired, results
 from mmfl.run import Comparison, Run, from_records
 from mmfl.training import Record
 
@@ -23,74 +23,39 @@ class Selection:
 
 
 def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]]) -> Selection:
-    """Those of the runs that have something to show and the tasks of the first of them.
-
-    A method that occurs in several runs is named with its run, unless these are one run in several pieces: with the
-    same configuration, and seeds of their own.
-    """
-    notes = [
-        f"{glance.id} has no finished round yet." for glance, known in zip(glances, records, strict=True) if not known
-    ]
-    known = [(glance, from_records(mine)) for glance, mine in zip(glances, records, strict=True) if mine]
+    """Those of the runs that have something to show and the tasks of the first of them."""
+    pairs = list(zip(glances, records, strict=True))
+    notes = [f"{glance.id} has no finished round yet." for glance, mine in pairs if not mine]
+    known = [(glance, from_records(mine)) for glance, mine in pairs if mine]
     if not known:
         return Selection([], notes)
     first = known[0][0]
-    for glance, _ in known:
-        if set(glance.tasks) != set(first.tasks):
-            notes.append(
-                f"{glance.id} is left out: its tasks ({', '.join(glance.tasks)}) are not those of {first.id} "
-                f"({', '.join(first.tasks)})."
-            )
-    return Selection(_side_by_side([each for each in known if set(each[0].tasks) == set(first.tasks)]), notes)
-
-
-def _side_by_side(known: Sequence[tuple[Glance, Comparison]]) -> list[Run]:
-    tasks = list(dict.fromkeys(task for _, comparison in known for task in comparison.tasks))
-    held: dict[str, list[tuple[Glance, int]]] = {}
+    pieces = []
     for glance, comparison in known:
-        for run in comparison:
-            held.setdefault(run.method, []).append((glance, run.seed))
-    whole = {method for method, holders in held.items() if _is_one_run(holders)}
-    return [
-        Run(
-            run.records,
-            run.method if run.method in whole else f"{run.method} ({glance.id})",
-            run.seed,
-            tasks,
-            run.clients,
-        )
-        for glance, comparison in known
-        for run in comparison
-    ]
+        if set(glance.tasks) == set(first.tasks):
+            pieces.append(Piece(glance.id, glance.settings.likeness, comparison))
+        else:
+            theirs, ours = (", ".join(each.tasks) for each in (glance, first))
+            notes.append(f"{glance.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")
+    return Selection(side_by_side(pieces), notes)
 
 
-def _is_one_run(holders: Sequence[tuple[Glance, int]]) -> bool:
-    """Whether the seeds of a method are of one run, or of runs that differ in nothing else."""
-    if len({glance.id for glance, _ in holders}) == 1:
-        return True
-    seeds = [seed for _, seed in holders]
-    return len({glance.settings.alike for glance, _ in holders}) == 1 and len(set(seeds)) == len(seeds)
-
-
-def drawn(selection: Selection, columns: int, dark: bool) -> str:
-    """The figures as JSON, as plotly.js takes them."""
-    made = [
-        f'{{"name": {json.dumps(each.name)}, "title": {json.dumps(each.title)}, "caption": {json.dumps(each.caption)}, '
-        f'"plot": {plotly_of(each, dark, columns).to_json(validate=False)}}}'
-        for each in (figures(Comparison(selection.runs)) if selection.runs else [])
-    ]
-    return f'{{"notes": {json.dumps(selection.notes)}, "figures": [{", ".join(made)}]}}'
+def drawn(selection: Selection, name: str, width: int, dark: bool) -> str:
+    """A figure as JSON, as plotly.js takes it; null where there is nothing to show."""
+    if name not in FIGURES:
+        raise UserError(f"there is no figure '{name}': {nearest(name, FIGURES)}")
+    made = FIGURES[name](Comparison(selection.runs)) if selection.runs else None
+    if made is None:
+        return "null"
+    return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, width)})
 
 
 def tabled(selection: Selection) -> str:
-    """The table of results as JSON: headings, and rows of numbers."""
-    frame = Comparison(selection.runs).table() if selection.runs else pd.DataFrame()
-    frame = frame.dropna(axis=1, how="all")
-    rows: list[list[Any]] = [
-        [name, *map(_number, row)] for name, row in zip(frame.index, frame.to_numpy(), strict=True)
+    """The tables of results as JSON, each with a title, headings and rows."""
+    comparison = Comparison(selection.runs)
+    found = {**results(comparison), **paired(comparison)} if selection.runs else {}
+    tables = [
+        {"title": title, "columns": list(frame.columns), "rows": frame.to_numpy().tolist()}
+        for title, frame in found.items()
     ]
-    return json.dumps({"notes": selection.notes, "columns": list(frame.columns), "rows": rows})
-
-
-def _number(value: float) -> float | None:
-    return None if pd.isna(value) else float(value)
+    return json.dumps({"notes": selection.notes, "tables": tables})

@@ -1,6 +1,5 @@
 """A run at a glance: what the list of runs shows of it, read from its configuration, its state and its last rounds."""
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any, get_args
 
 from mmfl import state
 from mmfl.growing import last_lines
+from mmfl.report.gather import likeness
 from mmfl.state import Condition, State
 from mmfl.training import Record
 
@@ -20,13 +20,13 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a configuration says about a run; `alike` is the same where nothing but seeds and methods differs."""
+    """What a configuration says about a run; `likeness` is the same where nothing but methods and seeds differ."""
 
     methods: Sequence[str] = ()
     tasks: Sequence[str] = ()
     seeds: int = 1
     rounds: int = 0
-    alike: str = ""
+    likeness: str = ""
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,12 @@ def read_settings(path: Path) -> Settings:
     known = whole.get("settings", whole)
     known = known if isinstance(known, dict) else {}
     seeds, rounds = known.get("seeds"), known.get("rounds")
-    rest = {key: value for key, value in known.items() if key not in ("methods", "method", "seeds", "seed")}
     return Settings(
         _names(known.get("methods", known.get("method", []))),
         _names(known.get("tasks", [])),
         len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else 1,
         rounds if isinstance(rounds, int) else 0,
-        hashlib.sha256(json.dumps(rest, sort_keys=True, default=str).encode()).hexdigest(),
+        likeness(known),
     )
 
 

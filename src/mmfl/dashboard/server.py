@@ -24,7 +24,8 @@ from mmfl.report.interactive import plotly_script, require_plotly
 PORT = 8421
 _log = logging.getLogger(__name__)
 _JSON = "application/json"
-_KINDS = {"/": "text/html", "/style.css": "text/css", "/app.js": "text/javascript", "/plotly.js": "text/javascript"}
+_FILES = ("style.css", "app.js", "figures.js", "parts.js")
+_KINDS = {"css": "text/css", "js": "text/javascript"}
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -49,6 +50,7 @@ class Server(ThreadingHTTPServer):
         if port is not None and not 0 < port < 65536:
             raise UserError(f"dashboard: port is {port}; expected 1 to 65535.")
         require_plotly()
+        self.said: set[str] = set()
         self.answers = Answers(folder.resolve())
         try:
             self._listen(host, PORT if port is None else port)
@@ -78,6 +80,12 @@ class Server(ThreadingHTTPServer):
         with suppress(KeyboardInterrupt):
             self.serve_forever()
 
+    def complain(self, problem: str) -> None:
+        """Says what went wrong, once: the page asks again and again."""
+        if problem not in self.said:
+            _log.exception(problem)
+        self.said.add(problem)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has gone away is no error."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
@@ -104,19 +112,19 @@ class Request(BaseHTTPRequestHandler):
             if where.path.startswith("/api/"):
                 body, mark = self.server.answers.to(where.path.removeprefix("/api/"), parse_qs(where.query), known)
                 return self._reply(body, mark, _JSON)
-            if where.path not in _KINDS:
+            if where.path not in page():
                 raise UserError(f"there is nothing at '{where.path}'.")
             content, mark = page()[where.path]
-            return self._reply(None if mark == known else content, mark, _KINDS[where.path])
+            kind = _KINDS.get(where.path.rpartition(".")[2], "text/html")
+            return self._reply(None if mark == known else content, mark, kind)
         except UserError as error:
             return self._refuse(HTTPStatus.NOT_FOUND, str(error))
         except OSError as error:
             return self._refuse(HTTPStatus.NOT_FOUND, f"the run cannot be read: {error.strerror}.")
         except Exception as error:  # whatever is wrong with one run must not end the others' page
-            _log.warning("%s could not be answered (%s: %s)", self.path, type(error).__name__, error)
-            return self._refuse(
-                HTTPStatus.INTERNAL_SERVER_ERROR, f"this cannot be shown ({type(error).__name__}: {error})."
-            )
+            problem = f"{where.path} cannot be shown ({type(error).__name__}: {error})."
+            self.server.complain(problem)
+            return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, problem)
 
     def refuse_method(self) -> None:
         """Nothing can be changed from here."""
@@ -147,12 +155,8 @@ class Request(BaseHTTPRequestHandler):
 def page() -> dict[str, tuple[bytes, str]]:
     """The files of the page, by path, each with its mark."""
     static = resources.files("mmfl.dashboard") / "static"
-    contents = {
-        "/": (static / "index.html").read_bytes(),
-        "/style.css": (static / "style.css").read_bytes(),
-        "/app.js": (static / "app.js").read_bytes(),
-        "/plotly.js": plotly_script().encode(),
-    }
+    contents = {f"/{name}": (static / name).read_bytes() for name in _FILES}
+    contents |= {"/": (static / "index.html").read_bytes(), "/plotly.js": plotly_script().encode()}
     return {path: (content, mark_of(content)) for path, content in contents.items()}
 
 

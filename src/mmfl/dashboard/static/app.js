@@ -1,15 +1,12 @@
 // The dashboard's page. It asks for the list of runs every so often and, when something about the selection has changed,
-// for what is shown of it. Names come from files, so they are only ever put on the page as text.
+// for what is shown of it.
+
+import { ask, by, element, forget, Unreachable } from "./parts.js";
+import { discardFigures, showFigures } from "./figures.js";
 
 const EVERY = 1500; // milliseconds between questions
-const PANEL = 270; // pixels that a panel of a figure needs to be read
 const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?" };
 const TABS = ["figures", "table", "log", "config"];
-const COSTS = ["trainings", "forward_passes", "megabytes"];
-const DIGITS = { trainings: 1, forward_passes: 1, megabytes: 2 };
-const HEADINGS = { spread: "± seeds", relative: "of full", forward_passes: "forward passes", megabytes: "MB sent" };
-
-const by = (id) => document.getElementById(id);
 const page = {
   folder: "",
   runs: [],
@@ -21,32 +18,9 @@ const page = {
 
 // ---- asking
 
-class Unreachable extends Error {}
-
-const answers = new Map(); // by address: the mark of the last answer, so that the same is not sent again
-
-/** The answer to a question, or null when it is the one that was given before. */
-async function ask(address) {
-  const mark = answers.get(address);
-  const question = fetch(address, { cache: "no-store", headers: mark ? { "If-None-Match": mark } : {} });
-  const reply = await question.catch(() => {
-    throw new Unreachable();
-  });
-  if (reply.status === 304) return null;
-  const answer = await reply.json();
-  if (!reply.ok) throw new Error(answer.error);
-  answers.set(address, reply.headers.get("ETag"));
-  return answer;
-}
-
 /** The address of what a tab shows of the selection. */
-function address(tab) {
-  const query = new URLSearchParams(page.selection.map((id) => ["run", id]));
-  if (tab === "figures") {
-    query.set("columns", Math.max(1, Math.min(3, Math.floor(by("panel").clientWidth / PANEL))));
-    if (theme() === "dark") query.set("dark", "1");
-  }
-  return `/api/${tab}?${query}`;
+function address(tab, more = {}) {
+  return `/api/${tab}?${new URLSearchParams([...page.selection.map((id) => ["run", id]), ...Object.entries(more)])}`;
 }
 
 let timer = null;
@@ -89,14 +63,6 @@ function connection(problem) {
 }
 
 // ---- the list
-
-/** An element with attributes and children; texts become text, never markup. */
-function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
 
 const rows = new Map(); // by id: the element in the list and what it shows
 
@@ -301,124 +267,68 @@ async function showPanel() {
   if (!page.selection.length) return;
   const tab = page.tab;
   const wanted = address(tab);
-  if (page.shown !== wanted) answers.delete(wanted);
+  if (page.shown !== wanted) forget(wanted);
   const answer = await ask(wanted);
-  if (!answer || page.tab !== tab || address(tab) !== wanted) return; // the same as before, or no longer asked for
-  const anew = page.shown !== wanted;
+  if (page.tab !== tab || address(tab) !== wanted) return forget(wanted); // no longer asked for
+  if (answer === undefined) return;
   page.shown = wanted;
   showNotes([...gone.map((id) => `${id} is no longer there.`), ...(answer.notes ?? [])]);
-  PANELS[tab](answer, anew);
+  if (tab !== "figures") discardFigures();
+  PANELS[tab](answer);
 }
 
 function showNotes(notes) {
   by("notes").replaceChildren(...notes.map((note) => element("p", {}, note)));
 }
 
-const PANELS = { figures: showFigures, table: showTable, log: showLog, config: showConfig };
+const PANELS = { figures: showNamed, table: showTables, log: showLogs, config: showConfigs };
 
-const plots = new Map(); // by element: the figure that is to be drawn in it once it is in sight
-
-const sight = new IntersectionObserver(
-  (entries) => {
-    for (const entry of entries) {
-      const plot = plots.get(entry.target);
-      if (!plot) continue;
-      plot.inSight = entry.isIntersecting;
-      draw(entry.target);
-    }
-  },
-  { rootMargin: "300px" },
-);
-
-function draw(place) {
-  const plot = plots.get(place);
-  if (!plot.inSight || !plot.due) return;
-  plot.due = false;
-  Plotly.react(place, plot.data, plot.layout, { responsive: true, displaylogo: false, displayModeBar: "hover" });
+function showNamed({ names }) {
+  showFigures(names, look(), page.selection.join("\n"));
 }
 
-function showFigures({ figures }) {
-  const panel = by("panel");
-  const kept = new Map([...panel.querySelectorAll(".figure")].map((section) => [section.dataset.name, section]));
-  const sections = figures.map((figure) => {
-    const section = kept.get(figure.name) ?? newFigure(figure.name);
-    kept.delete(figure.name);
-    section.querySelector("h3").textContent = figure.title;
-    section.querySelector("p").textContent = figure.caption;
-    const place = section.querySelector(".plot");
-    place.style.height = `${figure.plot.layout.height}px`;
-    const layout = { ...figure.plot.layout, uirevision: page.selection.join("\n") };
-    plots.set(place, { inSight: plots.get(place)?.inSight ?? false, due: true, data: figure.plot.data, layout });
-    draw(place);
-    return section;
-  });
-  for (const section of kept.values()) forget(section.querySelector(".plot"));
-  replaceUnlessSame(panel, sections);
+/** The addresses of figures in the present colours, for the present width. */
+function look() {
+  const width = Math.floor(by("panel").clientWidth / 50) * 50;
+  const how = theme() === "dark" ? { width, dark: 1 } : { width };
+  return (name) => address("figure", { name, ...how });
 }
 
-function newFigure(name) {
-  const place = element("div", { class: "plot" });
-  const section = element("section", { class: "figure", "data-name": name }, element("h3"), element("p"), place);
-  sight.observe(place);
-  return section;
+/** Shows what is there in other colours or at another width. */
+function redraw() {
+  if (page.tab === "figures" && page.shown) page.shown = "";
+  update();
 }
 
-function forget(place) {
-  sight.unobserve(place);
-  plots.delete(place);
-  if (place.data) Plotly.purge(place);
+function showTables({ tables }) {
+  const parts = tables.flatMap(({ title, columns, rows: values }) => [
+    element("h3", {}, title),
+    element("div", { class: "scroll", tabindex: 0 }, table(columns, values)),
+  ]);
+  by("panel").replaceChildren(...parts);
 }
 
-/** Puts elements into a place; where they are there already nothing moves, and nothing is drawn again. */
-function replaceUnlessSame(place, elements) {
-  const same = place.childNodes.length === elements.length && elements.every((made, n) => made === place.childNodes[n]);
-  if (same) return;
-  for (const old of place.querySelectorAll(".plot")) if (!elements.some((made) => made.contains(old))) forget(old);
-  place.replaceChildren(...elements);
+function table(columns, values) {
+  const head = columns.map((text) => element("th", { scope: "col" }, text));
+  const row = ([name, ...cells]) => [element("th", { scope: "row" }, name), ...cells.map((text) => element("td", {}, text))];
+  const body = values.map((cells) => element("tr", {}, ...row(cells)));
+  return element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
-function showTable({ columns, rows: values }) {
-  const told = "The tasks' test metrics, their mean and worst, averaged over the last rounds that were tested and over seeds.";
-  const parts = [
-    element("h3", {}, "Test metric"),
-    element("p", { class: "empty" }, told),
-    table(columns.filter((column) => !COSTS.includes(column)), columns, values),
-    element("h3", {}, "Cost of a round"),
-    table(columns.filter((column) => COSTS.includes(column)), columns, values),
-  ];
-  replaceUnlessSame(by("panel"), values.length ? parts : []);
-}
-
-/** Some columns of a table, with a row per method. */
-function table(shown, columns, values) {
-  const heading = (column) => element("th", { scope: "col" }, HEADINGS[column] ?? column);
-  const row = ([method, ...numbers]) => {
-    const cells = shown.map((column) => element("td", {}, number(numbers[columns.indexOf(column)], DIGITS[column] ?? 3)));
-    return element("tr", {}, element("th", { scope: "row" }, method), ...cells);
-  };
-  const head = element("thead", {}, element("tr", {}, heading("method"), ...shown.map(heading)));
-  const body = element("tbody", {}, ...values.map(row));
-  return element("div", { class: "scroll", tabindex: 0 }, element("table", {}, head, body));
-}
-
-function number(value, digits) {
-  return value === null ? "" : value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-}
-
-function showLog(logs, anew) {
+function showLogs(logs) {
   const main = document.querySelector("main");
-  const atEnd = main.scrollTop + main.clientHeight >= main.scrollHeight - 40;
-  showTexts(logs.map(({ id, lines }) => [id, lines.length ? lines.join("\n") : "This run has no log: it was made before there were any."]));
-  if (atEnd && !anew) main.scrollTop = main.scrollHeight;
+  const atEnd = main.scrollTop > 0 && main.scrollTop + main.clientHeight >= main.scrollHeight - 40;
+  showTexts(logs.map(({ id, lines }) => [id, lines.join("\n") || "This run has no log: it was made before there were any."]));
+  if (atEnd) main.scrollTop = main.scrollHeight;
 }
 
-function showConfig(configs) {
+function showConfigs(configs) {
   showTexts(configs.map(({ id, text }) => [id, text]));
 }
 
 function showTexts(texts) {
-  const several = texts.length > 1;
-  replaceUnlessSame(by("panel"), texts.flatMap(([id, text]) => [...(several ? [element("h3", {}, id)] : []), element("pre", {}, text)]));
+  const named = (id) => (texts.length > 1 ? [element("h3", {}, id)] : []);
+  by("panel").replaceChildren(...texts.flatMap(([id, text]) => [...named(id), element("pre", {}, text)]));
 }
 
 // ---- light and dark
@@ -438,18 +348,19 @@ function showTheme() {
 by("theme").addEventListener("click", () => {
   localStorage.setItem("mmfl-theme", theme() === "dark" ? "light" : "dark");
   showTheme();
-  update();
+  redraw();
 });
 system.addEventListener("change", () => {
   showTheme();
-  update();
+  redraw();
 });
 
 let width = 0;
 new ResizeObserver(() => {
-  if (by("panel").clientWidth === width) return;
-  width = by("panel").clientWidth;
-  update();
+  const room = Math.floor(by("panel").clientWidth / 50);
+  if (room === width) return;
+  width = room;
+  redraw();
 }).observe(by("panel"));
 
 showTheme();
