@@ -7,6 +7,7 @@ environment of its own, made on first use with packages from PyPI, and a worker 
 compared is always measured within one such cycle. Models are tested once, at the end, which is not timed.
 
     MMFL_DATA=... python benchmarks/frameworks.py [--blocks 10] [--rounds 2] [--only mmfl,pfl,flower]
+    MMFL_DATA=... MMFL_DEVICE=cuda python benchmarks/frameworks.py --only mmfl,tf32,plain
 
 Linux only: workers that listen on the network (Ray, torchrun) run in a network namespace without any but its loopback.
 """
@@ -60,6 +61,7 @@ class Framework:
 FRAMEWORKS = {
     "mmfl": Framework("mmfl", "mmfl_worker.py"),
     "bfloat16": Framework("mmfl, bfloat16", "mmfl_worker.py", options=("bfloat16",)),
+    "tf32": Framework("mmfl, TF32", "mmfl_worker.py", options=("tf32",)),
     "plain": Framework("plain PyTorch loop", "plain_worker.py"),
     "pfl": Framework("pfl-research", "pfl_worker.py", "pfl[pytorch]", 1.3),
     "pfl2": Framework("pfl-research, two processes", "pfl_worker.py", "pfl[pytorch]", None, 2, True),
@@ -116,7 +118,8 @@ class Worker:
             if not (shutil.which("unshare") and shutil.which("ip")):
                 raise FailureError("listens on the network, and there is no `unshare` or `ip` to keep it private")
             command = PRIVATE + command
-        path = [str(PEERS), *([str(Path(mmfl.__file__).parents[1])] if framework.package is None else [])]
+        ours = [str(Path(mmfl.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        path = [str(PEERS), *(ours if framework.package is None else [])]
         environment = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(path)}
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         process = subprocess.Popen(
@@ -262,7 +265,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=2, help="rounds of a block")
     parser.add_argument("--blocks", type=int, default=10, help="blocks of each framework, in turns")
-    parser.add_argument("--only", default=",".join(FRAMEWORKS), help="which, separated by commas")
+    here = ",".join(name for name in FRAMEWORKS if name != "tf32")
+    parser.add_argument("--only", default=here, help="which, separated by commas")
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmfl-benchmarks"
     parser.add_argument("--cache", type=Path, default=default, help="folder of the virtual environments")
     options = parser.parse_args()

@@ -5,6 +5,8 @@ aggregation and the record. The plain loop does the same clients' loss evaluatio
 and nothing else. Both are timed round by round in turn; milliseconds are medians.
 
     python benchmarks/round.py [--rounds 5] [--device cpu|cuda] [--precision float32|tf32] [--methods random,full]
+
+On a GPU the first rounds record the steps that later ones play: rounds are timed after 40 of them.
 """
 
 import argparse
@@ -49,10 +51,11 @@ def plain_round(engine: Watched, placed: Sequence[tuple[Tensor, Tensor]]) -> flo
     return now(device) - begun
 
 
-def compare(federation: mmfl.Federation, rate: float, method: str, engine: Watched, repeats: int) -> str:
+def compare(federation: mmfl.Federation, rate: float, method: str, engine: Watched, repeats: int, warm_up: int) -> str:
     placed = [(task.data.x.to(engine.device), task.data.y.to(engine.device)) for task in federation.tasks]
     happening = rounds_of(federation, method, rate, engine)
-    next(happening)  # warms up
+    for _ in range(warm_up):
+        next(happening)
     pairs = []
     for _ in range(repeats):
         engine.forget()
@@ -76,17 +79,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", default="float32")
-    parser.add_argument("--record", action="store_true", help="play small cohorts from recordings (GPU)")
+    parser.add_argument("--warm-up", type=int, help="rounds before; by default 1, on a GPU 40 (recordings are made)")
+    parser.add_argument("--no-record", action="store_true", help="start all kernels one by one (GPU)")
     options = parser.parse_args()
     federation, rate = federation_of(options.preset)
-    engine = Watched(Simulation(options.device, precision=options.precision, record=options.record))
+    engine = Watched(Simulation(options.device, precision=options.precision, record=not options.no_record))
     cuda = engine.device.type == "cuda"
     what = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
     print(f"{what}; Python {platform.python_version()}, torch {torch.__version__}; {options.precision}")
+    warm_up = options.warm_up or (40 if cuda else 1)
     print("| method | trainings | loss evaluations | plain loop ms | mmfl ms | ratio (range) |")
     print("|---|---|---|---|---|---|")
     for method in options.methods.split(","):
-        print(compare(federation, rate, method, engine, options.rounds), flush=True)
+        print(compare(federation, rate, method, engine, options.rounds, warm_up), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """mmfl: one task, random clients, their mean (`multi-fedavg` with one task is FedAvg)."""
 
+import os
 import sys
 
 import torch
@@ -20,6 +21,7 @@ class Rounds(Listener):
         driver.round()
 
 
+device = os.environ.get("MMFL_DEVICE", "cpu")
 precision = sys.argv[3] if len(sys.argv) > 3 else "float32"
 rows = work.rows.flatten()
 owner = torch.arange(USERS).repeat_interleave(work.rows.shape[1])
@@ -31,9 +33,9 @@ run = mmfl.train(
     rounds=driver.rounds,
     rate=COHORT / USERS,
     evaluate_every=driver.rounds,
-    device="cpu",
+    device=device,
     precision=precision,
     listener=Rounds(),
 )
-threads = f"{torch.get_num_threads()} users at once, one thread each, {precision}"
-driver.end(mmfl.__version__, threads, work.accuracy(run.module("cifar10").state_dict()))
+threads = f"{torch.get_num_threads()} users at once, one thread each" if device == "cpu" else "a cohort"
+driver.end(mmfl.__version__, f"{threads}, {precision}", work.accuracy(run.module("cifar10").state_dict()))

@@ -18,14 +18,14 @@ from mmfl import config as configuration
 from mmfl import presets
 from mmfl.config import Config
 from mmfl.data import SOURCES
-from mmfl.display import Display, listing, show_summary, show_table, show_texts
+from mmfl.display import Display, conclude, listing, show_results, show_summary, show_texts
 from mmfl.engine import Simulation
 from mmfl.engine.precision import checked
 from mmfl.errors import UserError
 from mmfl.experiment import conduct
 from mmfl.flower import commands as deployment
 from mmfl.methods import METHODS
-from mmfl.run import Comparison, RunDirectory, load
+from mmfl.run import RunDirectory
 from mmfl.world import LostProcessError, leave
 
 app = typer.Typer(
@@ -103,16 +103,28 @@ def resume(directory: Annotated[Path, typer.Argument(help="The run directory.")]
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Run directories.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures; by default report/ in the first run.")
+        Path | None,
+        typer.Option(help="The HTML file, or a folder for report.html; by default the first run's directory."),
     ] = None,
+    export: Annotated[
+        str, typer.Option(help="Write every figure too, into a folder beside: some of png,csv,parquet.")
+    ] = "",
 ) -> None:
-    """Show a run's table and draw its figures as PNG. Several runs are compared."""
-    from mmfl.report import plots
+    """Write a run's report, one HTML file. Several runs are compared. Example: mmfl report runs/a runs/b."""
+    from mmfl.report import exports, figures, page
+    from mmfl.report.gather import gather, side_by_side
+    from mmfl.report.interactive import require_plotly
 
-    comparison = plots.merge(load(directory) for directory in directories)
-    show_table(console, comparison)
-    for path in plots.write(comparison, out or directories[0] / "report"):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    formats = exports.formats_of(export) if export else []
+    require_plotly()
+    sources = gather(directories)
+    comparison = side_by_side(sources)
+    show_results(console, comparison)
+    place = out or directories[0]
+    path = page.write(comparison, place if place.suffix == ".html" else place / "report.html", sources)
+    written = exports.export(figures.figures(comparison), path.with_suffix(""), formats)
+    more = f", and {len(written)} files in {path.with_suffix('')}" if written else ""
+    console.print(f"wrote {path}{more}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -264,21 +276,8 @@ def carry_on(
     except LostProcessError as error:
         raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
     if world.first:
-        finish(comparison, path, time.monotonic() - begun)
+        conclude(console, comparison, path, time.monotonic() - begun)
     leave()
-
-
-def finish(comparison: Comparison, path: Path, seconds: float) -> None:
-    """The table and the pictures of a finished run."""
-    from mmfl.report import plots
-
-    show_table(console, comparison)
-    paths = plots.write(comparison, path / "report")
-    console.print(
-        f"{seconds:.1f} s; pictures: {', '.join(str(path) for path in paths)}",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def _new_directory(config: Config) -> Path:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 _CONFIDENCE = 0.95
 
@@ -34,5 +33,7 @@ def difference(ours: pd.Series, theirs: pd.Series) -> Difference:
     gap = (ours - theirs).dropna().to_numpy(dtype=float)
     if len(gap) < 2:
         return Difference(float(gap.mean()) if len(gap) else np.nan, np.inf, len(gap))
+    from scipy import stats  # takes a second to import
+
     quantile = float(stats.t.ppf((1 + _CONFIDENCE) / 2, len(gap) - 1))
     return Difference(float(gap.mean()), quantile * float(gap.std(ddof=1)) / len(gap) ** 0.5, len(gap))

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column, Table
 
 from mmfl.experiment import Listener
-from mmfl.run import Comparison
+from mmfl.report import exports, figures, interactive, page, tables
+from mmfl.report.gather import Source
+from mmfl.run import Comparison, RunDirectory
 from mmfl.training import Record, Replica
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -95,34 +98,34 @@ def show_summary(console: Console, replicas_text: dict[str, str]) -> None:
         console.print(f"[bold]{label:<{width}}[/]  {text}", highlight=False, soft_wrap=True)
 
 
-def show_table(console: Console, comparison: Comparison) -> None:
-    """The result, a row per method: how good, and at what cost a round."""
-    frame = comparison.table()
-    seeds = len({run.seed for run in comparison})
-    title = f"final test metric, mean of {seeds} seed{'s' if seeds > 1 else ''}"
-    costs = [column for column in _COSTS if column in frame]
-    _show_frame(console, title, frame.drop(columns=costs).dropna(axis=1, how="all"))
-    _show_frame(console, "cost of a round", frame[costs])
-    faults = pd.DataFrame({run.method: run.faults.sum() for run in comparison}).T
-    if len(faults.columns):
-        texts = faults.fillna(0).astype(int).reset_index(names="method")
-        show_texts(console, "what went wrong with nodes, in all rounds", texts)
+def show_results(console: Console, comparison: Comparison) -> None:
+    """The result, a row per method: how good, at what cost a round, and what went wrong."""
+    for title, frame in tables.results(comparison).items():
+        show_texts(console, title, frame, justify="right")
 
 
-def _show_frame(console: Console, title: str, frame: pd.DataFrame) -> None:
-    table = listing("method", *(_HEADINGS.get(column, column) for column in frame.columns))
-    table.title, table.title_justify = title, "left"
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for method, row in frame.iterrows():
-        table.add_row(str(method), *(_cell(column, row[column]) for column in frame.columns))
-    console.print(table)
+def conclude(console: Console, comparison: Comparison, path: Path, seconds: float) -> None:
+    """The result of a run that took so many seconds, and its report in its directory: a page where plotly is
+    installed, pictures otherwise."""
+    show_results(console, comparison)
+    begun = time.monotonic()
+    if interactive.installed():
+        source = Source(path.name, RunDirectory.open(path).config(), comparison)
+        written = f"report: {page.write(comparison, path / 'report.html', [source])}"
+    else:
+        exports.export(figures.main(comparison), path / "report", ["png"])
+        written = f"pictures: {path / 'report'}"
+    took = time.monotonic() - begun
+    slow = f" ({took:.1f} s)" if took > 1 else ""
+    console.print(f"{seconds:.1f} s; {written}{slow}", highlight=False, soft_wrap=True)
 
 
-def show_texts(console: Console, title: str, frame: pd.DataFrame) -> None:
+def show_texts(console: Console, title: str, frame: pd.DataFrame, justify: Literal["left", "right"] = "left") -> None:
     """A table of texts and numbers as they are, without its index."""
-    table = listing(*map(str, frame.columns))
+    table = listing(*(escape(str(name)) for name in frame.columns))
     table.title, table.title_justify = escape(title), "left"
+    for column in table.columns[1:]:
+        column.justify = justify
     for row in frame.astype(object).to_numpy().tolist():
         table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)
@@ -132,23 +135,6 @@ def listing(*columns: str) -> Table:
     """An empty table in the one style of all tables; names, in the first column, stay whole."""
     first = Column(columns[0], no_wrap=True)
     return Table(first, *columns[1:], box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-
-
-_COSTS = ("trainings", "forward_passes", "megabytes")
-_HEADINGS = {
-    "spread": "± seeds",
-    "relative": "of full",
-    "forward_passes": "forward passes",
-    "megabytes": "MB sent",
-}
-
-
-def _cell(column: str, value: Any) -> str:
-    if pd.isna(value):
-        return ""
-    if column in ("trainings", "forward_passes"):
-        return f"{value:,.1f}"
-    return f"{value:,.2f}" if column == "megabytes" else f"{value:.3f}"
 
 
 def _average(values: Sequence[float | None]) -> float:

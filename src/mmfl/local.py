@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mmfl.errors import UserError
 from mmfl.stored import Keep, Stored
+from mmfl.transfer import sent
 
 if TYPE_CHECKING:
     from mmfl.federation import RoundView
@@ -134,7 +135,7 @@ class Scaffold(LocalRule):
     def observe(self, updates: "Updates", rate: float, view: "RoundView", state: Controls) -> Controls:
         """c_i+ = c_i - c + G / (K lr) with K local steps; c moves by the changes, over all who have the task."""
         members, here = state.members | view.able[:, updates.task], updates.local
-        steps = torch.from_numpy(here.steps).to(here.flat)[:, None]
+        steps = sent(here.steps, here.flat)[:, None]
         before = state.client.rows(here.client)
         after = state.client.put(here.client, before - state.server + here.flat / (steps * rate))
         return Controls(state.client, state.sum + updates.total((after - before).double().sum(0)), members)

@@ -118,6 +118,10 @@ class Run:
         """Draws accuracy, participation and step size on one page."""
         Comparison([self]).plot(path)
 
+    def report(self, path: str | Path = "report.html") -> None:
+        """Writes everything there is to see as one HTML file, which needs no network. Needs plotly."""
+        Comparison([self]).report(path)
+
     def __repr__(self) -> str:
         last = self.records[-1]["round"] if self.records else 0
         return f"Run({self.method}, seed {self.seed}, {last} rounds)"
@@ -156,39 +160,49 @@ class Comparison:
 
         `relative` is the mean over tasks divided by that of full participation, seed by seed, where that was run.
         """
-        rows = {}
+        finals, rows = self.finals(window), {}
         for method in self.methods:
-            finals = pd.DataFrame([run.final(window) for run in self.of(method)])
+            mine = pd.DataFrame(finals.loc[method])
             costs = pd.concat([run.costs for run in self.of(method)]).mean()
             rows[method] = {
-                **finals.mean().to_dict(),
-                "spread": float(finals["mean"].std(ddof=1)) if len(finals) > 1 else np.nan,
-                "relative": self._relative(method, window),
+                **mine.mean().to_dict(),
+                "spread": float(mine["mean"].std(ddof=1)) if len(mine) > 1 else np.nan,
+                "relative": _ratio(mine["mean"], finals.loc["full"]["mean"]) if "full" in self.methods else np.nan,
                 "trainings": float(costs["trainings"]),
                 "forward_passes": float(costs["forward_passes"]),
                 "megabytes": float(costs["bytes_up"] + costs["bytes_down"]) / 1e6,
             }
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
 
-    def _relative(self, method: str, window: int | None) -> float:
-        if "full" not in self.methods:
-            return np.nan
-        best = {run.seed: float(run.final(window)["mean"]) for run in self.of("full")}
-        ratios = [float(run.final(window)["mean"]) / best[run.seed] for run in self.of(method) if run.seed in best]
-        return float(np.mean(ratios)) if ratios else np.nan
+    def finals(self, window: int | None = None) -> pd.DataFrame:
+        """The final metrics of every run, by method and seed: those of tasks, and their mean and worst."""
+        rows = {(run.method, run.seed): run.final(window) for run in self.runs}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["method", "seed"])
 
     def plot(self, path: str | Path) -> None:
         """Draws accuracy, participation and step size on one page."""
         from matplotlib import pyplot
 
-        from mmfl.report import plots
+        from mmfl.report.figures import overview
+        from mmfl.report.printed import draw
 
-        figure = plots.overview(self)
-        figure.savefig(path)
-        pyplot.close(figure)
+        picture = draw(overview(self))
+        picture.savefig(path)
+        pyplot.close(picture)
+
+    def report(self, path: str | Path = "report.html") -> None:
+        """Writes everything there is to see as one HTML file, which needs no network. Needs plotly."""
+        from mmfl.report import page
+
+        page.write(self, Path(path))
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.methods)}; {len(self.runs)} runs)"
+
+
+def _ratio(ours: pd.Series, theirs: pd.Series) -> float:
+    """The mean ratio of two quantities measured with the same seeds, of those where it is a number."""
+    return float((ours / theirs).replace([np.inf, -np.inf], np.nan).mean())
 
 
 class RunDirectory:

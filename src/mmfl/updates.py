@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmfl.allocation import Allocation
 from mmfl.engine import Trained
+from mmfl.transfer import sent
 from mmfl.world import ALONE, World
 
 
@@ -66,7 +67,7 @@ class Updates:
     def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of the rows: coefficients @ updates."""
         mine = coefficients if self.here is None else coefficients[self.here]
-        return self.total(torch.from_numpy(mine).to(self.flat) @ self.flat)
+        return self.total(sent(mine, self.flat) @ self.flat)
 
     def norms(self) -> NDArray[np.float64]:
         """||G|| of each row."""
@@ -86,7 +87,7 @@ class Updates:
             left = self.norm[rows] ** 2 - 2 * beta * self.inner[rows] + beta**2 * squares
             distance: NDArray[np.float64] = np.sqrt(np.maximum(left, 0))
         else:
-            scaled = torch.from_numpy(beta).to(before)[:, None] * before
+            scaled = sent(beta, before)[:, None] * before
             distance = (self.flat[rows] - scaled).norm(dim=1).double().cpu().numpy()
         return distance
 
@@ -120,14 +121,14 @@ class Updates:
 
     def valid(self) -> "Updates":
         """Without the rows that hold anything but finite numbers: such a client counts as absent."""
-        finite = torch.isfinite(self.flat.sum(1))
-        if not bool(finite.all()):  # a sum may overflow where no entry does
-            finite[~finite] = torch.isfinite(self.flat[~finite]).all(1)
+        finite = torch.isfinite(self.flat.sum(1)).cpu().numpy()
+        if not finite.all():  # a sum may overflow where no entry does
+            finite[~finite] = torch.isfinite(self.flat[sent(~finite, self.flat.device)]).all(1).cpu().numpy()
         if self.norm is None:
-            good = self.whole(finite.double().cpu().numpy()) > 0
+            good = self.whole(finite.astype(np.float64)) > 0
         else:
             good = np.isfinite(self.norm)
-            good[slice(None) if self.here is None else self.here] &= finite.cpu().numpy()
+            good[slice(None) if self.here is None else self.here] &= finite
         return self._where(good & np.isfinite(self.loss))
 
     def without_rows(self) -> "Updates":
@@ -138,7 +139,7 @@ class Updates:
         if good.all():
             return self
         mine = good if self.here is None else good[self.here]
-        flat = self.flat[torch.from_numpy(mine).to(self.flat.device)]
+        flat = self.flat[sent(np.flatnonzero(mine), self.flat.device)]
         here = None if self.here is None else (np.cumsum(good) - 1)[self.here[mine]]
         if here is not None and self.world.size == 1 and len(here) == good.sum():
             here = None

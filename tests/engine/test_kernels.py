@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmfl import models
 from mmfl.engine import kernels
 from mmfl.engine.architecture import Bare, Layout
-from mmfl.engine.operators import BATCHED, PRODUCTS, Operators
-from mmfl.engine.products import Convolution, Factors, GroupNorm
+from mmfl.engine.operators import BATCHED, FASTER, Operators
+from mmfl.engine.products import Convolution, Factors, GroupNorm, MaxPool
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -142,7 +142,7 @@ def test_the_gradient_of_a_kernel_is_the_same_from_one_program_or_many(programs,
     parts = []
     spy = Spy(implicit.by_kernel, lambda *args, **_: parts.append(len(args[2])))
     monkeypatch.setattr(implicit, "by_kernel", spy)
-    inputs = [images(2, 5, 2, 5, 5), leaf(2, 4, 2, 3, 3, seed=2)]
+    inputs = [images(2, 11, 2, 5, 5), leaf(2, 4, 2, 3, 3, seed=2)]
     compare(padded, padded_by_torch, inputs, 1e-4)
     assert (parts[0] > 1) is (programs > 1)
 
@@ -204,6 +204,34 @@ def test_group_norm_with_only_a_shift():
     compare(lambda x, bias: GroupNorm.apply(x, None, bias, 2, 1e-5), native, inputs, 1e-4)
 
 
+POOLS = {  # images, channels, height and width, window, smaller windows at the edges
+    "as in the papers' networks": (3, 4, (6, 8), (2, 2), False),
+    "rows and columns left over": (2, 3, (5, 7), (2, 3), False),
+    "smaller windows at the edges": (2, 3, (5, 7), (2, 3), True),
+    "several blocks": (1, 96, (8, 8), (2, 2), False),
+}
+
+
+@here
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pooling_of_a_cohort_equals_torchs_own(name):
+    count, channels, sides, window, ceil = POOLS[name]
+    x = (images(2, count, channels, *sides) * 2).round()  # many maxima are met twice: the first counts
+    output = compare(
+        lambda x: MaxPool.apply(x, window, ceil), lambda x: F.max_pool2d(x, window, ceil_mode=ceil), [x], 0.0
+    )
+    assert output.movedim(2, -1).is_contiguous()
+
+
+@here
+def test_the_maximum_of_what_is_not_a_number_is_none():
+    x = images(1, 1, 2, 4, 4).detach()
+    x[0, 0, 1, 2, 3] = torch.nan
+    pooled = vmap(lambda x: MaxPool.apply(x, (2, 2), False))(x)
+    torch.testing.assert_close(pooled[0], F.max_pool2d(x[0], 2), equal_nan=True)
+    assert pooled.isnan().sum() == 1
+
+
 class Copies(TorchDispatchMode):
     """Notes copies of images."""
 
@@ -226,7 +254,7 @@ def test_a_residual_network_trains_as_client_by_client_and_keeps_channels_last()
     start = layout.flatten([p.detach() for p in module.parameters()])
     parameters = layout.parameters(torch.stack([start, start * 1.1]))
     x = images(2, 1, 3, 8, 8).detach()
-    operators = Operators(BATCHED | PRODUCTS)
+    operators = Operators(BATCHED | FASTER)
     operators.factors = Factors([])
     with Copies() as copies:
         with operators:

@@ -1,16 +1,19 @@
 """Losses of clients and test results equal what one computes by hand."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from small import CLASSES, SIZES, TOKENS, VECTORS, ask, federation, normal, numbers, task, train
+from small import CLASSES, SIZES, TOKENS, VECTORS, Model, ask, federation, normal, numbers, task, train
+from test_agreement import KINDS
 from torch import Tensor, nn
 
 from mmfl import models
 from mmfl.data import Dataset
 from mmfl.engine import Simulation, Workload, simulation
+from mmfl.engine.recorded import Play, Recorder
 from mmfl.federation import Federation
 from mmfl.objectives import absolute_error, accuracy, next_token, squared_error
 from mmfl.task import Task
@@ -69,6 +72,70 @@ def test_losses_of_several_requests_come_in_their_order():
     np.testing.assert_allclose(both[0], losses_by_hand(pool, [1, 3]), rtol=1e-5)
     np.testing.assert_array_equal(both[1], engine.losses([other])[0])
     assert not np.allclose(both[0], both[1])
+
+
+def joining(record: Callable[[Play], Play] | None = None) -> Simulation:
+    """An engine that joins forward passes wherever a GPU would, and records them if it is told how."""
+    engine = Simulation("cpu")
+    engine.passes, engine.record = Recorder(record), record is not None
+    engine._may_join = lambda architecture: (
+        not (architecture.coupled or architecture.draws or architecture in engine._apart)
+    )
+    return engine
+
+
+@pytest.mark.parametrize(("rows", "record"), [(5, None), (1000, None), (1000, lambda once: once)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_of_tasks_that_pass_as_one_are_those_of_each_alone(kind, rows, record, monkeypatch):
+    monkeypatch.setattr(simulation, "forward_chunk", lambda architecture, device: rows)
+    pool = federation(replace(KINDS[kind], name="a"), replace(KINDS[kind], name="b"))
+    engine, alone = joining(record), Simulation("cpu")
+    clients = [np.array([4, 1, 3]), np.array([0, 2, 5]), np.array([5])]
+    weights = [engine.initial(pool, s, seed) for s, seed in ((0, 1), (1, 1), (0, 2))]
+    workloads = [Workload(pool, s, w, c) for s, w, c in zip((0, 1, 0), weights, clients, strict=True)]
+    for _ in range(2):
+        for workload, mine in zip(workloads, engine.losses(workloads), strict=True):
+            np.testing.assert_allclose(mine, alone.losses([workload])[0], rtol=1e-4)
+    architecture = engine.architecture(pool.tasks[0])
+    assert architecture.bare.module.training
+    assert bool(engine.passes._known) == bool(record and engine._may_join(architecture))
+
+
+def test_losses_that_cannot_be_recorded_pass_as_one_nevertheless(caplog):
+    def fails(once):
+        raise RuntimeError("not while capturing")
+
+    pool, engine = federation(TASKS["perceptron"]), joining(fails)
+    workload = measured(pool, range(6), engine)[1]
+    for _ in range(2):
+        np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(6)), rtol=1e-5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "t cannot be recorded, so its kernels are started one by one (not while capturing)"
+    ]
+    assert not engine._apart
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gpu_finds_the_same_losses(kind):
+    pool = federation(replace(KINDS[kind], name="a"), replace(KINDS[kind], name="b"))
+    there, here = Simulation("cuda"), Simulation("cpu")
+    asked = [(s, np.array(clients), here.initial(pool, s, seed=1)) for s, clients in ((0, [4, 1, 3]), (1, [0, 2]))]
+    got = there.losses([Workload(pool, s, weights.cuda(), clients) for s, clients, weights in asked])
+    expected = here.losses([Workload(pool, s, weights, clients) for s, clients, weights in asked])
+    for mine, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3)
+
+
+def test_what_cannot_pass_as_one_is_tried_once():
+    def each_by_itself(model, x):
+        return model.part(x) * (2.0 if x.sum().item() > 1e9 else 1.0)  # nobody knows the sums of a cohort
+
+    pool, engine = federation(task(lambda: Model(each_by_itself, part=nn.Linear(6, 3)))), joining()
+    workload = measured(pool, range(6), engine)[1]
+    for _ in range(2):
+        np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(6)), rtol=1e-5)
+    assert len(engine._apart) == 1
 
 
 @every_task

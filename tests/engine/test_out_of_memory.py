@@ -92,7 +92,7 @@ def test_other_errors_are_not_swallowed(monkeypatch):
 def test_chunks_of_any_size_give_the_same_updates(most, mode, monkeypatch):
     pool = federation(task(), sizes=SIZES)
     expected = train_alone(pool, mode="sequential")
-    monkeypatch.setattr(Chunks, "size", lambda self, architecture, width: most)
+    monkeypatch.setattr(Chunks, "size", lambda self, architecture, width, jobs: most)
     assert_agree(train_alone(pool, mode=mode), expected)
 
 

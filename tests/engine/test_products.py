@@ -10,7 +10,7 @@ from torch.func import vmap
 from mmfl import models
 from mmfl.engine import Simulation, products
 from mmfl.engine.architecture import Architecture
-from mmfl.engine.operators import PRODUCTS
+from mmfl.engine.operators import FASTER
 from mmfl.engine.products import Convolution, Factors, Linear
 from mmfl.engine.recurrence import lstm_layer
 from mmfl.local import SGD, Prox
@@ -110,7 +110,7 @@ def test_batched_linear_layer_equals_torchs_own(shape, biased, shared):
 def test_a_cohort_with_batched_products_trains_as_without(model, monkeypatch):
     pool, engine = federation(task(model, IMAGES)), Simulation("cpu", "vectorised")
     expected = train_alone(pool, mode="sequential")
-    monkeypatch.setattr(Architecture, "cohort_operators", lambda self, device: PRODUCTS & self.operators)
+    monkeypatch.setattr(Architecture, "cohort_operators", lambda self, device: FASTER & self.operators)
     (answer,) = train(engine, ask(engine, pool))
     assert engine.architecture(pool.tasks[0]).vectorisable
     assert_agree(answer, expected)
@@ -188,7 +188,7 @@ def test_linear_layers_of_every_kind_train_as_by_hand(name, mode, rule, monkeypa
     pool, engine = federation(task(model, x, batch_size=None)), Simulation("cpu", mode.split(",")[0])
     if "products" in mode:
         own = Architecture.cohort_operators
-        monkeypatch.setattr(Architecture, "cohort_operators", lambda self, d: own(self, d) | PRODUCTS & self.operators)
+        monkeypatch.setattr(Architecture, "cohort_operators", lambda self, d: own(self, d) | FASTER & self.operators)
     (answer,) = train(engine, ask(engine, pool, local=rule))
     assert engine.architecture(pool.tasks[0]).vectorisable is (None if mode == "sequential" else True)
     torch.testing.assert_close(answer.flat, torch.stack(by_hand(pool, rule)), rtol=1e-4, atol=1e-5)

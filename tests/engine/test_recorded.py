@@ -76,7 +76,33 @@ def test_only_small_cohorts_of_plain_sgd_are_recorded():
     centred = federation(KINDS["batch centred by hand"])
     assert not recorder.suits(engine.architecture(centred.tasks[0]), SGD(), jobs_of(centred, engine))
     many = replace(jobs_of(plain, engine), batch=np.full(6, 4096))
+    heavy = replace(jobs_of(plain, engine), batch=np.full(6, 2048))
     assert not recorder.suits(architecture, SGD(), many)
+    assert recorder.suits(architecture, SGD(), heavy)
+    architecture.activation_bytes = 1 << 20
+    assert not recorder.suits(architecture, SGD(), heavy)
+
+
+def test_recordings_are_let_go_where_memory_runs_out(monkeypatch):
+    pool, engine = federation(task()), recording_engine()
+    (whole,) = train(engine, ask(engine, pool))
+    assert engine.recorder._known
+    played = engine.recorder.train
+    sizes = []
+
+    def short(chunk):
+        sizes.append(len(chunk.jobs))
+        if len(chunk.jobs) > 3:
+            raise torch.OutOfMemoryError("too much")
+        return played(chunk)
+
+    monkeypatch.setattr(engine, "_way", lambda architecture, rule, jobs: short)
+    forgotten = []
+    monkeypatch.setattr(engine.recorder, "forget", lambda: forgotten.append(len(engine.recorder._known)))
+    (halved,) = train(engine, ask(engine, pool))
+    assert_agree(halved, whole)
+    assert forgotten
+    assert max(sizes) > 3
 
 
 def test_what_cannot_be_recorded_trains_as_before_and_is_said_once(caplog):
@@ -89,7 +115,7 @@ def test_what_cannot_be_recorded_trains_as_before_and_is_said_once(caplog):
         assert_agree(answer, train_alone(pool, round=round))
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        "t cannot be recorded, so its steps are started one by one (operation not permitted when stream is capturing)"
+        "t cannot be recorded, so its kernels are started one by one (operation not permitted when stream is capturing)"
     ]
 
 

@@ -20,6 +20,7 @@ from mmfl.aggregation.unbiased import inverse_probability
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 from mmfl.stored import Keep, Stored
+from mmfl.transfer import sent
 from mmfl.updates import Updates
 from mmfl.world import PARTIAL
 
@@ -28,7 +29,7 @@ _BATCH = 2**23  # bytes of stored updates to read at once
 
 
 def _combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
-    return torch.from_numpy(coefficients).to(rows) @ rows
+    return sent(coefficients, rows) @ rows
 
 
 def _batches(rows: int, length: int) -> Iterator[slice]:
@@ -179,7 +180,7 @@ class StaleVR(AggregationRule):
         here = mine.local
         drawn = np.flatnonzero(here.count)
         for rows in _batches(len(drawn), len(weights)):
-            state.stored.put(here.client[drawn[rows]], here.flat[torch.from_numpy(drawn[rows]).to(here.flat.device)])
+            state.stored.put(here.client[drawn[rows]], here.flat[sent(drawn[rows], here.flat.device)])
         return weights - updates.total(step), Betas(state.stored, known)
 
     def remembered(self, state: Betas) -> Stored:

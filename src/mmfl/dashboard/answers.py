@@ -15,7 +15,7 @@ from mmfl.dashboard.glance import CONFIG
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figures import FIGURES
-from mmfl.report.interactive import WIDTH
+from mmfl.report.interactive import COLUMNS
 
 _KEPT = 100  # answers about selections, a figure each
 Query = dict[str, list[str]]
@@ -60,10 +60,9 @@ class Answers:
         return self._of_selection("figures", query, known, named)
 
     def _figure(self, query: Query, known: str) -> Answer:
-        name, dark, width = query.get("name", [""])[0], query.get("dark") == ["1"], _width(query)
-        return self._of_selection(
-            f"{name} {dark} {width}", query, known, partial(drawn, name=name, dark=dark, width=width)
-        )
+        name, columns, dark = query.get("name", [""])[0], _columns(query), query.get("dark") == ["1"]
+        make = partial(drawn, name=name, columns=columns, dark=dark)
+        return self._of_selection(f"{name} {columns} {dark}", query, known, make)
 
     def _table(self, query: Query, known: str) -> Answer:
         return self._of_selection("table", query, known, tabled)
@@ -103,7 +102,7 @@ def _marked(content: Any, known: str) -> Answer:
     return None if mark == known else body, mark
 
 
-def _width(query: Query) -> int:
-    """Pixels that the page has for a figure."""
-    text = query.get("width", [""])[0]
-    return max(int(text), 300) if text.isdecimal() and len(text) < 5 else WIDTH
+def _columns(query: Query) -> int:
+    """Panels beside each other, as the page has room for them."""
+    text = query.get("columns", [""])[0]
+    return int(text) if text in ("1", "2") else COLUMNS

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from mmfl.dashboard.glance import Glance
 from mmfl.errors import UserError, nearest
 from mmfl.report.figures import FIGURES
-from mmfl.report.gather import Piece, side_by_side
+from mmfl.report.gather import Source, side_by_side
 from mmfl.report.interactive import spec_of
 from mmfl.report.tables import paired, results
-from mmfl.run import Comparison, Run, from_records
+from mmfl.run import Comparison, from_records
 from mmfl.training import Record
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs that can be compared, and what is to be said about those that cannot."""
+    """Runs that can be compared, if there are any, and what is to be said about those that cannot."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: Comparison | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -28,32 +28,31 @@ def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]]) -> Se
     notes = [f"{glance.id} has no finished round yet." for glance, mine in pairs if not mine]
     known = [(glance, from_records(mine)) for glance, mine in pairs if mine]
     if not known:
-        return Selection([], notes)
+        return Selection(None, notes)
     first = known[0][0]
-    pieces = []
+    sources = []
     for glance, comparison in known:
         if set(glance.tasks) == set(first.tasks):
-            pieces.append(Piece(glance.id, glance.settings.likeness, comparison))
+            sources.append(Source(glance.id, glance.settings.config, comparison))
         else:
             theirs, ours = (", ".join(each.tasks) for each in (glance, first))
             notes.append(f"{glance.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")
-    return Selection(side_by_side(pieces), notes)
+    return Selection(side_by_side(sources), notes)
 
 
-def drawn(selection: Selection, name: str, width: int, dark: bool) -> str:
+def drawn(selection: Selection, name: str, columns: int, dark: bool) -> str:
     """A figure as JSON, as plotly.js takes it; null where there is nothing to show."""
     if name not in FIGURES:
         raise UserError(f"there is no figure '{name}': {nearest(name, FIGURES)}")
-    made = FIGURES[name](Comparison(selection.runs)) if selection.runs else None
+    made = FIGURES[name](selection.runs) if selection.runs else None
     if made is None:
         return "null"
-    return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, width)})
+    return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, columns)})
 
 
 def tabled(selection: Selection) -> str:
     """The tables of results as JSON, each with a title, headings and rows."""
-    comparison = Comparison(selection.runs)
-    found = {**results(comparison), **paired(comparison)} if selection.runs else {}
+    found = {**results(selection.runs), **paired(selection.runs)} if selection.runs else {}
     tables = [
         {"title": title, "columns": list(frame.columns), "rows": frame.to_numpy().tolist()}
         for title, frame in found.items()

@@ -3,13 +3,12 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 from mmfl import state
 from mmfl.growing import last_lines
-from mmfl.report.gather import likeness
 from mmfl.state import Condition, State
 from mmfl.training import Record
 
@@ -20,13 +19,13 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Settings:
-    """What a configuration says about a run; `likeness` is the same where nothing but methods and seeds differ."""
+    """What a configuration says about a run, and the whole of it."""
 
     methods: Sequence[str] = ()
     tasks: Sequence[str] = ()
     seeds: int = 1
     rounds: int = 0
-    likeness: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -128,7 +127,7 @@ def read_settings(path: Path) -> Settings:
         _names(known.get("tasks", [])),
         len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else 1,
         rounds if isinstance(rounds, int) else 0,
-        likeness(known),
+        whole,
     )
 
 

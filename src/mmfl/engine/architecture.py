@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
-from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, PRODUCTS, RECURRENT, THINNED, Operators
+from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, FASTER, RECURRENT, THINNED, Operators
 from mmfl.engine.precision import multiplying
 from mmfl.engine.products import Factors, Product
 from mmfl.objectives import Objective
@@ -167,7 +167,7 @@ class Architecture:
 
     def cohort_operators(self, device: torch.device) -> frozenset[str]:
         """What must be substituted when many clients run as one, and on a GPU what had better be."""
-        substitutes = ADDRESSED | BATCHED | THINNED | (PRODUCTS if device.type == "cuda" else frozenset())
+        substitutes = ADDRESSED | BATCHED | THINNED | (FASTER if device.type == "cuda" else frozenset())
         return substitutes & self.operators
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.base import Training
 from mmfl.randomness import Purpose, bits
+from mmfl.transfer import sent
 
 _ENOUGH = 1 << 14  # examples in a step that keep a device busy
 _FINEST = 8  # parts of an octave
@@ -29,22 +31,19 @@ class Jobs:
     size: NDArray[np.int64]
     batch: NDArray[np.int64]
     epochs: NDArray[np.int64]
-    key: Tensor
 
     @classmethod
     def of(cls, trainings: Sequence[Training]) -> "Jobs":
         """All jobs of the requests."""
         counts = [len(training.client) for training in trainings]
         request = np.repeat(np.arange(len(trainings)), counts)
-        sizes, batches, epochs, keys = [], [], [], []
+        sizes, batches, epochs = [], [], []
         for training in trainings:
             task = training.federation.tasks[training.task]
             size = training.federation.sizes[training.client, training.task]
             sizes.append(size)
             batches.append(task.batches(training.round, size))
             epochs.append(np.full(len(size), task.epochs))
-            client = torch.from_numpy(np.ascontiguousarray(training.client))
-            keys.append(bits(training.seed, training.round, training.task, client))
         return cls(
             trainings,
             request,
@@ -52,11 +51,20 @@ class Jobs:
             np.concatenate(sizes),
             np.concatenate(batches),
             np.concatenate(epochs),
-            torch.cat(keys),
         )
 
     def __len__(self) -> int:
         return len(self.request)
+
+    @cached_property
+    def key(self) -> Tensor:
+        """The address of each job's random numbers, for those that need any."""
+        keys = torch.empty(len(self), dtype=torch.int64)
+        for r in np.unique(self.request):
+            training, mine = self.trainings[r], np.flatnonzero(self.request == r)
+            client = torch.from_numpy(training.client[self.row[mine]])
+            keys[torch.from_numpy(mine)] = bits(training.seed, training.round, training.task, client)
+        return keys
 
     @property
     def steps(self) -> NDArray[np.int64]:
@@ -77,7 +85,6 @@ class Jobs:
             self.size[jobs],
             self.batch[jobs],
             self.epochs[jobs],
-            self.key[torch.from_numpy(jobs)],
         )
 
     def buckets(self, exact: bool) -> list["Jobs"]:
@@ -111,8 +118,8 @@ class Jobs:
         for r in np.unique(self.request):
             correction = given[r]
             if correction is not None:
-                mine = torch.from_numpy(np.flatnonzero(self.request == r)).to(rows.device)
-                rows[mine] = correction[torch.from_numpy(self.row[self.request == r]).to(correction.device)]
+                mine = sent(np.flatnonzero(self.request == r), rows.device)
+                rows[mine] = correction[sent(self.row[self.request == r], correction.device)]
         return rows
 
 
@@ -143,7 +150,7 @@ class Batches:
         self.device = device
         self.size, self.batch, self.steps = jobs.size, jobs.batch, jobs.steps
         self.per_epoch = -(-jobs.size // jobs.batch)
-        self.keys = jobs.key.to(device)
+        self.jobs = jobs
         rows = self._rows(jobs, on_device)
         self.first, self.order = self._shuffled(jobs, rows)
 
@@ -167,18 +174,18 @@ class Batches:
         first = data[used[0]]
         if all(data[r].x is first.x and data[r].y is first.y for r in used):
             self.x, self.y = on_device(first.x), on_device(first.y)
-            return torch.from_numpy(rows).to(self.device)
+            return sent(rows, self.device)
         order, xs, ys = [], [], []
         for r in used:
             mine = np.flatnonzero(source == r)
-            picked = torch.from_numpy(rows[mine]).to(self.device)
+            picked = sent(rows[mine], self.device)
             order.append(mine)
             xs.append(on_device(data[r].x).index_select(0, picked))
             ys.append(on_device(data[r].y).index_select(0, picked))
         self.x, self.y = torch.cat(xs), torch.cat(ys)
         place = np.empty(len(rows), dtype=np.int64)
         place[np.concatenate(order)] = np.arange(len(rows))
-        return torch.from_numpy(place).to(self.device)
+        return sent(place, self.device)
 
     def _shuffled(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
         """Pool rows in the order of use, epoch after epoch of job after job, and where each job begins.
@@ -196,13 +203,22 @@ class Batches:
         begin, end = torch.from_numpy(np.cumsum(jobs.size)[job] - length), torch.from_numpy(np.cumsum(length))
         key = bits(jobs.key[torch.from_numpy(job)], int(Purpose.BATCHES), torch.from_numpy(epoch))
         whole = torch.from_numpy(jobs.batch[job] == length)
-        columns = torch.stack([begin, end - torch.from_numpy(length), key, whole.long()]).to(self.device)
-        segment = torch.arange(len(job), device=self.device).repeat_interleave(torch.from_numpy(length).to(self.device))
+        columns = torch.stack([begin, end - torch.from_numpy(length), key, whole.long()]).to(
+            self.device, non_blocking=True
+        )
+        segment = torch.arange(len(job), device=self.device).repeat_interleave(
+            sent(length, self.device), output_size=int(length.sum())
+        )
         begin, before, key, whole = columns[:, segment]
         place = torch.arange(len(segment), device=self.device) - before
         chance = torch.where(whole > 0, place, (bits(key, place) >> 24) & ((1 << 40) - 1))
         order = torch.argsort((segment << 40) | chance)
         return first, rows[(begin + place)[order]]
+
+    @cached_property
+    def keys(self) -> Tensor:
+        """The jobs' keys, on the device."""
+        return self.jobs.key.to(self.device, non_blocking=True)
 
     def position(self, step: int | NDArray[np.int64], jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where in `order` the batches of this step (or of these steps of one job) begin, and how long they are."""
@@ -221,12 +237,12 @@ class Batches:
         within, last = np.arange(width), length[:, None] - 1
         cells = begin[:, None] + np.minimum(within, last)
         share = (within <= last) / (last + 1)
-        rows = self.order[torch.from_numpy(cells.reshape(-1)).to(self.device, non_blocking=True)]
+        rows = self.order[sent(cells.reshape(-1), self.device)]
         return (
             as_inputs(self.x.index_select(0, rows)).unflatten(0, (active, width)),
             self.y.index_select(0, rows).unflatten(0, (active, width)),
-            torch.from_numpy(share).to(self.device, torch.float32, non_blocking=True),
-            torch.from_numpy(length).to(self.device, non_blocking=True),
+            sent(share.astype(np.float32), self.device),
+            sent(length, self.device),
         )
 
     def examples(self, begin: int, length: int) -> tuple[Tensor, Tensor]:

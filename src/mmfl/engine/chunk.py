@@ -10,6 +10,7 @@ from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches, Jobs
 from mmfl.engine.products import Product
 from mmfl.local import SGD, LocalRule, LocalStep
+from mmfl.transfer import sent
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +43,11 @@ class Chunk:
     ) -> "Chunk":
         """Draws the batches; `weights` is where to train, made here if not given."""
         starts, which = jobs.starts()
-        rows = torch.from_numpy(which).to(starts.device)
+        rows = sent(which, starts.device)
         batches = Batches(jobs, place, starts.device)
         if weights is None:
             weights = starts.new_empty(len(jobs), starts.shape[1])
-        rates = torch.from_numpy(jobs.learning_rates()).to(starts.device)[:, None]
+        rates = sent(jobs.learning_rates(), starts.device)[:, None]
         return cls(architecture, rule, jobs, batches, starts, rows, rates, jobs.corrections(), weights)
 
     def pieces(self, weights: Tensor, rows: slice) -> list[list[Tensor]]:

@@ -57,6 +57,11 @@ class Cohort:
             self.operators.begin(*key)
         return self.architecture.bare(parameters, x)
 
+    def forward(self, parameters: tuple[Tensor, ...], *inputs: Tensor) -> Tensor:
+        """Outputs [jobs, examples, ...], each job's at its own parameters."""
+        with self.operators or nullcontext():
+            return self.outputs(parameters, *inputs)
+
     def differentiate(
         self, weights: Tensor, inputs: Sequence[Tensor], y: Tensor, share: Tensor
     ) -> tuple[Tensor, list[tuple[int, list[Tensor | Product]]]]:

@@ -20,11 +20,14 @@ class Chunks:
     def __init__(self, device: torch.device):
         self.device = device
         self._limits: dict[tuple[Architecture, int], int] = {}
+        self._room = 0
 
-    def size(self, architecture: Architecture, width: int) -> int:
-        """Jobs that may train at once."""
+    def size(self, architecture: Architecture, width: int, jobs: int) -> int:
+        """Of so many jobs, those that may train at once. A GPU is asked for its room only where it might be short."""
         job = 4 * _COPIES * architecture.length + 3 * width * architecture.activation_bytes
-        fits = max(1, self._available() // job)
+        if jobs * job > self._room // 8:
+            self._room = self._available()
+        fits = max(1, self._room // job)
         return min(fits, self._limits.get((architecture, width), fits))
 
     def halve(self, architecture: Architecture, width: int, failed: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from mmfl.engine.kernels import usable
-from mmfl.engine.products import Convolution, Factors, GroupNorm, Linear
+from mmfl.engine.products import Convolution, Factors, GroupNorm, Linear, MaxPool
 from mmfl.engine.recurrence import lstm_layer
 from mmfl.randomness import uniform
 
@@ -93,6 +93,22 @@ class Operators(TorchFunctionMode):
     ) -> Tensor:
         return GroupNorm.apply(input, weight, bias, num_groups, eps)  # type: ignore[no-any-return, no-untyped-call]
 
+    def _max_pool(
+        self,
+        input: Tensor,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        window = _pair(kernel_size)
+        beside = _pair(stride or window) == window and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
+        if not beside or return_indices or input.dim() != 4:
+            return NotImplemented
+        return MaxPool.apply(input, window, ceil_mode)  # type: ignore[no-untyped-call]
+
     def _batch_norm(
         self,
         input: Tensor,
@@ -153,11 +169,12 @@ _SUBSTITUTED: dict[Callable[..., Any], str] = {
     F.group_norm: "group_norm",
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
+    F.max_pool2d: "max_pool",
 }
 THINNED = frozenset({"thinned"})  # strided convolutions of single pixels
 RECURRENT = frozenset({"lstm"})
 BATCH_NORM = frozenset({"batch_norm"})
-PRODUCTS = frozenset({"conv2d", "linear"})  # those that are faster as plain batched matrix products on a GPU
+FASTER = frozenset({"conv2d", "linear", "max_pool"})  # those of which a GPU has better for a cohort than torch's own
 ADDRESSED = RECURRENT | {"dropout", "channel_dropout"}  # those that may draw random numbers
 BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding"}  # those that torch cannot batch, or not rightly
 

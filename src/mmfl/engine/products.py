@@ -1,5 +1,5 @@
 """Layers in the form that suits a cohort: linear ones and convolutions as batched matrix products, gradients of weights
-left as factors, group norm as one kernel."""
+left as factors, group norm and max-pooling as one kernel."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -168,6 +168,32 @@ class GroupNorm(torch.autograd.Function):
             return torch.addcmul(bias.reshape(places), normed, weight.reshape(places)), 0
         normed = normed if weight is None else normed * weight.reshape(places)
         return (normed if bias is None else normed + bias.reshape(places)), 0
+
+
+class MaxPool(torch.autograd.Function):
+    """Max-pooling over windows side by side, whose vmap over clients is torch's own kernel on everybody's examples, or,
+    where Triton can be used, one of ours."""
+
+    @staticmethod
+    def forward(input: Tensor, window: tuple[int, int], ceil: bool) -> Tensor:
+        """The plain operator, outside of a cohort."""
+        return F.max_pool2d(input, window, ceil_mode=ceil)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to keep: only the vmapped form is differentiated."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+        """The cohort's form: inputs [C, n, channels, h, w]."""
+        (input,) = lead(info, in_dims, args[:1])
+        window, ceil = args[1:]
+        if kernels.usable(input) and max(window) < 16:
+            from mmfl.engine.kernels.pooling import CohortMaxPool
+
+            sizes = [(size + (side - 1) * ceil) // side for size, side in zip(input.shape[3:], window, strict=True)]
+            return CohortMaxPool.apply(input, window, tuple(sizes)), 0  # type: ignore[no-untyped-call]
+        return F.max_pool2d(input.flatten(0, 1), window, ceil_mode=ceil).unflatten(0, input.shape[:2]), 0
 
 
 def lead(info: Any, in_dims: Any, tensors: Any) -> list[Any]:

@@ -1,15 +1,15 @@
-"""The recorded way: a local step of a small cohort, taken down once and played again by the GPU without Python.
+"""The recorded way: what a cohort does over and over, taken down once and played again by the GPU without Python.
 
-A step of a few dozen jobs is a hundred short kernels, and to start them one by one takes longer than to run them. A
-recording (a CUDA graph) always has the same number of jobs and the same batch width, so both are rounded up: rows of
-jobs and examples that are not there have weight 0, and change nothing.
+A local step is a hundred short kernels, and unless the cohort is large, to start them one by one takes longer than to
+run them. A recording (a CUDA graph) always has the same number of jobs and the same batch width, so both are rounded
+up: rows of jobs and examples that are not there have weight 0, and change nothing.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from mmfl.engine.chunk import Chunk, take_off
 from mmfl.engine.cohort import Cohort
 from mmfl.local import SGD, LocalRule
 
+T = TypeVar("T")
 Play = Callable[[], None]
-_MOST_EXAMPLES = 1 << 12  # in a step; more keep a GPU busy for longer than it takes to start them
+_MOST_EXAMPLES = 1 << 14  # in a step; more keep a GPU busy for longer than it takes to start them
+_MOST_BYTES = 1 << 32  # of what a step keeps for its way back
 _MOST = 64  # recordings to keep
 _log = logging.getLogger("mmfl")
 
@@ -67,25 +69,50 @@ class Recorder:
 
     def __init__(self, record: Callable[[Play], Play] | None = None):
         self.record = record or _OnGpu()
-        self._known: OrderedDict[tuple[Architecture, int, int], Recording] = OrderedDict()
+        self._known: OrderedDict[Hashable, Any] = OrderedDict()
         self._refused: set[Architecture] = set()
 
     def suits(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
-        """Whether a bucket is small, and may be padded."""
+        """Whether a bucket is not too large, and may be padded."""
         special = type(rule) is not SGD or architecture.coupled or architecture.addressed
-        examples = len(jobs) * int(jobs.batch.max())
-        return not special and architecture not in self._refused and examples <= _MOST_EXAMPLES
+        return not special and self.takes(architecture, len(jobs) * int(jobs.batch.max()))
+
+    def takes(self, architecture: Architecture, examples: int) -> bool:
+        """Whether so many examples are not too many."""
+        small = examples <= _MOST_EXAMPLES and examples * architecture.activation_bytes <= _MOST_BYTES
+        return small and architecture not in self._refused
+
+    def kept(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was recorded under a key, made now if it is not there."""
+        if key not in self._known:
+            self._known[key] = make()
+            if len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        found: T = self._known[key]
+        return found
 
     def refuse(self, architecture: Architecture, reason: str) -> None:
         """Never records this architecture again."""
         self._refused.add(architecture)
         first = reason.strip().split("\n")[0]
-        _log.warning("%s cannot be recorded, so its steps are started one by one (%s)", architecture.label, first)
+        _log.warning("%s cannot be recorded, so its kernels are started one by one (%s)", architecture.label, first)
+
+    def forget(self) -> None:
+        """Lets go of all recordings and their memory."""
+        self._known.clear()
+        if isinstance(self.record, _OnGpu):
+            self.record = _OnGpu()
 
     def train(self, chunk: Chunk) -> Tensor:
         """As `train_cohort`."""
+        with torch.cuda.device_of(chunk.weights):
+            return self._train(chunk)
+
+    def _train(self, chunk: Chunk) -> Tensor:
         jobs, steps = chunk.jobs, chunk.jobs.steps
-        recording = self._of(chunk, _rounded(len(jobs)), _width(int(jobs.batch.max())))
+        size = _rounded(len(jobs)), _width(int(jobs.batch.max()))
+        recording = self.kept((chunk.architecture, *size), lambda: self._make(chunk, *size))
         recording.begin(chunk)
         whole = bool((jobs.batch == jobs.size).all())
         loaded = 0
@@ -98,15 +125,6 @@ class Recorder:
         torch.index_select(chunk.starts, 0, chunk.which, out=chunk.weights)
         chunk.weights.sub_(recording.weights[: len(jobs)])
         return recording.seen[: len(jobs)].clone()
-
-    def _of(self, chunk: Chunk, jobs: int, width: int) -> Recording:
-        key = (chunk.architecture, jobs, width)
-        if key not in self._known:
-            self._known[key] = self._make(chunk, jobs, width)
-            if len(self._known) > _MOST:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
-        return self._known[key]
 
     def _make(self, chunk: Chunk, jobs: int, width: int) -> Recording:
         x, y, share, length = chunk.batches.cohort(0, 1)
@@ -144,24 +162,25 @@ class _OnGpu:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # kernels are compiled and libraries find their workspace
-            for _ in range(2):
-                step()
+            step()
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
+        # Other threads, such as those that watch over several processes, may use the GPU meanwhile.
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
             step()
         self.pool = graph.pool()
         return graph.replay
 
 
 def _rounded(jobs: int) -> int:
-    """The next power of two, or the one half as large again as the last.
+    """The next half of an octave; where there are many, the next eighth.
 
-    >>> [_rounded(n) for n in (1, 2, 3, 5, 7, 9, 13, 22, 33)]
-    [1, 2, 3, 6, 8, 12, 16, 24, 48]
+    >>> [_rounded(n) for n in (1, 2, 3, 5, 7, 9, 13, 22, 33, 230)]
+    [1, 2, 3, 6, 8, 12, 16, 24, 36, 240]
     """
     power = 1 << max(jobs - 1, 0).bit_length()
-    return power * 3 // 4 if power >= 4 and jobs <= power * 3 // 4 else power
+    step = max(power // (4 if power <= 32 else 16), 1)
+    return -(-jobs // step) * step
 
 
 def _width(batch: int) -> int:

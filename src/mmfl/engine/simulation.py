@@ -27,6 +27,7 @@ from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.precision import Precision, checked, multiplying, widened
 from mmfl.engine.recorded import Recorder
 from mmfl.engine.sequential import train_sequential
+from mmfl.engine.together import losses_together
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.local import LocalRule
@@ -34,6 +35,7 @@ from mmfl.objectives import Objective, per_example
 from mmfl.partition import Shards
 from mmfl.privacy import Place, Privacy
 from mmfl.task import Task
+from mmfl.transfer import sent
 from mmfl.world import World, join
 
 Mode = Literal["auto", "vectorised", "sequential"]
@@ -46,9 +48,9 @@ class Simulation:
 
     `mode` "auto" vectorises, except for modules that cannot be and, on a CPU, for those that measure slower that way.
     `precision` "tf32" lets a GPU multiply with fewer bits, and "bfloat16" a CPU, which is faster. `privacy` clips
-    updates and adds noise to them before anyone sees them. `record` lets a GPU play the steps of small cohorts from
-    recordings (CUDA graphs), a trial that is off by default. Under `torchrun` it joins the `world` of the processes
-    that were started with it.
+    updates and adds noise to them before anyone sees them. With `record` a GPU plays the steps of all but
+    large cohorts from recordings (CUDA graphs). Under `torchrun` it joins the `world` of the processes that were
+    started with it.
     """
 
     eager = False
@@ -60,7 +62,7 @@ class Simulation:
         precision: Precision = "float32",
         world: World | None = None,
         privacy: Privacy | None = None,
-        record: bool = False,
+        record: bool = True,
     ):
         if mode not in ("auto", "vectorised", "sequential"):
             raise UserError(f"unknown engine '{mode}': {nearest(mode, ['auto', 'vectorised', 'sequential'])}")
@@ -73,11 +75,12 @@ class Simulation:
         self.privacy = privacy or Privacy()
         self.choices = Choices()
         self.chunks = Chunks(self.device)
-        self.recorder = Recorder()
+        self.recorder, self.passes = Recorder(), Recorder()  # of local steps, and of passes that measure losses
         self.record = record and self.device.type == "cuda"
         self.space = Space(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
+        self._apart: set[Architecture] = set()
         self._placed: dict[int, tuple[Tensor, Tensor]] = {}
 
     @cached_property
@@ -125,13 +128,16 @@ class Simulation:
         """One forward pass over the data of all clients asked for, and a mean per client."""
         if not workloads:
             return []
-        means = torch.cat([self._losses(workload) for workload in workloads]).cpu().numpy()
-        bounds = np.cumsum([len(workload.client) for workload in workloads])
-        answers = []
-        for workload, mine in zip(workloads, np.split(means, bounds[:-1]), strict=True):
-            losses = np.empty(len(mine))
-            losses[np.argsort(workload.client)] = mine
-            answers.append(losses)
+        groups: dict[Architecture, list[int]] = {}
+        for n, workload in enumerate(workloads):
+            groups.setdefault(self.architecture(workload.federation.tasks[workload.task]), []).append(n)
+        order = [n for members in groups.values() for n in members]
+        means = torch.cat([self._losses(a, [workloads[n] for n in members]) for a, members in groups.items()])
+        bounds = np.cumsum([len(workloads[n].client) for n in order])
+        answers: list[NDArray[np.float64]] = [np.empty(0)] * len(workloads)
+        for n, mine in zip(order, np.split(means.cpu().numpy(), bounds[:-1]), strict=True):
+            answers[n] = np.empty(len(mine))
+            answers[n][np.argsort(workloads[n].client)] = mine
         return answers
 
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
@@ -174,7 +180,7 @@ class Simulation:
             return [Trained(jobs.trainings[0].client[row], flat, loss, steps)]
         mine = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
         return [
-            Trained(training.client[row[n]], flat[torch.from_numpy(n).to(self.device)], loss[n], steps[n])
+            Trained(training.client[row[n]], flat[sent(n, self.device)], loss[n], steps[n])
             for training, n in zip(jobs.trainings, mine, strict=True)
         ]
 
@@ -186,7 +192,7 @@ class Simulation:
         begin, width = 0, int(jobs.batch.max())
         while begin < len(jobs):
             way = self._way(architecture, rule, jobs)
-            end = min(begin + self.chunks.size(architecture, width), len(jobs))
+            end = min(begin + self.chunks.size(architecture, width, len(jobs) - begin), len(jobs))
             part = jobs.take(np.arange(begin, end))
             try:
                 chunk = Chunk.of(architecture, rule, part, self._place, flat[begin:end])
@@ -202,6 +208,8 @@ class Simulation:
                 seen[begin:end] = losses
                 begin = end
             elif lacks_memory:  # here, not in the except block, which keeps the failed chunk's tensors alive
+                self.recorder.forget()
+                self.passes.forget()
                 self.chunks.halve(architecture, width, len(part))
             elif way == self.recorder.train:
                 self.recorder.refuse(architecture, failed)
@@ -251,13 +259,45 @@ class Simulation:
         first = reason.strip().split("\n")[0]
         _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, first)
 
-    def _losses(self, workload: Workload) -> Tensor:
-        """Mean losses of the clients in ascending order. They stay on the device, which need not be waited for."""
-        task = workload.federation.tasks[workload.task]
-        shards = _only(workload.federation.shards[workload.task], workload.client)
-        values = self._forward(workload, task.data.x, task.data.y, shards, (task.loss,))[0]
-        lengths = torch.from_numpy(shards.sizes).to(self.device)
-        return torch.segment_reduce(values, "mean", lengths=lengths)
+    def _losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor:
+        """Mean losses of the clients of workloads of one architecture, one workload after the other and its clients in
+        ascending order. They stay on the device, which need not be waited for."""
+        shards = [_only(each.federation.shards[each.task], each.client) for each in workloads]
+        if self._may_join(architecture):
+            together = self._together(architecture, workloads, shards)
+            if together is not None:
+                return together
+            self._apart.add(architecture)
+        means = []
+        for workload, mine in zip(workloads, shards, strict=True):
+            task = workload.federation.tasks[workload.task]
+            (values,) = self._forward(workload, task.data.x, task.data.y, mine, (task.loss,))
+            means.append(torch.segment_reduce(values, "mean", lengths=sent(mine.sizes, self.device)))
+        return torch.cat(means)
+
+    def _together(
+        self, architecture: Architecture, workloads: Sequence[Workload], shards: Sequence[Shards]
+    ) -> Tensor | None:
+        """Mean losses by one pass for all workloads, recorded if that can be done; None if torch cannot batch it."""
+        most, failed = forward_chunk(architecture, self.device), ""
+        for recorder in (self.passes, None) if self.record else (None,):
+            try:
+                with multiplying(self.precision):
+                    means = losses_together(architecture, workloads, shards, self._place, most, recorder)
+            except (RuntimeError, ValueError, TypeError) as error:
+                if is_out_of_memory(error):
+                    raise
+                failed = str(error)
+                continue
+            if failed:
+                self.passes.refuse(architecture, failed)
+            return means
+        return None
+
+    def _may_join(self, architecture: Architecture) -> bool:
+        """Whether forward passes of several tasks may be one; on a CPU they gain nothing."""
+        apart = self.mode == "sequential" or self.device.type == "cpu" or architecture in self._apart
+        return not (apart or architecture.coupled or architecture.draws)
 
     def _evaluate(self, workload: Workload) -> Tensor:
         """Mean loss and metric of the test examples, on the device."""
@@ -281,7 +321,7 @@ class Simulation:
         parameters = architecture.layout.named(workload.weights)
         module = architecture.module.eval()
         x, y = self._place(x), self._place(y)
-        index = torch.from_numpy(shards.index).to(self.device)
+        index = sent(shards.index, self.device)
         sizes = (
             shards.sizes[shards.sizes > 0].tolist()
             if architecture.coupled

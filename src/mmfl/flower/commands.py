@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from mmfl import config as configuration
-from mmfl.display import Display, show_summary, show_table
+from mmfl.display import Display, conclude, show_summary
 from mmfl.errors import UserError
 from mmfl.flower import programs
 from mmfl.flower.app import RunConfig, check_module
@@ -126,7 +126,7 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
 
 
 def finish(ended: Ended, path: Path, seconds: float) -> None:
-    """The table and the pictures of a run that finished, or what to do with one that did not."""
+    """The results of a run that finished, or what to do with one that did not."""
     if ended.state == "stopped":
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130)
@@ -134,12 +134,7 @@ def finish(ended: Ended, path: Path, seconds: float) -> None:
         logs = path / "logs"
         where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
         raise UserError(f"the run failed: {ended.message}\nWhat was printed is in {where}.")
-    from mmfl.report import plots
-
-    comparison = load(path)
-    show_table(console, comparison)
-    paths = ", ".join(str(each) for each in plots.write(comparison, path / "report"))
-    console.print(f"{seconds:.1f} s; pictures: {paths}", highlight=False, soft_wrap=True)
+    conclude(console, load(path), path, seconds)
 
 
 @app.command()

@@ -5,18 +5,21 @@ for paper, `exports` writes it to files. A mark's `group` picks its colour and d
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
+COLUMNS = 3
+"""Panels in a row, on paper and on a wide screen."""
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A curve, with a band from `low` to `high` where both are given; nan where nothing was measured."""
+    """A curve, with a band from `low` to `high` where both are given."""
 
     name: str
     x: Numbers
@@ -34,7 +37,7 @@ class Dots:
     x: Numbers
     y: Numbers
     group: int
-    labels: Sequence[str] = ()
+    labels: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +51,10 @@ class Bars:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """A table [rows, columns] as colours from `low` to `high`; rows from top to bottom.
+    """A table [rows, columns] as colours from `low` to `high`, rows from top to bottom; nan is left blank.
 
-    `texts` are written into the cells. Row names that are too many to be written are seen where the pointer is.
+    With `texts`, which are written into the cells, the rows are named too. Otherwise they are many, and a browser
+    names the one under the pointer.
     """
 
     values: Numbers
@@ -67,13 +71,15 @@ Mark = Line | Dots | Bars | Heat
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Marks on the same axes; `reference` is a value of y worth a thin line, such as that of an unbiased method."""
+    """Marks on the same axes; `reference` is a value of y worth a thin line, such as that of an unbiased method, `log`
+    names the axes that are logarithmic."""
 
     title: str
     marks: Sequence[Mark]
     x_label: str = ""
     y_label: str = ""
     reference: float | None = None
+    log: Literal["", "x", "y"] = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,3 +91,11 @@ class Figure:
     caption: str
     panels: Sequence[Panel]
     table: pd.DataFrame = field(repr=False)
+
+    def columns(self, most: int = COLUMNS) -> int:
+        """Panels in a row, where there is room for so many."""
+        return 2 if len(self.panels) == 4 and most > 2 else min(most, len(self.panels))
+
+    def parts(self, most: int) -> list["Figure"]:
+        """The figure in parts of at most so many panels, for pages that would be too short for all."""
+        return [replace(self, panels=self.panels[n : n + most]) for n in range(0, len(self.panels), most)]

@@ -1,193 +1,167 @@
-"""Figures for a browser, drawn by plotly: they zoom, name what is under the pointer, and hide methods on a click."""
+"""Figures for a browser, drawn by plotly.js: they zoom, name what is under the pointer, and hide methods on a click."""
 
 from __future__ import annotations
 
-import html
-from functools import singledispatch
+from collections.abc import Collection, Sequence
+from importlib import util
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mmfl.errors import UserError
-from mmfl.report.figure import Bars, Dots, Figure, Heat, Line, Numbers, Panel
-from mmfl.report.palette import style
+from mmfl.report.figure import COLUMNS as COLUMNS
+from mmfl.report.figure import Bars, Dots, Figure, Heat, Line, Mark, Numbers, Panel
+from mmfl.report.traces import text_of, traces
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure
 
-COLUMNS = 3
-_DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
-_ROW, _HEAD, _LEGEND_LINE = 300, 60, 22  # pixels
+_WIDTH = 1000  # pixels, for which room is divided; a browser stretches it
+_ROW, _TITLE, _AXIS, _LEGEND = 200, 26, 46, 20  # pixels: a panel, its title, its axis below, a line of the legend
+_GAP, _COLOUR_BAR, _CELL, _BAR = 66, 44, 20, 15
+
+
+def installed() -> bool:
+    """Whether plotly is here, which brings plotly.js along."""
+    return util.find_spec("plotly") is not None
 
 
 def require_plotly() -> None:
     """Says what to install where plotly is not."""
-    try:
-        import plotly  # noqa: F401
-    except ImportError:
-        raise UserError("an HTML report needs plotly; install it with: pip install 'mmfl[report]'") from None
+    if not installed():
+        raise UserError("an HTML report needs plotly; install it with: pip install 'mmfl[report]'")
 
 
 def plotly_script() -> str:
     """plotly.js itself, to be put into a page: nothing is fetched from elsewhere."""
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
-
-
-def theme(dark: bool = False) -> dict[str, Any]:
-    """The colours of paper, ink and grid, as a part of a plotly layout."""
-    ink, grid, edge = ("#D8DCE2", "#343A43", "#59616D") if dark else ("#22272E", "#E3E6EA", "#A9B0BA")
-    axis = {"gridcolor": grid, "linecolor": edge, "zerolinecolor": grid, "tickcolor": edge}
-    hover = {"bgcolor": "#20252C" if dark else "#FFFFFF", "font": {"color": ink}}
-    layout = {
-        "font": {"family": "system-ui, sans-serif", "size": 12, "color": ink},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": axis,
-        "yaxis": axis,
-        "hoverlabel": hover,
-        "shapedefaults": {"line": {"color": edge}},
-    }
-    return {"template": {"layout": layout}}
+    require_plotly()
+    spec = util.find_spec("plotly")
+    assert spec is not None
+    assert spec.origin is not None
+    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def plotly_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> PlotlyFigure:
-    """The figure as plotly's, in rows of so many panels, with one legend above."""
-    from plotly.subplots import make_subplots
+    """The figure as an object of plotly's Python package."""
+    require_plotly()
+    from plotly.graph_objects import Figure as PlotlyFigure
 
-    columns = min(columns, len(figure.panels))
+    return PlotlyFigure(spec_of(figure, dark, columns))
+
+
+def theme(dark: bool = False) -> dict[str, Any]:
+    """The colours of paper, ink and grid: plotly's `layout.template`."""
+    ink, grid, edge = ("#D8DCE2", "#343A43", "#59616D") if dark else ("#22272E", "#E3E6EA", "#A9B0BA")
+    axis = {"gridcolor": grid, "linecolor": edge, "tickcolor": edge, "zeroline": False, "showline": True}
+    return {
+        "layout": {
+            "font": {"family": "system-ui, sans-serif", "size": 12, "color": ink},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "xaxis": axis,
+            "yaxis": axis,
+            "hoverlabel": {"bgcolor": "#20252C" if dark else "#FFFFFF", "font": {"color": ink}},
+        }
+    }
+
+
+def spec_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> dict[str, Any]:
+    """The figure as plotly.js takes it, `data` and `layout`: plain values, ready for JSON. It is in rows of at most so
+    many panels, with one legend above."""
+    columns = figure.columns(columns)
     rows = -(-len(figure.panels) // columns)
-    made = make_subplots(
-        rows,
-        columns,
-        subplot_titles=[_text(panel.title) for panel in figure.panels],
-        horizontal_spacing=0.24 / columns,
-        vertical_spacing=0.26 / rows,
-    )
+    marks = [mark for panel in figure.panels for mark in panel.marks]
+    top = _legend_height({mark.name for mark in marks if isinstance(mark, Line | Dots)})
+    height = max([_ROW, *map(_least_height, marks)])
+    area = rows * (height + _TITLE) + (rows - 1) * _AXIS
+    data: list[dict[str, Any]] = []
+    layout: dict[str, Any] = {
+        "height": top + area + _AXIS,
+        "margin": {"l": 20, "r": 10, "t": top, "b": _AXIS},
+        "legend": {"orientation": "h", "x": 0, "y": 1, "xref": "container", "yref": "container", "yanchor": "top"},
+        "hovermode": "closest",
+        "bargap": 0.25,
+        "template": theme(dark),
+        "annotations": [],
+        "shapes": [],
+    }
     listed: set[str] = set()
     for n, panel in enumerate(figure.panels):
-        row, column = n // columns + 1, n % columns + 1
-        for trace in (trace for mark in panel.marks for trace in _traces(mark)):
-            name = trace.get("legendgroup", "")
-            trace["showlegend"] = trace.pop("listed", False) and name not in listed
-            listed |= {name} if trace["showlegend"] else set()
-            made.add_trace(trace, row, column)
-        _dress(made, panel, row, column)
-    _place_colour_bars(made)
-    legend = -(-len(listed) // (2 * columns)) * _LEGEND_LINE
-    made.update_layout(
-        height=rows * _ROW + _HEAD + legend,
-        margin={"l": 10, "r": 10, "t": _HEAD + legend, "b": 10},
-        legend={"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"},
-        hovermode="closest",
-        **theme(dark),
-    )
-    made.update_xaxes(automargin=True, showline=True)
-    made.update_yaxes(automargin=True, showline=True)
-    return made
+        row, column = divmod(n, columns)
+        left = column * (1 + _GAP / _WIDTH) / columns
+        bar = _COLOUR_BAR / _WIDTH if any(isinstance(mark, Heat) for mark in panel.marks) else 0.0
+        across = (left, left + (1 + _GAP / _WIDTH) / columns - _GAP / _WIDTH - bar)
+        ceiling = 1 - row * (height + _TITLE + _AXIS) / area
+        up = (ceiling - (height + _TITLE) / area, ceiling - _TITLE / area)
+        _place(layout, panel, n, across, (max(up[0], 0.0), up[1]), first=column == 0)
+        for trace in (trace for mark in panel.marks for trace in traces(mark)):
+            trace["xaxis"], trace["yaxis"] = _axis("x", n), _axis("y", n)
+            name = trace.pop("listed", "")
+            trace["showlegend"] = bool(name) and name not in listed
+            listed.add(name)
+            if trace["type"] == "heatmap":
+                trace["colorbar"] |= {"x": across[1], "y": sum(up) / 2, "len": up[1] - up[0]}
+            data.append(trace)
+    return {"data": data, "layout": layout}
 
 
-def _dress(made: PlotlyFigure, panel: Panel, row: int, column: int) -> None:
-    """Labels, and the line of reference."""
-    made.update_xaxes(title={"text": _text(panel.x_label), "standoff": 4}, row=row, col=column)
-    made.update_yaxes(title={"text": _text(panel.y_label), "standoff": 4}, row=row, col=column)
-    if panel.reference is not None:
-        made.add_hline(panel.reference, line={"width": 1, "color": "#8A9099"}, row=row, col=column)
+def _place(
+    layout: dict[str, Any],
+    panel: Panel,
+    n: int,
+    across: tuple[float, float],
+    up: tuple[float, float],
+    first: bool,
+) -> None:
+    """The n-th panel's axes, title and line of reference; `first` in its row names what is beside bars."""
+    x: dict[str, Any] = {"domain": across, "anchor": _axis("y", n), "automargin": True}
+    y: dict[str, Any] = {"domain": up, "anchor": _axis("x", n), "automargin": True}
+    x["title"], y["title"] = ({"text": text_of(label), "standoff": 4} for label in (panel.x_label, panel.y_label))
+    lines = [mark for mark in panel.marks if isinstance(mark, Line)]
+    if panel.log == "x":
+        x |= _logarithmic([line.x for line in lines])
+    if panel.log == "y":
+        y |= _logarithmic([edge for line in lines for edge in (line.y, line.low, line.high)])
     if any(isinstance(mark, Heat) for mark in panel.marks):
-        made.update_yaxes(autorange="reversed", showgrid=False, row=row, col=column)
-        made.update_xaxes(showgrid=False, row=row, col=column)
-    if any(isinstance(mark, Bars) for mark in panel.marks):
-        made.update_yaxes(autorange="reversed", showgrid=False, row=row, col=column)
+        x |= {"showgrid": False, "type": "category"}
+        y |= {"showgrid": False, "autorange": "reversed"}
+    if bars := [mark for mark in panel.marks if isinstance(mark, Bars)]:
+        x |= {"range": [0, 1.25 * max(max(mark.values) for mark in bars)]}  # room for the texts beside them
+        y |= {"showgrid": False, "autorange": "reversed", "type": "category", "showticklabels": first}
+    layout["xaxis" + _axis("x", n)[1:]], layout["yaxis" + _axis("y", n)[1:]] = x, y
+    if panel.title:
+        title: dict[str, Any] = {"text": text_of(panel.title), "font": {"size": 13}, "showarrow": False}
+        title |= {"xref": "paper", "x": sum(across) / 2, "xanchor": "center"}
+        title |= {"yref": "paper", "y": up[1], "yanchor": "bottom"}
+        layout["annotations"].append(title)
+    if panel.reference is not None:
+        shape: dict[str, Any] = {"type": "line", "layer": "below", "line": {"width": 1, "color": "#8A9099"}}
+        shape |= {"xref": f"{_axis('x', n)} domain", "x0": 0, "x1": 1}
+        shape |= {"yref": _axis("y", n), "y0": panel.reference, "y1": panel.reference}
+        layout["shapes"].append(shape)
 
 
-def _place_colour_bars(made: PlotlyFigure) -> None:
-    """A colour bar beside each heat map instead of all at the figure's edge."""
-    for trace in made.select_traces({"type": "heatmap"}):
-        across = made.layout["xaxis" + (trace.xaxis or "x")[1:]].domain
-        up = made.layout["yaxis" + (trace.yaxis or "y")[1:]].domain
-        trace.colorbar.update(
-            x=across[1], y=sum(up) / 2, len=up[1] - up[0], thickness=8, xpad=4, ypad=0, outlinewidth=0
-        )
+def _least_height(mark: Mark) -> int:
+    """Pixels that a mark needs for what is written in or beside it."""
+    if isinstance(mark, Heat) and mark.texts:
+        return _CELL * len(mark.rows)
+    return _BAR * len(mark.names) if isinstance(mark, Bars) else 0
 
 
-@singledispatch
-def _traces(mark: object) -> list[dict[str, Any]]:
-    raise TypeError(f"{type(mark).__name__} is no mark.")
+def _legend_height(names: Collection[str]) -> int:
+    """Pixels for a legend of these names."""
+    width = sum(48 + 7 * len(name) for name in names)
+    return -(-width // (_WIDTH - 100)) * _LEGEND + 10 if names else 4
 
 
-@_traces.register
-def _(mark: Line) -> list[dict[str, Any]]:
-    colour, dash = style(mark.group)
-    common = {"type": "scatter", "mode": "lines", "name": _text(mark.name), "legendgroup": _text(mark.name)}
-    shown = {"line": {"color": colour, "dash": _DASHES[dash], "width": 1.8}, "listed": True}
-    traces = [common | {"x": mark.x, "y": _small(mark.y)} | shown]
-    if mark.low is not None and mark.high is not None:
-        known = np.isfinite(mark.low) & np.isfinite(mark.high)
-        around = {
-            "x": np.concatenate([mark.x[known], mark.x[known][::-1]]),
-            "y": _small(np.concatenate([mark.high[known], mark.low[known][::-1]])),
-        }
-        band = {"fill": "toself", "fillcolor": colour, "opacity": 0.15, "line": {"width": 0}, "hoverinfo": "skip"}
-        traces.insert(0, common | around | band)
-    return traces
+def _logarithmic(edges: Sequence[Numbers | None]) -> dict[str, Any]:
+    """A logarithmic axis, with ticks at 1, 2 and 5 where it has few decades."""
+    values = np.concatenate([edge[edge > 0] for edge in edges if edge is not None])
+    few = values.max(initial=1.0) < 1e3 * values.min(initial=1.0)
+    return {"type": "log", "dtick": "D2" if few else 1}
 
 
-@_traces.register
-def _(mark: Dots) -> list[dict[str, Any]]:
-    name = _text(mark.name)
-    return [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": name,
-            "legendgroup": name,
-            "x": _small(mark.x),
-            "y": _small(mark.y),
-            "text": [_text(label) for label in mark.labels],
-            "marker": {"color": style(mark.group)[0], "size": 6, "symbol": mark.group % 7, "opacity": 0.8},
-            "listed": True,
-        }
-    ]
-
-
-@_traces.register
-def _(mark: Bars) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "x": _small(mark.values),
-            "y": [_text(name) for name in mark.names],
-            "marker": {"color": [style(group)[0] for group in mark.groups]},
-        }
-    ]
-
-
-@_traces.register
-def _(mark: Heat) -> list[dict[str, Any]]:
-    trace = {
-        "type": "heatmap",
-        "z": _small(mark.values),
-        "x": [_text(column) for column in mark.columns],
-        "customdata": [[_text(row)] * len(mark.columns) for row in mark.rows],
-        "hovertemplate": "%{customdata}, %{x}: %{z:.4g}<extra></extra>",
-        "zmin": mark.low,
-        "zmax": mark.high,
-        "colorscale": "RdBu" if mark.low < 0 else "Viridis",
-        "colorbar": {"title": {"text": _text(mark.label), "side": "right"}},
-    }
-    if mark.texts:
-        named = {"y": [_text(row) for row in mark.rows], "text": mark.texts, "texttemplate": "%{text}"}
-        return [trace | named]
-    return [trace]
-
-
-def _text(text: str) -> str:
-    """Plotly reads tags in texts; names are to be shown as they are."""
-    return html.escape(text, quote=False)
-
-
-def _small(values: Numbers) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Seven digits are more than a picture shows, and half the page."""
-    return np.asarray(values, dtype=np.float32)
+def _axis(letter: str, n: int) -> str:
+    """What plotly calls the n-th axis: x, x2, x3."""
+    return letter + (str(n + 1) if n else "")

@@ -1,68 +1,104 @@
 """Observations: what runs recorded as long tables, and the curves over seeds that figures show of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 import pandas as pd
 
-from mmfl.report.figure import Line, Numbers
+from mmfl.diagnostics import Cost
+from mmfl.report.figure import Line, Numbers, Panel
 from mmfl.run import Comparison
 from mmfl.training import Record
 
 MAX_POINTS = 400
-"""Points of a curve; more are not told apart, and would make a page of many methods heavy."""
+"""Points of a curve; more are not told apart, and make a page of many methods heavy."""
 
 
 def by_task(comparison: Comparison, *quantities: str) -> pd.DataFrame:
     """Recorded quantities of tasks: a row per method, seed, task and round in which one of them is known."""
-
     return _table(comparison, lambda record: record["tasks"], quantities)
 
 
-def overall(comparison: Comparison, *quantities: str) -> pd.DataFrame:
-    """Recorded quantities of a round, such as the mean and the worst task."""
-
+def by_round(comparison: Comparison, *quantities: str) -> pd.DataFrame:
+    """Recorded quantities of whole rounds, such as the mean and the worst task."""
     return _table(comparison, lambda record: {"": record}, quantities).drop(columns="task")
+
+
+def costs(comparison: Comparison) -> pd.DataFrame:
+    """Every cost of every round, in bytes and seconds."""
+    names = [*(field.name for field in fields(Cost)), "seconds"]
+    parts = _table(comparison, lambda record: {"": {**record["cost"], "seconds": record["seconds"]}}, names)
+    return parts.drop(columns="task")
 
 
 def _table(
     comparison: Comparison, parts: Callable[[Record], Mapping[str, Record]], quantities: Sequence[str]
 ) -> pd.DataFrame:
     found = [
-        (run.method, run.seed, name, record["round"], *(values.get(quantity) for quantity in quantities))
+        (run.method, run.seed, name, record["round"], *map(values.get, quantities))
         for run in comparison
         for record in run.records
         for name, values in parts(record).items()
     ]
-    frame = pd.DataFrame(found, columns=["method", "seed", "task", "round", *quantities])
-    frame[list(quantities)] = frame[list(quantities)].astype(float)
-    return frame.dropna(subset=list(quantities), how="all").reset_index(drop=True)
+    known = [row for row in found if any(value is not None for value in row[4:])]
+    frame = pd.DataFrame(known, columns=["method", "seed", "task", "round", *quantities])
+    return frame.astype({name: float for name in quantities if frame[name].dtype == object})
 
 
-def curves(table: pd.DataFrame, quantity: str, methods: Sequence[str]) -> list[Line]:
-    """A line per method of the table: mean over seeds by round, with a band of one standard deviation."""
+def curves(table: pd.DataFrame, quantity: str, methods: Sequence[str], x: str = "round") -> list[Line]:
+    """A line per method: the mean over seeds by round, with a band of one standard deviation where seeds are several.
+
+    Another column as `x` is averaged over seeds like the quantity.
+    """
+    known = table.dropna(subset=[quantity]).assign(at=table[x])
+    rounds = known.groupby(["method", "round"]).agg(
+        x=("at", "mean"), y=(quantity, "mean"), spread=(quantity, "std"), seeds=("seed", "nunique")
+    )
+    rounds["low"], rounds["high"] = rounds["y"] - rounds["spread"].fillna(0), rounds["y"] + rounds["spread"].fillna(0)
+    return _lines(rounds, methods)
+
+
+def banded(table: pd.DataFrame, low: str, middle: str, high: str, methods: Sequence[str]) -> list[Line]:
+    """A line per method of one column, with a band between two others: each the mean over seeds, by round."""
+    names = {"y": (middle, "mean"), "low": (low, "mean"), "high": (high, "mean")}
+    rounds = table.dropna(subset=[middle]).groupby(["method", "round"]).agg(**names)
+    return _lines(rounds.assign(x=rounds.index.get_level_values("round"), seeds=2), methods)
+
+
+def _lines(rounds: pd.DataFrame, methods: Sequence[str]) -> list[Line]:
+    """Lines of a table by method and round."""
     lines = []
+    known = set(rounds.index.get_level_values("method"))
     for group, method in enumerate(methods):
-        mine = table[table["method"] == method]
-        values = mine.pivot(index="round", columns="seed", values=quantity)
-        if values.notna().to_numpy().any():
-            lines.append(curve(method, values, group))
+        if method in known:
+            mine = rounds.loc[method]
+            mine = mine.iloc[evenly(len(mine), MAX_POINTS)]
+            x, y, low, high = (mine[name].to_numpy(dtype=np.float64) for name in ("x", "y", "low", "high"))
+            several = mine["seeds"].max() > 1
+            lines.append(Line(method, x, y, group, low, high) if several else Line(method, x, y, group))
     return lines
 
 
-def curve(name: str, values: pd.DataFrame, group: int) -> Line:
-    """The mean over columns (runs) by row, with a band of one standard deviation where there are several."""
-    values = thinned(values)
-    x, y = values.index.to_numpy(dtype=float), values.mean(axis=1).to_numpy(dtype=float)
-    if values.shape[1] < 2:
-        return Line(name, x, y, group)
-    spread = values.std(axis=1).fillna(0).to_numpy(dtype=float)
-    return Line(name, x, y, group, y - spread, y + spread)
+def task_panels(
+    comparison: Comparison,
+    table: pd.DataFrame,
+    lines: Callable[[pd.DataFrame], list[Line]],
+    label: str,
+    reference: float | None = None,
+) -> list[Panel]:
+    """A panel per task that the table knows."""
+    return [
+        Panel(task, lines(mine), "round", label, reference)
+        for task in comparison.tasks
+        if len(mine := table[table["task"] == task])
+    ]
 
 
-def thinned(values: pd.DataFrame) -> pd.DataFrame:
-    """The table, or where it is too long as many of its rows as a curve has points, evenly spaced."""
-    return values.iloc[evenly(len(values), MAX_POINTS)]
+def spread(comparison: Comparison) -> str:
+    """How to read the curves of `curves`; nothing to say of a single seed."""
+    several = any(len(comparison.of(method)) > 1 for method in comparison.methods)
+    return " Lines are means over seeds, bands one standard deviation." if several else ""
 
 
 def evenly(length: int, most: int) -> list[int]:
@@ -75,6 +111,6 @@ def evenly(length: int, most: int) -> list[int]:
     return places
 
 
-def numbers(values: Iterable[float]) -> Numbers:
+def numbers(values: Sequence[float]) -> Numbers:
     """An array of floats."""
-    return np.array(list(values), dtype=np.float64)
+    return np.array(values, dtype=np.float64)

@@ -5,6 +5,7 @@ import { ask, by, element, forget, Unreachable } from "./parts.js";
 import { discardFigures, showFigures } from "./figures.js";
 
 const EVERY = 1500; // milliseconds between questions
+const PANEL = 270; // pixels that a panel of a figure needs to be read
 const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?" };
 const TABS = ["figures", "table", "log", "config"];
 const page = {
@@ -287,11 +288,15 @@ function showNamed({ names }) {
   showFigures(names, look(), page.selection.join("\n"));
 }
 
-/** The addresses of figures in the present colours, for the present width. */
+/** The addresses of figures in the present colours, with as many panels in a row as there is room for. */
 function look() {
-  const width = Math.floor(by("panel").clientWidth / 50) * 50;
-  const how = theme() === "dark" ? { width, dark: 1 } : { width };
+  const how = { columns: columns() };
+  if (theme() === "dark") how.dark = 1;
   return (name) => address("figure", { name, ...how });
+}
+
+function columns() {
+  return Math.max(1, Math.min(3, Math.floor(by("panel").clientWidth / PANEL)));
 }
 
 /** Shows what is there in other colours or at another width. */
@@ -355,11 +360,10 @@ system.addEventListener("change", () => {
   redraw();
 });
 
-let width = 0;
+let fitting = 0;
 new ResizeObserver(() => {
-  const room = Math.floor(by("panel").clientWidth / 50);
-  if (room === width) return;
-  width = room;
+  if (columns() === fitting) return;
+  fitting = columns();
   redraw();
 }).observe(by("panel"));
 

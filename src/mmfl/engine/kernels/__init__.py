@@ -34,8 +34,15 @@ def usable(*tensors: Tensor | None, size: int = 0) -> bool:
 
 
 def precision() -> str:
-    """How Triton is to multiply, as torch is told to multiply float32 matrices at this moment."""
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    """How Triton is to multiply, as torch is told to multiply float32 matrices at this moment.
+
+    With all bits, where there are tensor cores for it, as three products of ten bits each: of the high parts of both
+    factors, and of each one's low part with the other's high one. What is left out is below the last bit.
+    """
+    if torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    able = torch.cuda.is_available() and torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+    return "tf32x3" if able else "ieee"
 
 
 def unit(stride: int) -> int:

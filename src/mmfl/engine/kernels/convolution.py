@@ -22,16 +22,17 @@ _LEAST = 4  # blocks of pixels worth a program of their own
 def tiles(rows: int, columns: int, depth: int, how: str, rows_last: bool = False) -> dict[str, int]:
     """Sizes of the blocks of a product [rows, depth] by [depth, columns], warps and stages: a rule, not a search.
 
-    Without tensor cores ("ieee") a thread holds rows of its blocks in registers: smaller ones then. With `rows_last`,
+    Without tensor cores ("ieee") a thread holds rows of its blocks in registers: shorter ones then. With `rows_last`,
     the factors lie in memory with rows and columns side by side, not depth: four warps at once would multiply 64 rows
     by an instruction that wants depth side by side, and load number by number.
     """
-    fast = how == "tf32"
+    high = _power(rows, 64 if rows_last else 256 if how == "tf32" else 128)
+    wide = _power(columns, 32 if rows_last else 64)
     return {
-        "ROWS": _power(rows, 64 if rows_last else 256 if fast else 128),
-        "COLUMNS": _power(columns, 32 if rows_last and not fast else 64),
-        "DEPTH": _power(depth, 32 if fast else 16),
-        "num_warps": 2 if rows_last and fast else 8 if rows > 128 and fast else 4,
+        "ROWS": high,
+        "COLUMNS": wide,
+        "DEPTH": _power(depth, 16 if how == "ieee" else 32),
+        "num_warps": (1 if high * wide <= 512 else 2) if rows_last else 8 if rows > 128 and how != "ieee" else 4,
         "num_stages": 3,
     }
 
@@ -104,9 +105,11 @@ class CohortConvolution(torch.autograd.Function):
         by_input = by_weight = by_bias = None
         if ctx.needs_input_grad[0]:
             by_input = by_images(grad, kernel, ctx.geometry).movedim(-1, 2)
+        biased = ctx.biased and ctx.needs_input_grad[2]
         if ctx.needs_input_grad[1]:
-            by_weight = by_kernel(grad, images, ctx.geometry).movedim(-1, 2)
-        if ctx.biased and ctx.needs_input_grad[2]:
+            by_weight, by_bias = by_kernel(grad, images, biased, ctx.geometry)
+            by_weight = by_weight.movedim(-1, 2)
+        elif biased:
             by_bias = grad.flatten(1, 3).sum(1)
         return by_input, by_weight, by_bias, None, None
 
@@ -189,8 +192,8 @@ def by_images(grad: Tensor, kernel: Tensor, geometry: _Geometry) -> Tensor:
     return images
 
 
-def by_kernel(grad: Tensor, images: Tensor, geometry: _Geometry) -> Tensor:
-    """Gradient by the weights [C, out, kh, kw, channels], given that by the outputs.
+def by_kernel(grad: Tensor, images: Tensor, biased: bool, geometry: _Geometry) -> tuple[Tensor, Tensor | None]:
+    """Gradients by the weights [C, out, kh, kw, channels] and the bias [C, out], given that by the outputs.
 
     Where clients are few, several programs share a client's pixels; what they find is added up afterwards.
     """
@@ -203,17 +206,21 @@ def by_kernel(grad: Tensor, images: Tensor, geometry: _Geometry) -> Tensor:
     share = triton.cdiv(blocks, min(triton.cdiv(_PROGRAMS, programs), triton.cdiv(blocks, _LEAST)))
     splits = triton.cdiv(blocks, share)
     parts = grad.new_empty(splits, clients, geometry.OUT, geometry.KH, geometry.KW, geometry.CHANNELS)
+    sums = grad.new_empty(splits, clients, geometry.OUT) if biased else parts
     implicit.by_kernel[(programs * splits,)](
         grad,
         images,
         parts,
+        sums,
         count,
         clients,
         splits,
         share * tile["DEPTH"],
+        BIASED=biased,
         PRECISION=how,
         **_strides(images),
         **geometry.constants,
         **tile,
     )
-    return parts[0] if splits == 1 else parts.sum(0)
+    by_weight, by_bias = (part[0] if splits == 1 else part.sum(0) for part in (parts, sums))
+    return by_weight, by_bias if biased else None

@@ -162,10 +162,12 @@ def by_kernel(
     grad,
     images,
     parts,
+    sums,
     count,
     clients,
     splits,
     share,
+    BIASED: tl.constexpr,
     PRECISION: tl.constexpr,
     IMAGE: tl.constexpr,
     ROW: tl.constexpr,
@@ -186,7 +188,8 @@ def by_kernel(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """A block of one client's weights [out, taps * channels]: gradients times patches, over a share of the pixels."""
+    """A block of one client's weights [out, taps * channels]: gradients times patches, over a share of the pixels; and
+    for the bias the sums of the gradients."""
     PATCH: tl.constexpr = KH * KW * CHANNELS
     place_blocks: tl.constexpr = (PATCH + COLUMNS - 1) // COLUMNS
     out_blocks: tl.constexpr = (OUT + ROWS - 1) // ROWS
@@ -198,6 +201,7 @@ def by_kernel(
     grad += client * count * (OH * OW * OUT)
     images += client * count * IMAGE
     parts += (split * clients + client) * (OUT * PATCH)
+    sums += (split * clients + client) * OUT
 
     place = block * COLUMNS + tl.arange(0, COLUMNS)
     if CHANNELS % COLUMNS == 0:  # all of one tap
@@ -212,6 +216,7 @@ def by_kernel(
     pixels = count * (OH * OW)
     begin = split * share
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    added = tl.zeros((ROWS, DEPTH), tl.float32)
     for first in range(begin, tl.minimum(begin + share, pixels), DEPTH):
         pixel = first + tl.arange(0, DEPTH)
         there = pixel < pixels
@@ -225,5 +230,9 @@ def by_kernel(
         start = pixel // (OH * OW) * IMAGE + top * ROW + left * COLUMN
         patches = tl.load(images + (start[:, None] + offset), inside, 0.0)
         seen = tl.load(grad + (pixel[None, :] * OUT + out[:, None]), there[None, :] & (out < OUT)[:, None], 0.0)
+        if BIASED:
+            added += seen
         total = tl.dot(seen, patches, total, input_precision=PRECISION)
     tl.store(parts + (out[:, None] * PATCH + place[None, :]), total, (out < OUT)[:, None] & (place < PATCH)[None, :])
+    if BIASED and block == 0:
+        tl.store(sums + out, tl.sum(added, 1), out < OUT)

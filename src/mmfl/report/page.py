@@ -1,0 +1,179 @@
+"""The report: one HTML file with everything in it, for a browser without a network, and for paper."""
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import tomli_w
+
+import mmfl
+from mmfl.checkpoint import write_atomically
+from mmfl.errors import UserError
+from mmfl.objectives import METRICS, lower_is_better
+from mmfl.report import tables
+from mmfl.report.figure import Figure
+from mmfl.report.figures import figures
+from mmfl.report.gather import Source
+from mmfl.report.interactive import plotly_script, spec_of, theme
+from mmfl.report.traces import text_of
+from mmfl.run import Comparison
+
+_SHEET = 610  # pixels of a figure that a sheet of paper holds
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<header>
+<h1>{title}</h1>
+{facts}
+<noscript><p>The figures need JavaScript; <code>mmfl report --export png</code> draws them as pictures.</p></noscript>
+</header>
+<nav>{contents}</nav>
+{choice}
+<main>
+{sections}
+</main>
+<script>{plotly}</script>
+<script type="application/json" id="themes">{themes}</script>
+<script>{script}</script>
+</body>
+</html>
+"""  # noqa: E501
+
+
+def write(comparison: Comparison, path: Path, sources: Sequence[Source] = ()) -> Path:
+    """Writes the report of some runs."""
+    text = page(comparison, figures(comparison), sources)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise UserError(f"report '{path}' cannot be written: {error.strerror}.") from None
+    return path
+
+
+def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Source] = ()) -> str:
+    """The report as HTML."""
+    parts = {"results": "Results"} | {figure.name: figure.title for figure in made}
+    sections = [_results(comparison), *map(_figure, made)]
+    if sources:
+        parts["configuration"] = "Configuration"
+        sections.append(_configuration(sources))
+    own = resources.files("mmfl.report")
+    return _PAGE.format(
+        title=escape(_title(comparison)),
+        style=(own / "page.css").read_text(),
+        facts=_facts(comparison, sources),
+        contents=" ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in parts.items()),
+        choice=_choice(comparison),
+        sections="\n".join(sections),
+        plotly=plotly_script(),
+        themes=_json({"light": theme(), "dark": theme(dark=True)}),
+        script=(own / "page.js").read_text(),
+    )
+
+
+def _title(comparison: Comparison) -> str:
+    names = comparison.methods
+    return f"{names[0] if len(names) == 1 else f'{len(names)} methods'} on {', '.join(comparison.tasks)}"
+
+
+def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
+    """What was run, at a glance."""
+    seeds = sorted({run.seed for run in comparison})
+    rounds = sorted({run.records[-1]["round"] for run in comparison if run.records})
+    clients = sorted({run.clients for run in comparison})
+    facts = {
+        "methods": ", ".join(comparison.methods),
+        "tasks": ", ".join(_tasks(comparison, sources)),
+        "clients": " or ".join(f"{number:,}" for number in clients),
+        "rounds": " to ".join(f"{number:,}" for number in dict.fromkeys((rounds[0], rounds[-1]))),
+        "seeds": ", ".join(map(str, seeds)),
+        "rate": _settings(sources, "rate"),
+        "device": _settings(sources, "device"),
+        "runs": ", ".join(source.name for source in sources),
+        "written": f"{time.strftime('%Y-%m-%d %H:%M')} by mmfl {mmfl.__version__}",
+    }
+    lines = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
+    return f"<dl>{''.join(lines)}</dl>"
+
+
+def _tasks(comparison: Comparison, sources: Sequence[Source]) -> Iterable[str]:
+    """The tasks, with what they are measured by where a configuration says so."""
+    known = {task.get("name"): task.get("metric") for source in sources for task in source.config.get("tasks", [])}
+    for task in comparison.tasks:
+        metric = known.get(task)
+        direction = ", lower is better" if metric in METRICS and lower_is_better(METRICS[metric]) else ""
+        yield f"{task} ({metric}{direction})" if metric else task
+
+
+def _settings(sources: Sequence[Source], name: str) -> str:
+    """A setting of all runs, where their configurations have it."""
+    tables = [source.config.get("settings", source.config) for source in sources]
+    return ", ".join(dict.fromkeys(str(table[name]) for table in tables if name in table))
+
+
+def _choice(comparison: Comparison) -> str:
+    """A box for each method, to show or hide it."""
+    if len(comparison.methods) < 2:
+        return ""
+    boxes = (
+        f'<label><input type="checkbox" value="{escape(text_of(method))}" checked> {escape(method)}</label>'
+        for method in comparison.methods
+    )
+    return f"<fieldset><legend>show</legend>{''.join(boxes)}</fieldset>"
+
+
+def _results(comparison: Comparison) -> str:
+    shown = {**tables.results(comparison), **tables.paired(comparison)}
+    body = "".join(_table(title, frame) for title, frame in shown.items())
+    return f'<section id="results"><h2>Results</h2><div class="tables">{body}</div></section>'
+
+
+def _table(title: str, frame: pd.DataFrame) -> str:
+    heads = "".join(f'<th scope="col">{escape(str(name))}</th>' for name in frame.columns)
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in frame.to_numpy().tolist()
+    )
+    head, body = f"<thead><tr>{heads}</tr></thead>", f"<tbody>{rows}</tbody>"
+    return f'<div class="wide"><table><caption>{escape(title)}</caption>{head}{body}</table></div>'
+
+
+def _figure(figure: Figure) -> str:
+    plots = []
+    for n, spec in enumerate(_sheets(figure), 1):
+        data, size = f"{figure.name}-{n}", f"height:{spec['layout']['height']}px"
+        plots.append(
+            f'<div class="wide"><div class="figure" data-spec="{data}" style="{size}"></div></div>'
+            f'<script type="application/json" id="{data}">{_json(spec)}</script>'
+        )
+    words = f"<h2>{escape(figure.title)}</h2><p>{escape(figure.caption)}</p>"
+    return f'<section id="{figure.name}">{words}{"".join(plots)}</section>'
+
+
+def _sheets(figure: Figure) -> list[dict[str, Any]]:
+    """The figure in parts that fit on a sheet of paper: two rows of panels, or one."""
+    two, one = ([spec_of(part) for part in figure.parts(rows * figure.columns())] for rows in (2, 1))
+    return two if two[0]["layout"]["height"] <= _SHEET else one
+
+
+def _configuration(sources: Sequence[Source]) -> str:
+    texts = (f"<p>{escape(source.name)}</p><pre>{escape(tomli_w.dumps(source.config))}</pre>" for source in sources)
+    return f'<section id="configuration"><h2>Configuration</h2>{"".join(texts)}</section>'
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """JSON that cannot end the script it stands in."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")

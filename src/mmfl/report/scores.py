@@ -1,0 +1,103 @@
+"""How good the models are: test metric and loss, relative to full participation, and differences between methods."""
+
+import numpy as np
+import pandas as pd
+
+from mmfl.differences import difference
+from mmfl.report.figure import Figure, Heat, Panel
+from mmfl.report.observations import by_round, by_task, curves, spread, task_panels
+from mmfl.run import Comparison
+
+_SUMMARIES = {"mean": "mean of the tasks", "worst": "worst task"}
+
+
+def accuracy(comparison: Comparison) -> Figure | None:
+    """Test metric of each task, and the mean and worst task, by round."""
+    table = scores(comparison)
+    panels = _score_panels(comparison, table, "test metric")
+    caption = (
+        "Metric on the test examples by round. Where some tasks' metric is a score and others' an error, mean and "
+        "worst are of the scores."
+    )
+    return Figure("accuracy", "Test metric", caption + spread(comparison), panels, table) if panels else None
+
+
+def relative(comparison: Comparison) -> Figure | None:
+    """The metric divided by that of full participation with the same seed, by round."""
+    if "full" not in comparison.methods or len(comparison.methods) < 2:
+        return None
+    table = scores(comparison)
+    keys = ["seed", "task", "round"]
+    full = table[table["method"] == "full"].set_index(keys)["value"].rename("full")
+    table = table[table["method"] != "full"].join(full, on=keys)
+    table["value"] = (table["value"] / table.pop("full")).replace([np.inf, -np.inf], np.nan)
+    table = table.dropna(subset=["value"]).reset_index(drop=True)
+    panels = _score_panels(comparison, table, "relative to full", reference=1.0)
+    caption = "The test metric divided by that of full participation in the same round with the same seed."
+    title = "Relative to full participation"
+    return Figure("relative", title, caption + spread(comparison), panels, table) if panels else None
+
+
+def loss(comparison: Comparison) -> Figure | None:
+    """Test loss of each task by round."""
+    table = by_task(comparison, "loss")
+    panels = task_panels(comparison, table, lambda mine: curves(mine, "loss", comparison.methods), "test loss")
+    caption = "Loss on the test examples by round." + spread(comparison)
+    return Figure("loss", "Test loss", caption, panels, table) if panels else None
+
+
+def differences(comparison: Comparison) -> Figure | None:
+    """Every method minus every other, paired over seeds, of the final mean metric."""
+    methods = comparison.methods
+    if len(methods) < 2:
+        return None
+    table = paired(comparison, "mean")
+    if table["difference"].isna().all():
+        return None
+    square = (len(methods), len(methods))
+    values = table["difference"].to_numpy(dtype=np.float64).reshape(square)
+    texts = [f"{row.difference:+.3f}{'*' if row.sure else ''}" for row in table.itertuples()]
+    blank = np.isnan(values) | np.eye(len(methods), dtype=bool)
+    written = np.where(blank, "", np.array(texts).reshape(square)).tolist()
+    limit = float(np.nanmax(np.abs(values))) or 1.0
+    heat = Heat(np.where(blank, np.nan, values), methods, methods, "difference", -limit, limit, written)
+    caption = (
+        "The row's method minus the column's: the mean of the tasks over the last rounds, seed by seed. "
+        "A star marks differences whose 95% interval (Student's t over seeds) leaves out zero."
+    )
+    return Figure("differences", "Paired differences", caption, [Panel("", [heat])], table)
+
+
+def paired(comparison: Comparison, quantity: str) -> pd.DataFrame:
+    """Every method minus every method, a row each, with the 95% interval over seeds; nan where one seed gives none.
+    `quantity` is a task, or `mean` or `worst`."""
+    finals, rows = comparison.finals()[quantity], []
+    for method in comparison.methods:
+        for minus in comparison.methods:
+            gap = difference(finals.loc[method], finals.loc[minus])
+            half = gap.half if np.isfinite(gap.half) else np.nan
+            sure = abs(gap.mean) > half
+            rows.append((method, minus, gap.mean, gap.mean - half, gap.mean + half, gap.pairs, sure))
+    return pd.DataFrame(rows, columns=["method", "minus", "difference", "low", "high", "seeds", "sure"])
+
+
+def scores(comparison: Comparison) -> pd.DataFrame:
+    """The metric of every task, and under `(mean)` and `(worst)` that of all."""
+    tasks = by_task(comparison, "metric").rename(columns={"metric": "value"})
+    rounds = by_round(comparison, *_SUMMARIES)
+    summaries = [
+        rounds.drop(columns=list(_SUMMARIES)).assign(task=f"({name})", value=rounds[name]) for name in _SUMMARIES
+    ]
+    return pd.concat([tasks, *summaries], ignore_index=True)
+
+
+def _score_panels(
+    comparison: Comparison, table: pd.DataFrame, label: str, reference: float | None = None
+) -> list[Panel]:
+    """A panel per task, and one each for their mean and worst."""
+    titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in _SUMMARIES.items()}
+    return [
+        Panel(title, curves(mine, "value", comparison.methods), "round", label, reference)
+        for task, title in titles.items()
+        if len(mine := table[table["task"] == task])
+    ]

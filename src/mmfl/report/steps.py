@@ -1,0 +1,57 @@
+"""How steady the steps are: step size, variances of what is sampled, and trust in stale updates."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from mmfl.report.figure import Figure, Line, Panel
+from mmfl.report.observations import banded, by_task, curves, spread, task_panels
+from mmfl.run import Comparison
+
+_VARIANCES = {"loss_variance": "sampled loss", "update_variance": "sampled update"}
+
+
+def step_size(comparison: Comparison) -> Figure | None:
+    """||H||_1 of each task by round; 1 on average for an unbiased method."""
+    table = by_task(comparison, "step_size")
+    panels = task_panels(
+        comparison, table, lambda mine: curves(mine, "step_size", comparison.methods), "step size ||H||", reference=1.0
+    )
+    caption = "The sum of the aggregation's inverse-probability weights: 1 on average for an unbiased method."
+    return Figure("step_size", "Step size ||H||", caption + spread(comparison), panels, table) if panels else None
+
+
+def variances(comparison: Comparison) -> Figure | None:
+    """Variances of the sampled loss and of the sampled update of each task, by round, where they are known."""
+    table = by_task(comparison, *_VARIANCES)
+    panels = []
+    for task in comparison.tasks:
+        for quantity, title in _VARIANCES.items():
+            mine = table[(table["task"] == task) & (table[quantity] > 0)]
+            lines = curves(mine.assign(log=np.log(mine[quantity])), "log", comparison.methods)
+            panel = Panel(f"{task}: {title}", [_exponential(line) for line in lines], "round", "variance", log="y")
+            panels += [panel] if lines else []
+    caption = (
+        "The variance that the draw causes, where losses or updates of all clients are known: of the sampled loss and "
+        "of the sampled update, on a logarithmic scale, over which means and deviations are taken. Full participation "
+        "has none."
+    )
+    return Figure("variances", "Variance of the draw", caption + spread(comparison), panels, table) if panels else None
+
+
+def beta(comparison: Comparison) -> Figure | None:
+    """What stale updates are worth to the methods that keep them, by round."""
+    names = ("beta_min", "beta_mean", "beta_max")
+    table = by_task(comparison, *names)
+    panels = task_panels(comparison, table, lambda mine: banded(mine, *names, comparison.methods), "beta")
+    caption = (
+        "The weight of clients' last updates: the mean over clients, with a band from the least to the largest; means "
+        "over seeds. At 1 an old update counts in full, at 0 not at all."
+    )
+    return Figure("beta", "Trust in stale updates (beta)", caption, panels, table) if panels else None
+
+
+def _exponential(line: Line) -> Line:
+    """A line of logarithms as one of the values themselves."""
+    low, high = (None if edge is None else np.exp(edge) for edge in (line.low, line.high))
+    return replace(line, y=np.exp(line.y), low=low, high=high)

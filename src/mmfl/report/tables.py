@@ -1,0 +1,74 @@
+"""The results of a comparison as tables of texts: for the terminal as for a page."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mmfl.differences import Difference, difference
+from mmfl.run import Comparison
+
+_COSTS = ["trainings", "forward_passes", "megabytes"]
+_HEADINGS = {
+    "spread": "± seeds",
+    "relative": "of full",
+    "forward_passes": "forward passes",
+    "megabytes": "MB sent",
+}
+
+
+def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """How good each method is, at what cost a round, and what went wrong: a row per method, by title."""
+    frame = comparison.table()
+    seeds = len({run.seed for run in comparison})
+    tables = {
+        f"final test metric, mean of {seeds} seed{'s' if seeds > 1 else ''}": _texts(
+            frame.drop(columns=_COSTS).dropna(axis=1, how="all")
+        ),
+        "cost of a round": _texts(frame[_COSTS]),
+    }
+    faults = pd.DataFrame({method: sum(run.faults.sum() for run in comparison.of(method)) for method in frame.index}).T
+    if len(faults.columns):
+        counts = faults.fillna(0).astype(int).rename_axis("method").reset_index()
+        tables["what went wrong with nodes, in all rounds"] = counts.astype(str)
+    return tables
+
+
+def paired(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """Differences of the final mean and worst task to the first method and to full participation, paired over seeds,
+    with 95% intervals; nothing where there is a single method."""
+    finals, methods, tables = comparison.finals(), comparison.methods, {}
+    for other in dict.fromkeys([methods[0], *(name for name in methods if name == "full")]):
+        theirs = finals.loc[other]
+        rows = [
+            {"method": method, **{name: _gap(difference(ours[name], theirs[name])) for name in ("mean", "worst")}}
+            for method in methods
+            if method != other
+            for ours in [finals.loc[method]]
+        ]
+        if rows:
+            tables[f"final test metric minus that of {other}, 95% intervals"] = pd.DataFrame(rows)
+    return tables
+
+
+def _gap(gap: Difference) -> str:
+    """A difference with its interval, where there are seeds enough for one."""
+    if not gap.pairs:
+        return ""
+    return f"{gap.mean:+.3f} ± {gap.half:.3f}" if np.isfinite(gap.half) else f"{gap.mean:+.3f} (one seed)"
+
+
+def _texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Numbers as they are read, with the method as the first column."""
+    texts = pd.DataFrame({name: [_cell(str(name), value) for value in frame[name]] for name in frame.columns})
+    texts = texts.rename(columns=_HEADINGS)
+    texts.insert(0, "method", [str(method) for method in frame.index])
+    return texts
+
+
+def _cell(column: str, value: Any) -> str:
+    if pd.isna(value):
+        return ""
+    if column in ("trainings", "forward_passes"):
+        return f"{value:,.1f}"
+    return f"{value:,.2f}" if column == "megabytes" else f"{value:.3f}"
