@@ -85,11 +85,12 @@ class Seen:
         raise AssertionError(f"never: {expression}")
 
     def names(self) -> list[str]:
-        """The names of the lines of the first plot that is drawn."""
-        return self.page.evaluate("[...new Set(document.querySelector('.plot')._fullData.map(trace => trace.name))]")
+        """The names of the lines of the plot."""
+        return self.page.evaluate(f"[...new Set({LINES}.map(trace => trace.name))]")
 
 
-POINTS = "Math.max(0, ...(document.querySelector('.plot')?._fullData ?? []).map(trace => trace.x.length))"
+LINES = "(document.querySelector('[data-name=accuracy] .plot')?._fullData ?? [])"
+POINTS = f"Math.max(0, ...{LINES}.map(trace => trace.x.length))"
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_two_runs_are_compared_and_a_reload_shows_the_same(folder, open_page):
         seen.row("random").get_by_role("button").click()
         seen.page.get_by_label("Compare full").check()
         expect(seen.page.get_by_role("heading", name="2 runs side by side")).to_be_visible()
-        seen.until("document.querySelector('.plot')?.data?.some(trace => trace.name == 'full')")
+        seen.until(f"{LINES}.some(trace => trace.name == 'full')")
         assert set(seen.names()) == {"random", "full"}
         seen.page.get_by_role("tab", name="Table").click()
         expect(seen.page.get_by_role("row", name="full").first).to_be_visible()
@@ -235,8 +236,7 @@ def test_nothing_is_sent_twice_while_nothing_changes_nor_asked_while_the_page_is
     with serving(folder) as site:
         seen = open_page(site.url)
         seen.go("#run=random")
-        seen.page.wait_for_selector(".plot .xtick text")
-        seen.page.wait_for_timeout(1000)
+        seen.page.wait_for_selector("#panel[aria-busy=false] .plot .xtick text")
         seen.replies.clear()
         while sum(url == "api/runs" for url, _ in seen.replies) < 2:
             seen.page.wait_for_timeout(100)

@@ -65,8 +65,10 @@ let loading = false;
 async function load() {
   if (loading) return;
   loading = true;
+  by("panel").ariaBusy = true;
   let next = wanted();
   while (next && (await renew(...next))) next = wanted();
+  by("panel").ariaBusy = false;
   loading = false;
 }
 
