@@ -1,22 +1,22 @@
 """How long the dashboard takes with many runs: made here, as `mmfl run` would write them, and asked for over HTTP.
 
-    python benchmarks/dashboard.py [runs] [rounds]
+python benchmarks/dashboard.py [runs] [rounds]
 """
 
 import json
+import signal
+import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import numpy as np
 import tomli_w
-
-from mmfl.dashboard.server import Server
 
 TASKS, CLIENTS, DRAWN = ("digits", "fashion", "synthetic"), 100, 12
 METHODS = ("random", "mmfl-lvr", "mmfl-stalevre", "full")
@@ -72,12 +72,6 @@ def record(t: int, method: str, seed: int, metrics: np.ndarray, rng: np.random.G
     }
 
 
-def seconds(act: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    act()
-    return time.perf_counter() - begun
-
-
 def main(runs: int = 200, rounds: int = 1000) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -85,38 +79,52 @@ def main(runs: int = 200, rounds: int = 1000) -> None:
             make_run(folder / f"run-{seed:03d}", seed, rounds)
         size = sum(path.stat().st_size for path in folder.glob("*/metrics.jsonl"))
         print(f"{runs} runs of {rounds} rounds, {size / 1e6:.0f} MB\n\n| what | ms | kB |\n|---|---|---|")
-        with Server(folder) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            measure(server, folder, min(10, runs))
-            server.shutdown()
+        command = [sys.executable, "-m", "mmfl", "dashboard", str(folder), "--no-open"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout
+                measure(Browser(process.stdout.readline().split()[3]), folder, min(10, runs - 1))
+            finally:
+                process.send_signal(signal.SIGINT)
 
 
-def measure(server: Server, folder: Path, several: int) -> None:
-    marks: dict[str, str] = {}
+class Browser:
+    """Asks as the page does, and counts what is sent."""
 
-    def ask(question: str, ids: list[int] | None = None) -> int:
-        query = urlencode([("run", f"run-{id:03d}") for id in ids or ()])
-        address = f"{server.url}api/{question}?{query}"
-        with urlopen(Request(address)) as reply:
-            marks[address] = reply.headers["ETag"]
-            return len(reply.read())
+    def __init__(self, url: str):
+        self.url, self.received = url, 0
 
-    def show(what: str, act: Callable[[], int]) -> None:
-        begun = time.perf_counter()
-        size = act()
-        print(f"| {what} | {1000 * (time.perf_counter() - begun):.0f} | {size / 1000:.0f} |")
+    def ask(self, question: str, ids: Sequence[int] = (), **more: str) -> Any:
+        query = urlencode([("run", f"run-{id:03d}") for id in ids] + list(more.items()))
+        with urlopen(f"{self.url}api/{question}?{query}") as reply:
+            body = reply.read()
+        self.received += len(body)
+        return json.loads(body)
 
-    ids = list(range(several))
-    show("list, first time", lambda: ask("runs"))
-    show("list, again", lambda: ask("runs"))
-    show("figures of one run, first time", lambda: ask("figures", [len(ids)]))
-    show(f"figures of {several} runs, first time", lambda: ask("figures", ids))
-    show(f"figures of {several} runs, again", lambda: ask("figures", ids))
+    def figures(self, ids: Sequence[int], most: int = 100) -> None:
+        for name in self.ask("figures", ids)["names"][:most]:
+            self.ask("figure", ids, name=name)
+
+    def show(self, what: str, act: Callable[[], object]) -> None:
+        begun, self.received = time.perf_counter(), 0
+        act()
+        print(f"| {what} | {1000 * (time.perf_counter() - begun):.0f} | {self.received / 1000:.0f} |", flush=True)
+
+
+def measure(browser: Browser, folder: Path, several: int) -> None:
+    ids = range(several)
+    browser.show("list, first time", lambda: browser.ask("runs"))
+    browser.show("list, again", lambda: browser.ask("runs"))
+    browser.show("one run: all figures", lambda: browser.figures([several]))
+    browser.show(f"{several} runs: first two figures", lambda: browser.figures(ids, 2))
+    browser.show(f"{several} runs: the other figures", lambda: browser.figures(ids))
+    browser.show(f"{several} runs: all figures, again", lambda: browser.figures(ids))
+    browser.show(f"{several} runs: tables", lambda: browser.ask("table", ids))
     with (folder / "run-000" / "metrics.jsonl").open("a") as file:
-        rng = np.random.default_rng(0)
-        file.write(json.dumps(record(10**6, METHODS[0], 0, np.full(3, 0.9), rng)) + "\n")
-    show("list, after a round of one run", lambda: ask("runs"))
-    show(f"figures of {several} runs, after a round of one", lambda: ask("figures", ids))
+        last = record(10**6, METHODS[0], 0, np.full(len(TASKS), 0.9), np.random.default_rng(0))
+        file.write(json.dumps(last) + "\n")
+    browser.show("list, after a round of one run", lambda: browser.ask("runs"))
+    browser.show(f"{several} runs: first two figures, after a round of one", lambda: browser.figures(ids, 2))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The server: hands the page and the answers to a browser on this machine, and to nobody else."""
 
+import gc
 import ipaddress
 import json
 import logging
@@ -26,6 +27,7 @@ _log = logging.getLogger(__name__)
 _JSON = "application/json"
 _FILES = ("style.css", "app.js", "figures.js", "parts.js")
 _KINDS = {"css": "text/css", "js": "text/javascript"}
+_RARELY = (100_000, 20, 20)  # collections of garbage: they pass over all records, in which there is none
 _HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -77,6 +79,7 @@ class Server(ThreadingHTTPServer):
         screen = sys.platform in ("darwin", "win32") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         if browser and screen:
             webbrowser.open(self.url)
+        gc.set_threshold(*_RARELY)
         with suppress(KeyboardInterrupt):
             self.serve_forever()
 
