@@ -148,11 +148,7 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word(tmp_path, argume
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-BROKEN = f"""
-import mmfl.shell.listings as listings
-def listed(folder): raise {{}}
-listings.listed = listed
-{PROGRAM}"""
+BROKEN = f"import mmfl.runs\ndef listed(folder): raise {{}}\nmmfl.runs.listed = listed\n{PROGRAM}"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +156,7 @@ listings.listed = listed
     [
         pytest.param(PROGRAM, 0, "", id="done"),
         pytest.param(BROKEN.format("ZeroDivisionError"), 1, "Traceback", id="unexpected"),
-        pytest.param(BROKEN.format("listings.UserError('wrong here.')"), 2, "error: wrong here.", id="mistake"),
+        pytest.param(BROKEN.format("mmfl.errors.UserError('wrong here.')"), 2, "error: wrong here.", id="mistake"),
         pytest.param(BROKEN.format("KeyboardInterrupt"), 130, "", id="Ctrl-C"),
     ],
 )

@@ -5,14 +5,12 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from mmfl import state
 from mmfl.growing import last_lines
 from mmfl.state import Condition, State
-
-if TYPE_CHECKING:
-    from mmfl.training import Record
+from mmfl.training import Record
 
 METRICS, CONFIG, ENDED = "metrics.jsonl", "config.toml", "ended.json"
 _BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
@@ -55,11 +53,6 @@ class Glance:
         """The names of its tasks, of those that are known."""
         return self.settings.tasks or self.latest.tasks
 
-    @property
-    def methods(self) -> Sequence[str]:
-        """The names of its methods, of those that are known."""
-        return self.settings.methods or list(self.latest.metrics or ())
-
     def plain(self) -> dict[str, Any]:
         """What the page is told."""
         return {
@@ -67,7 +60,7 @@ class Glance:
             "condition": self.state.condition,
             "reason": self.state.reason,
             "host": self.state.host,
-            "methods": self.methods,
+            "methods": self.settings.methods or list(self.latest.metrics or ()),
             "seeds": self.settings.seeds,
             "tasks": self.tasks,
             "clients": self.latest.clients,
@@ -158,7 +151,7 @@ def read_latest(path: Path) -> Latest:
     return Latest(records[-1]["round"], list(records[-1].get("tasks", ())), records[-1].get("clients"), metrics)
 
 
-def parsed(lines: Iterable[bytes]) -> list["Record"]:
+def parsed(lines: Iterable[bytes]) -> list[Record]:
     """The records that lines hold; what is none is left out."""
     records = []
     for line in lines:

@@ -4,15 +4,12 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mmfl.dashboard.glance import CONFIG, METRICS, Glance, Watched, parsed
 from mmfl.errors import UserError, nearest
 from mmfl.growing import Growing
 from mmfl.state import STATE
-
-if TYPE_CHECKING:
-    from mmfl.training import Record
+from mmfl.training import Record
 
 _DEPTH = 5  # folders below the one that is served
 _MOST = 100 << 20  # bytes of records that are kept read
@@ -25,7 +22,7 @@ class Records:
         self.file = Growing(path)
         self.records: list[Record] = []
 
-    def look(self) -> list["Record"]:
+    def look(self) -> list[Record]:
         """All of them; only what is new is read."""
         lines, anew = self.file.fresh()
         self.records = ([] if anew else self.records) + parsed(lines)
@@ -54,7 +51,7 @@ class Index:
             raise UserError(f"no run '{id}' below {self.folder}: {nearest(id, self.runs)}")
         return self.runs[id]
 
-    def records(self, ids: Sequence[str]) -> list[list["Record"]]:
+    def records(self, ids: Sequence[str]) -> list[list[Record]]:
         """What is recorded of some runs. Of those that were not asked for lately it is forgotten, if it is much."""
         found = []
         for id in ids:

@@ -1,14 +1,14 @@
 """The commands that list what there is: runs, methods, data sets."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from mmfl import presets
-from mmfl.dashboard.index import Index
-from mmfl.errors import UserError
+from mmfl.runs import listed
 from mmfl.shell.console import console, show_json, show_rows
 from mmfl.shell.help import Command, examples
 from mmfl.tables import listing
@@ -25,38 +25,13 @@ def runs(
     """List runs: how far they are, and their latest metric."""
     found = listed(folder)
     if json_:
-        show_json(found)
+        show_json([asdict(each) for each in found])
         return
     table = listing("run", "state", "round", "seeds", "mean of tasks, by method")
     for each in found:
-        means = ", ".join(f"{name} {mean:.3f}" for name, mean in each["mean"].items()) or ", ".join(each["methods"])
-        table.add_row(
-            escape(each["run"]),
-            each["state"],
-            f"{each['round']}/{each['rounds']}",
-            str(each["seeds"]),
-            escape(means),
-        )
+        means = ", ".join(f"{name} {each.mean[name]:.3f}" if name in each.mean else name for name in each.methods)
+        table.add_row(escape(each.run), each.state, f"{each.round}/{each.rounds}", str(each.seeds), escape(means))
     console.print(table)
-
-
-def listed(folder: Path) -> list[dict[str, Any]]:
-    """The runs below a folder, or the folder itself where it is a run; the latest first."""
-    if not folder.is_dir():
-        raise UserError(f"there is no folder '{folder}'; expected one that holds run directories.")
-    index = Index(folder)
-    return [
-        {
-            "run": str(index.run(each.id).path),
-            "state": each.state.condition,
-            "methods": list(each.methods),
-            "seeds": each.settings.seeds,
-            "round": each.latest.round,
-            "rounds": each.state.rounds,
-            "mean": dict(each.latest.metrics or {}),
-        }
-        for each in index.look()
-    ]
 
 
 @app.command(cls=Command, epilog=examples("mmfl methods", "mmfl methods --json"))
