@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle threads of torch wait actively by default, which stalls everything else on a busy machine: tests let them sleep.
-.PHONY: demo test check lint types benchmark clean
+.PHONY: demo test check lint types docs benchmark clean
 
 demo: $(READY)
 	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
@@ -19,15 +19,19 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-check: lint types test
+# The site, in site/; what would only be a warning stops it.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+check: lint types docs test
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/engine.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,privacy,report]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,flower,privacy,report,trackers]'
 	touch $(READY)
 
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv site .mypy_cache .pytest_cache .ruff_cache .hypothesis

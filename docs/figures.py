@@ -200,7 +200,7 @@ def stale() -> Figure:
     watch = Watch(lambda replica: (replica.state.weights[0].clone(), betas(replica.state)))
     seeds = 5
     runs = mmfl.compare(
-        federation, ["full", *sampled], rounds=60, rate=0.2, seeds=seeds, evaluate_every=60, listener=watch
+        federation, ["full", *sampled], rounds=60, rate=0.2, seeds=seeds, evaluate_every=60, listeners=[watch]
     )
     figure, axes = panels(2, 4.4, 3.2)
     weights = torch.stack([torch.stack([w for w, _ in seen]) for seen in watch.seen]).unflatten(1, (-1, seeds))
@@ -342,7 +342,7 @@ def local() -> Figure:
         for (name, (rule, aggregation, lr)), colour, dash in lines:
             federation, watch = mmfl.Federation([chain.task("quadratic", lr=lr, epochs=10)]), chain.watch()
             method = mmfl.Method(name, allocation, aggregation, rule)
-            mmfl.compare(federation, [method], 120, rate=0.5, seeds=seeds, evaluate_every=120, listener=watch)
+            mmfl.compare(federation, [method], 120, rate=0.5, seeds=seeds, evaluate_every=120, listeners=[watch])
             panel.semilogy(np.mean(watch.seen, axis=1), linestyle=dash, color=colour, linewidth=1.5, label=name)
         panel.set_xlabel("round")
         panel.grid(alpha=0.3)
@@ -373,7 +373,7 @@ def draw_bounds(axes: Axes, chain: Chain, models: int, rounds: int) -> None:
         lr = Decay(beta, bound.gamma) if method == "mfa-rand" else FrameDecay(beta / models, bound.gamma, models)
         federation = mmfl.Federation([chain.task(f"model {s}", lr=lr, epochs=2) for s in range(models)])
         watch = chain.watch()
-        mmfl.compare(federation, [method], rounds, 1.0, seeds=5, evaluate_every=rounds, listener=watch)
+        mmfl.compare(federation, [method], rounds, 1.0, seeds=5, evaluate_every=rounds, listeners=[watch])
         axes.loglog(t, bound.error(t), "--", color=colour, label=f"{method}: bound")
         axes.loglog(t, np.mean(watch.seen, axis=1), color=colour, linewidth=0.9, label=f"{method}: measured")
     axes.set(xlabel="round", ylabel="distance to the optimum")

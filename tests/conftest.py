@@ -65,3 +65,18 @@ def refusals(*rows):
     return pytest.mark.parametrize(
         ("make", "words"), [pytest.param(make, words, id=" ".join(words)) for make, *words in rows]
     )
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's Chromium, or the one that playwright brought along."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    options = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+    with playwright.sync_playwright() as driver:
+        try:
+            browser = driver.chromium.launch(executable_path=found, args=options)
+        except playwright.Error as error:
+            pytest.skip(f"no browser can be started: {str(error).splitlines()[0]}")
+        yield browser
+        browser.close()

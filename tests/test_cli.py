@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,21 +30,28 @@ def lines(run: Path) -> list[tuple]:
     return [{**record, "seconds": None} for record in records]
 
 
-def test_compare_trains_in_plain_lines_and_ends_with_tables_and_pictures(tmp_path):
+def test_compare_trains_in_plain_lines_and_ends_with_tables_and_a_report(tmp_path):
     done = mmfl("compare", *SMALL, "--methods", "random,full", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "round 6/6" in done.stdout
     assert "of full" in done.stdout
     assert "\x1b" not in done.stdout
-    assert {path.name for path in (tmp_path / "run" / "report").iterdir()} == {
-        "overview.png",
-        "accuracy.png",
-        "participation.png",
-        "step_size.png",
-    }
-    report = mmfl("report", "run", "--out", "pictures", cwd=tmp_path)
-    assert report.returncode == 0, report.stderr
-    assert (tmp_path / "pictures" / "accuracy.png").exists()
+    last = done.stdout.strip().splitlines()[-1]
+    assert re.fullmatch(r"[\d.]+ s; report: run/report\.html( \([\d.]+ s\))?", last)
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_without_plotly_a_run_ends_with_pictures_and_a_report_is_refused(tmp_path):
+    program = "import sys; sys.modules['plotly'] = None; from mmfl.cli import main; main()"
+    done = mmfl("run", *SMALL, "--out", "run", cwd=tmp_path, program=program)
+    assert done.returncode == 0, done.stderr
+    assert "s; pictures: run/report" in done.stdout
+    pictures = {"overview.png", "accuracy.png", "participation.png", "step_size.png"}
+    assert {path.name for path in (tmp_path / "run" / "report").iterdir()} == pictures
+    refused = mmfl("report", "run", cwd=tmp_path, program=program)
+    assert refused.returncode == 2
+    assert refused.stderr == "error: an HTML report needs plotly; install it with: pip install 'mmfl[report]'\n"
+    assert not (tmp_path / "run" / "report.html").exists()
 
 
 def test_a_users_own_module_runs_by_dotted_path_from_anywhere(tmp_path):
@@ -86,6 +94,7 @@ def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
         (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
         (["resume", "nowhere"], ["error: 'nowhere' is not a run directory"]),
         (["report", "nowhere"], ["error: 'nowhere' is not a run directory"]),
+        (["report", ".", "--export", "pgn"], ["error: --export: unknown format 'pgn': did you mean 'png'?"]),
         (["dashboard"], ["error: dashboard: folder 'runs' does not exist"]),
         (["dashboard", ".", "--port", "99999"], ["error: dashboard: port is 99999; expected 1 to 65535"]),
         (["dashboard", ".", "--host", "0.0.0.0"], ["error: dashboard: host '0.0.0.0' can be reached by others"]),
@@ -124,7 +133,7 @@ KILLER = """
 import os, signal, sys
 module, _, name = sys.argv.pop(1).rpartition(":")
 count = int(sys.argv.pop(1))
-import importlib
+import importlib, mmfl.public
 from mmfl.cli import main
 owner = importlib.import_module(module)
 *path, last = name.split(".")

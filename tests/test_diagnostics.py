@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 import mmfl
 from conftest import view_of
 from mmfl.allocation import Allocation, Full
-from mmfl.diagnostics import Cost, Tally, loss_variance, memory_of, round_cost, step_size, update_variance
+from mmfl.diagnostics import (
+    Cost,
+    Tally,
+    loss_variance,
+    memory_of,
+    probability_quantiles,
+    round_cost,
+    step_size,
+    update_variance,
+)
 from mmfl.engine import Trained
 from mmfl.methods import METHODS
 from mmfl.updates import Updates
@@ -42,6 +51,16 @@ def test_tally_counts_who_trained_what_and_how_many_clients_ever_did():
         tally.add(table(count), np.ones(2))
     assert tally.participation.tolist() == [[3, 0], [0, 1], [0, 0], [1, 1]]
     assert tally.clients_seen == 3
+
+
+def test_probabilities_are_told_of_those_who_can_train_where_chance_decides():
+    p = np.array([[0.1, 1.0], [0.2, 0.0], [0.4, 1.0], [0.9, 0.3]])
+    view = view_of([[5, 5], [5, 5], [5, 5], [0, 0]])
+    allocation = Allocation.of(np.ones((4, 2), dtype=np.int64), p)
+    assert list(probability_quantiles(view, allocation, 0).values()) == pytest.approx([0.1, 0.15, 0.2, 0.3, 0.4])
+    assert probability_quantiles(view, allocation, 1) == {}
+    assert probability_quantiles(view, Full().allocate(view, None)[0], 0) == {}
+    assert probability_quantiles(view_of([[0, 0]] * 4), allocation, 0) == {}
 
 
 @dataclass

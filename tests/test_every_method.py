@@ -257,7 +257,7 @@ def test_all_methods_together_resume_from_their_directory_with_the_same_bits(sto
         return mmfl.compare(moving(), list(map(spec, METHODS)), 16, RATE, SEEDS, **directory, **options)
 
     with pytest.raises(MemoryError):
-        compare(listener=Crash(stop))
+        compare(listeners=[Crash(stop)])
     for run in compare(resume=True):
         whole = histories()[run.method, run.seed]
         assert all(map(torch.equal, run.weights, whole.weights[16]))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
+from scipy.spatial.distance import pdist
 from scipy.stats import chisquare
 from sklearn.metrics import adjusted_rand_score
 
@@ -493,6 +494,45 @@ def test_a_state_is_renewed_not_changed():
     kept = replace(before[0], cluster=before[0].cluster.copy())
     play(rule, view_at(2, losses), before[0])
     assert same(before[0], kept)
+
+
+def reported(losses, rule=None, rounds=1, **view):
+    """What the rule reports in each of the first rounds."""
+    rule, found = Groups() if rule is None else rule, []
+    state = rule.start(*np.shape(losses))
+    for t in range(1, rounds + 1):
+        seen = view_at(t, losses, **view)
+        _, state = play(rule, seen, state)
+        found.append(rule.report(seen, state))
+    return found, state
+
+
+def test_a_clustering_is_reported_in_the_plane_once_with_distances_as_k_means_saw_them():
+    losses, _ = planted(10, 2, 2)
+    found, state = reported(losses, rounds=2)
+    assert found[1] == {}
+    clusters = found[0]["clusters"]
+    assert clusters["client"] == list(range(10))
+    assert clusters["cluster"] == state.cluster.tolist()
+    assert sum(clusters["explained"]) == pytest.approx(1, abs=1e-3)
+    points, plane = (losses - state.mean) / state.scale, np.array([clusters["x"], clusters["y"]]).T
+    np.testing.assert_allclose(pdist(plane), pdist(points), atol=1e-3)
+
+
+def test_of_many_clients_some_are_reported_and_where_all_are_alike_none():
+    losses, _ = planted(1200, 3, 3)
+    clusters = reported(losses)[0][0]["clusters"]
+    assert len(clusters["client"]) == 500
+    assert (clusters["client"][0], clusters["client"][-1]) == (0, 1199)
+    assert reported(np.ones((8, 2)))[0][0] == {}
+
+
+def test_clusters_of_a_single_task_lie_on_a_line():
+    losses, _ = planted(12, 2, 2)
+    for rule, seen in ((Groups(consistent=False), losses), (Groups(), losses[:, :1])):
+        clusters = reported(seen, rule)[0][0]["clusters"]
+        assert clusters["explained"] == [1.0, 0.0]
+        assert set(clusters["y"]) == {0.0}
 
 
 @refusals(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import mmfl
+from conftest import refused
 from mmfl import config, presets
 from mmfl.methods import METHODS
 
@@ -138,3 +139,11 @@ def test_faces_share_their_pictures():
 def test_an_unknown_preset_is_refused_with_the_nearest(find):
     with pytest.raises(mmfl.UserError, match="did you mean 'lvr-3tasks'"):
         find("lvr-3task")
+
+
+def test_settings_change_a_preset_as_on_the_command_line():
+    assert set(mmfl.preset("quadratic", settings=["federation.capacity=2"]).capacity) == {2}
+    with refused("--set federation.capacty: expected key=value"):
+        mmfl.preset("quadratic", settings=["federation.capacty"])
+    with refused("unknown key 'federation.capacty'", "did you mean 'capacity'?"):
+        mmfl.preset("quadratic", settings=["federation.capacty=2"])

@@ -83,7 +83,7 @@ def test_a_resumed_run_ends_with_the_same_bits_and_one_unbroken_record(tmp_path,
 
     whole = compare(tmp_path / "whole")
     with pytest.raises(MemoryError):
-        compare(tmp_path / "broken", listener=Crash())
+        compare(tmp_path / "broken", listeners=[Crash()])
     resumed = compare(tmp_path / "broken", resume=True)
     for a, b in zip(whole, resumed, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a.weights, b.weights, strict=True))

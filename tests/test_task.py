@@ -94,6 +94,7 @@ def test_a_sound_task_passes(options):
 
 @refusals(
     (lambda: toy_task(""), "name is empty"),
+    (lambda: toy_task("mean"), "task 'mean'", "column of that name"),
     (lambda: toy_task(lr=0), "'toy'", "lr is 0", "positive"),
     (lambda: toy_task(lr=-0.1), "'toy'", "lr is -0.1", "positive"),
     (lambda: toy_task(lr=float("nan")), "'toy'", "lr is nan", "positive"),

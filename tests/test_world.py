@@ -77,6 +77,7 @@ def test_two_processes_train_what_one_does(alone, two):
     alike(two[0], alone[0])
     for mine, theirs in zip(records(two[1]), records(alone[1]), strict=True):
         assert mine["drawn"] == theirs["drawn"]
+        assert mine.get("clusters", {}).get("cluster") == theirs.get("clusters", {}).get("cluster")
         for name, task in theirs["tasks"].items():
             for quantity, value in task.items():
                 found = mine["tasks"][name][quantity]

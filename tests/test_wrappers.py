@@ -486,3 +486,14 @@ def test_when_all_have_departed_nobody_is_there_and_no_budget_is_left():
 def test_rounds_of_departure_and_arrival_that_cannot_be_are_refused(make, words):
     with refused(*words):
         make()
+
+
+@pytest.mark.parametrize("wrap", [RoundRobinTasks, SequentialTasks, WarmUp])
+def test_a_wrapper_reports_what_the_inner_rule_does(wrap):
+    rule = wrap(Groups())
+    state, found = rule.start(*SIZES.shape), []
+    for t in (1, 2):
+        view = view_of(SIZES, CAPACITY, 4.0, round=t, losses=VALUES)
+        _, state = rule.allocate(view, state)
+        found.append(rule.report(view, state))
+    assert [bool(each) for each in found] == ([False, True] if wrap is WarmUp else [True, False])

@@ -35,7 +35,7 @@ run = mmfl.train(
     evaluate_every=driver.rounds,
     device=device,
     precision=precision,
-    listener=Rounds(),
+    listeners=[Rounds()],
 )
 threads = f"{torch.get_num_threads()} users at once, one thread each" if device == "cpu" else "a cohort"
 driver.end(mmfl.__version__, f"{threads}, {precision}", work.accuracy(run.module("cifar10").state_dict()))

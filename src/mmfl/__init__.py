@@ -1,43 +1,25 @@
 """mmfl: multi-model federated learning, many models trained at once over one shared pool of clients."""
 
-from mmfl import data, models, objectives, partition
-from mmfl.aggregation import AggregationRule
-from mmfl.allocation import Allocation, AllocationRule
-from mmfl.api import compare, train
-from mmfl.availability import Always, Bernoulli, Trace
-from mmfl.config import preset
-from mmfl.errors import UserError
-from mmfl.federation import Federation, RoundView
-from mmfl.local import LocalRule
-from mmfl.methods import Method
-from mmfl.run import Comparison, Run, load
-from mmfl.task import Task
-from mmfl.updates import Updates
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mmfl.public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AggregationRule",
-    "Allocation",
-    "AllocationRule",
-    "Always",
-    "Bernoulli",
-    "Comparison",
-    "Federation",
-    "LocalRule",
-    "Method",
-    "RoundView",
-    "Run",
-    "Task",
-    "Trace",
-    "Updates",
-    "UserError",
-    "compare",
-    "data",
-    "load",
-    "models",
-    "objectives",
-    "partition",
-    "preset",
-    "train",
-]
+
+def __getattr__(name: str) -> Any:
+    """A public name or a module, imported when first asked for: `mmfl --help` need not wait for torch."""
+    if find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
+    public = import_module("mmfl.public")
+    if name not in (*public.__all__, "__all__"):
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    found = globals()[name] = getattr(public, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *import_module("mmfl.public").__all__]

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from mmfl.display import Display
 from mmfl.engine import Simulation
 from mmfl.engine.precision import Precision
 from mmfl.engine.simulation import Mode
 from mmfl.errors import UserError
-from mmfl.experiment import Experiment, Listener, conduct, seeds_of
+from mmfl.experiment import Experiment, Listener, Several, conduct, seeds_of
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.privacy import Privacy
@@ -27,7 +30,7 @@ def train(
 
     `rate` is the share of all processors that the server can pay for in a round. Further options are those of
     `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`,
-    `precision`, `privacy`, `diagnose`, `listener`.
+    `precision`, `privacy`, `diagnose`, `listeners`, `progress`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -55,7 +58,8 @@ def compare(
     precision: Precision = "float32",
     privacy: Privacy | None = None,
     diagnose: bool = False,
-    listener: Listener | None = None,
+    listeners: Sequence[Listener] = (),
+    progress: bool | None = None,
 ) -> Comparison:
     """Trains several methods with several seeds, all in lockstep: their clients share cohorts, so it costs less.
 
@@ -64,6 +68,9 @@ def compare(
     `evaluate_every` rounds and after each of the `evaluate_last` last ones. `diagnose` measures all clients' losses
     every round even where the method does not need them, at no charge to its costs. `privacy` clips every update and
     adds noise to it before anything is made of it.
+
+    `listeners` hear of every round: trackers such as `mmfl.trackers.TensorBoard`, or your own. `progress` shows live
+    how far it is; by default in a notebook only.
 
     >>> import mmfl
     >>> task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
@@ -90,4 +97,7 @@ def compare(
         return RunDirectory.open(directory or "") if resume else RunDirectory.create(directory or "", config)
 
     place = None if directory is None else open_directory
-    return conduct(experiment, Simulation(device, engine, precision, privacy=privacy), place, resume, listener)
+    console = Console()
+    display = [Display(console)] if progress or (progress is None and console.is_jupyter) else []
+    heard_by = Several([*listeners, *display])
+    return conduct(experiment, Simulation(device, engine, precision, privacy=privacy), place, resume, heard_by)

@@ -1,92 +1,163 @@
 """The command line: run, compare, resume, report, and what there is to choose from."""
 
+import json
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
-from rich.markup import escape
 
 import mmfl
-from mmfl import config as configuration
-from mmfl import presets
-from mmfl.config import Config
-from mmfl.data import SOURCES
-from mmfl.display import Display, conclude, listing, show_results, show_summary, show_texts
-from mmfl.engine import Simulation
-from mmfl.engine.precision import checked
-from mmfl.errors import UserError
-from mmfl.experiment import conduct
+from mmfl.errors import LostProcessError, UserError
 from mmfl.flower import commands as deployment
-from mmfl.methods import METHODS
-from mmfl.run import RunDirectory
-from mmfl.world import LostProcessError, leave
+from mmfl.shell import completion, listings
+from mmfl.shell.console import console, say, show_json, show_rows
+from mmfl.shell.help import Command, Group, examples
+
+if TYPE_CHECKING:
+    from mmfl.config import Config
+    from mmfl.run import RunDirectory
+
+# Whatever imports torch, which takes seconds, is imported by the commands that need it: help and completion do not.
+
+EXIT_CODES = """Exit codes:
+  0    done
+  1    an unexpected error (with a traceback), or output that nobody reads
+  2    a mistake in the input, or a deployment that failed; stderr says what
+  130  stopped by Ctrl-C; a run can be resumed
+  143  ended by SIGTERM"""
 
 app = typer.Typer(
+    cls=Group,
     help="Multi-model federated learning: many models trained at once over one shared pool of clients.",
+    epilog=f"{examples('mmfl compare', 'mmfl run lvr-3tasks --seeds 1', 'mmfl report runs/try')}\n\n{EXIT_CODES}",
     no_args_is_help=True,
+    context_settings={"color": False if console.no_color or console.is_dumb_terminal else None},
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-data_app = typer.Typer(help="Look at data and who holds it.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(
+    cls=Group,
+    help="Look at data and who holds it.",
+    epilog=examples("mmfl data plot", "mmfl data plot lvr-3tasks --seed 1"),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(listings.app)
 app.add_typer(data_app, name="data")
-console = Console(width=None if sys.stdout.isatty() else 120)
 DEFAULT_METHODS = "random,mmfl-lvr,full"
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Argument(help="A TOML file or a preset's name; the embedded default without one.", show_default=False),
+    typer.Argument(
+        help="A TOML file or a preset's name; the embedded default without one.",
+        show_default=False,
+        autocompletion=completion.configurations,
+    ),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Change a value: rounds=50, federation.clients=40, tasks.digits.lr=0.1."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value: rounds=50, federation.clients=40, tasks.digits.lr=0.1.",
+        autocompletion=completion.settings,
+    ),
 ]
 Seeds = Annotated[int | None, typer.Option(help="Number of seeds, run in lockstep.")]
 Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
 Out = Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU where there is one.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        help="Log to a tracker as well: tensorboard, mlflow or wandb.",
+        autocompletion=completion.trackers,
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu or cuda; by default a GPU where there is one.", autocompletion=completion.devices),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show the final table only.")]
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl run",
+        "mmfl run experiment.toml --set method=mmfl-lvr --seeds 5",
+        "mmfl run lvr-3tasks --rounds 20 --set tasks.fashion-a.lr=0.1 --out runs/try",
+    ),
+)
 def run(
     file: ConfigFile = None,
     set_: Settings = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
+    track: Track = None,
     device: Device = None,
+    quiet: Quiet = False,
 ) -> None:
-    """Train with one method. Example: mmfl run experiment.toml --set method=mmfl-lvr --seeds 5."""
-    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device)
-    start(config, out)
+    """Train with one method."""
+    from mmfl import config as configuration
+
+    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, trackers=track or None)
+    start(config, out, quiet)
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl compare",
+        "mmfl compare experiment.toml --methods random,mmfl-lvr,full --seeds 5",
+        "mmfl compare --methods random,mmfl-stalevre --rounds 50 --quiet",
+    ),
+)
 def compare(
     file: ConfigFile = None,
-    methods: Annotated[str, typer.Option(help="Methods to compare, separated by commas.")] = DEFAULT_METHODS,
+    methods: Annotated[
+        str, typer.Option(help="Methods to compare, separated by commas.", autocompletion=completion.methods)
+    ] = DEFAULT_METHODS,
     set_: Settings = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
+    track: Track = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train with several methods in lockstep."""
+    from mmfl import config as configuration
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    given = {"seeds": seeds, "rounds": rounds, "device": device, "methods": names, "trackers": track or None}
+    config = configuration.read(file, set_ or (), **given)
+    start(config, out, quiet)
+
+
+@app.command(
+    cls=Command,
+    epilog=examples("mmfl resume runs/20260131-120000-mmfl-lvr", "mmfl resume runs/try --device cuda"),
+)
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The run directory.", autocompletion=completion.runs)],
     device: Device = None,
 ) -> None:
-    """Train with several methods in lockstep. Example: mmfl compare --methods random,mmfl-lvr,full."""
-    names = [name.strip() for name in methods.split(",") if name.strip()]
-    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, methods=names)
-    start(config, out)
+    """Go on with a run after a crash or Ctrl-C.
 
+    The result is the same as if it had never stopped.
+    """
+    from mmfl import config as configuration
+    from mmfl.run import RunDirectory
 
-@app.command()
-def resume(directory: Annotated[Path, typer.Argument(help="The run directory.")], device: Device = None) -> None:
-    """Go on with a run after a crash or Ctrl-C: same result as if it had never stopped."""
     place = RunDirectory.open(directory)
     values = place.config()
     if values.get("source") == "python":
@@ -99,9 +170,16 @@ def resume(directory: Annotated[Path, typer.Argument(help="The run directory.")]
     return carry_on(config, directory, device or config.device, lambda: place, resume=True)
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl report runs/try",
+        "mmfl report runs/try runs/again --out both.html --export png,csv",
+        "mmfl report runs/try --json",
+    ),
+)
 def report(
-    directories: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    directories: Annotated[list[Path], typer.Argument(help="Run directories.", autocompletion=completion.runs)],
     out: Annotated[
         Path | None,
         typer.Option(help="The HTML file, or a folder for report.html; by default the first run's directory."),
@@ -109,13 +187,22 @@ def report(
     export: Annotated[
         str, typer.Option(help="Write every figure too, into a folder beside: some of png,csv,parquet.")
     ] = "",
+    json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON, and write nothing.")] = False,
 ) -> None:
-    """Write a run's report, one HTML file. Several runs are compared. Example: mmfl report runs/a runs/b."""
+    """Write a run's report, one HTML file.
+
+    Several runs are compared.
+    """
+    from mmfl.display import show_results
     from mmfl.report import exports, figures, page
     from mmfl.report.gather import gather, side_by_side
     from mmfl.report.interactive import require_plotly
 
     formats = exports.formats_of(export) if export else []
+    if json_:
+        table = side_by_side(gather(directories)).table()
+        show_json(json.loads(table.reset_index().to_json(orient="records")))
+        return
     require_plotly()
     sources = gather(directories)
     comparison = side_by_side(sources)
@@ -124,29 +211,47 @@ def report(
     path = page.write(comparison, place if place.suffix == ".html" else place / "report.html", sources)
     written = exports.export(figures.figures(comparison), path.with_suffix(""), formats)
     more = f", and {len(written)} files in {path.with_suffix('')}" if written else ""
-    console.print(f"wrote {path}{more}", highlight=False, soft_wrap=True)
+    say(f"wrote {path}{more}")
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples("mmfl dashboard", "mmfl dashboard experiments/faces --port 9000 --no-open"),
+)
 def dashboard(
     folder: Annotated[Path, typer.Argument(help="Folder with runs, at any depth.")] = Path("runs"),
     port: Annotated[int | None, typer.Option(help="Port on loopback; by default 8421, or a free one.")] = None,
     host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
 ) -> None:
-    """Show runs in the browser while they go on. Example: mmfl dashboard runs."""
+    """Show runs in the browser while they go on.
+
+    Ctrl-C ends it, and no run.
+    """
     from mmfl.dashboard.server import Server
 
     with Server(folder, port, host) as server:
-        console.print(f"runs in {folder}: {server.url} (Ctrl-C ends)", highlight=False, soft_wrap=True)
+        say(f"runs in {folder}: {server.url} (Ctrl-C ends)")
         server.show(open_)
-    console.print("dashboard ended")
+    say("dashboard ended")
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl reproduce --list",
+        "mmfl reproduce mfa-fig1 --quick",
+        "mmfl reproduce table1-3tasks --device cuda",
+    ),
+)
 def reproduce(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Tables and figures, such as table1-3tasks.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            help="Tables and figures, such as table1-3tasks.",
+            show_default=False,
+            autocompletion=completion.reproductions,
+        ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
@@ -160,10 +265,16 @@ def reproduce(
     ] = None,
     device: Device = None,
     precision: Annotated[
-        str, typer.Option(help="How it multiplies: float32, tf32 (GPU) or bfloat16 (CPU).")
+        str,
+        typer.Option(
+            help="How it multiplies: float32, tf32 (GPU) or bfloat16 (CPU).", autocompletion=completion.precisions
+        ),
     ] = "float32",
+    json_: Annotated[bool, typer.Option("--json", help="With --list: print JSON instead of a table.")] = False,
 ) -> None:
-    """Reproduce tables and figures of the papers. Example: mmfl reproduce mfa-fig1 --quick."""
+    """Reproduce tables and figures of the papers."""
+    from mmfl.display import Display, show_texts
+    from mmfl.engine.precision import checked
     from mmfl.experiments import CATALOGUE
     from mmfl.experiments import reproduce as experiments
     from mmfl.experiments.pages import PAPERS, claims_table
@@ -171,11 +282,15 @@ def reproduce(
     from mmfl.experiments.store import Results
 
     if list_:
-        table = listing("id", "what it is", "from")
-        for each in CATALOGUE.values():
-            table.add_row(each.id, escape(each.title), escape(PAPERS[each.paper].rsplit(", ", 1)[0]))
-        console.print(table)
+        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in PAPERS.items()}
+        rows = [{"id": each.id, "title": each.title, "paper": papers[each.paper]} for each in CATALOGUE.values()]
+        if json_:
+            show_json(rows)
+        else:
+            show_rows(rows, "id", "what it is", "from")
         return
+    if json_:
+        raise UserError("reproduce: --json goes with --list.")
     if not ids and not all_:
         raise UserError("reproduce: nothing was named; expected ids, --all or --list.")
     made = experiments.chosen(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
@@ -196,91 +311,84 @@ def reproduce(
     console.print(f"wrote {experiments.index(CATALOGUE, results, quick)}", highlight=False, soft_wrap=True)
 
 
-@app.command()
-def methods() -> None:
-    """List the methods, with what they ask of clients and where they are from."""
-    table = listing("method", "what it does", "train", "evaluate", "stored", "from")
-    for name, entry in METHODS.items():
-        table.add_row(name, entry.summary, entry.trains, entry.evaluates, entry.stores, entry.paper)
-    console.print(table)
-
-
-@app.command()
-def datasets() -> None:
-    """List the data sets, and the papers' federations that can be run by name."""
-    table = listing("data", "what it is")
-    for name, source in SOURCES.items():
-        table.add_row(name, escape((source.__doc__ or "").strip().split("\n")[0]))
-    console.print(table)
-    table = listing("preset", "what it is", "tasks", "clients", "rounds", "seeds")
-    for name in presets.NAMES:
-        known = configuration.read(name)
-        numbers = (len(known.tasks), known.federation.clients, known.rounds, known.seeds)
-        table.add_row(name, escape(presets.summary(name)), *map(str, numbers))
-    console.print(table)
-
-
-@data_app.command()
+@data_app.command(
+    cls=Command,
+    epilog=examples("mmfl data plot", "mmfl data plot lvr-3tasks --seed 1", "mmfl data plot experiment.toml --out who"),
+)
 def plot(
     file: ConfigFile = None,
     set_: Settings = None,
     seed: Annotated[int, typer.Option(help="The seed whose partition to draw.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("data-plots"),
 ) -> None:
-    """Draw who holds what: labels and volumes by client. Example: mmfl data plot lvr-3tasks."""
+    """Draw who holds what: labels and volumes by client."""
+    from mmfl.config import read
     from mmfl.report import partition_plots
 
-    federation = configuration.read(file, set_ or ()).experiment().federation_of(seed)
+    federation = read(file, set_ or ()).experiment().federation_of(seed)
     for path in partition_plots.draw(federation, out):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
 
 
-for command in (deployment.deploy, deployment.link, deployment.node, deployment.keys):
-    app.command()(command)
+app.add_typer(deployment.app)
 
 
-def start(config: Config, out: Path | None) -> None:
+def start(config: "Config", out: Path | None, quiet: bool) -> None:
     """A new run."""
+    from mmfl.run import RunDirectory
+
     path = out or _new_directory(config)
-    carry_on(config, path, config.device, lambda: RunDirectory.create(path, config.plain()))
+    carry_on(config, path, config.device, lambda: RunDirectory.create(path, config.plain()), quiet)
 
 
 def carry_on(
-    config: Config, path: Path, device: str | None, open_directory: Callable[[], RunDirectory], resume: bool = False
+    config: "Config",
+    path: Path,
+    device: str | None,
+    open_directory: Callable[[], "RunDirectory"],
+    quiet: bool = False,
+    resume: bool = False,
 ) -> None:
     """Conducts the experiment in its directory, and shows it; where several processes do, the first one shows."""
+    from mmfl.display import Display, conclude, show_summary
+    from mmfl.engine import Simulation
+    from mmfl.experiment import Several, conduct
+    from mmfl.world import leave
+
     engine = Simulation(device, config.engine, config.precision, privacy=config.privacy.build())
     world = engine.world
     console.quiet = not world.first
     path = Path(world.said_by_first(str(path)))
     experiment = config.experiment()
+    listener = Several([*config.listeners(), *([] if quiet else [Display(console)])])
     federation = experiment.federation_of(experiment.seeds[0])
     seeds = len(experiment.seeds)
-    show_summary(
-        console,
-        {
-            "methods": ", ".join(method.name for method in experiment.methods),
-            **federation.describe(),
-            "budget": f"{config.rate * federation.capacity.sum():.1f} trainings a round (rate {config.rate:g})",
-            "rounds": f"{config.rounds:,} x {seeds} seed{'s' if seeds > 1 else ''} on {engine.device}"
-            + (f", {world.size} processes" if world.size > 1 else ""),
-            "run": str(path),
-        },
-    )
+    summary = {
+        "methods": ", ".join(method.name for method in experiment.methods),
+        **federation.describe(),
+        "budget": f"{config.rate * federation.capacity.sum():.1f} trainings a round (rate {config.rate:g})",
+        "rounds": f"{config.rounds:,} x {seeds} seed{'s' if seeds > 1 else ''} on {engine.device}"
+        + (f", {world.size} processes" if world.size > 1 else ""),
+        "run": str(path),
+    }
+    if not quiet:
+        show_summary(console, summary)
     begun = time.monotonic()
     try:
-        comparison = conduct(experiment, engine, open_directory, resume, Display(console))
+        comparison = conduct(experiment, engine, open_directory, resume, listener)
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except LostProcessError as error:
         raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
     if world.first:
-        conclude(console, comparison, path, time.monotonic() - begun)
+        written = conclude(console, comparison, path, time.monotonic() - begun)
+        if not quiet:
+            say(written)
     leave()
 
 
-def _new_directory(config: Config) -> Path:
+def _new_directory(config: "Config") -> Path:
     named = [method if isinstance(method, str) else str(method.get("name")) for method in config.methods]
     name = named[0] if len(named) == 1 else "comparison"
     stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
@@ -295,8 +403,9 @@ def main() -> None:
         format="%(message)s",
         handlers=[RichHandler(console=console, show_time=False, show_path=False)],
     )
+    completion.use_our_scripts()
     try:
-        app()
+        app(prog_name="mmfl")
     except UserError as error:
         if isinstance(error, LostProcessError) or os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr, flush=True)

@@ -15,7 +15,7 @@ from mmfl.availability import AVAILABILITIES
 from mmfl.data import SOURCES, Dataset
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError, nearest
-from mmfl.experiment import Experiment, seeds_of
+from mmfl.experiment import Experiment, Listener, seeds_of
 from mmfl.federation import Federation
 from mmfl.methods import make_method
 from mmfl.models import MODELS
@@ -26,6 +26,7 @@ from mmfl.privacy import Privacy
 from mmfl.registry import build, call, find, read_spec
 from mmfl.schedules import SCHEDULES
 from mmfl.task import Task
+from mmfl.trackers import TRACKERS
 
 Spec = str | dict[str, Any]
 EMBEDDED = path_of("demo")
@@ -33,21 +34,33 @@ _TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """A table of the configuration. What stands below a key is its description in the reference."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class TaskConfig(_Section):
     """One task: `data` and `model` are names or dotted paths, or tables with `name` and options."""
 
-    name: str
-    data: Spec
-    model: Spec
-    lr: float | dict[str, Any] = 0.1
-    epochs: int = 1
-    batch_size: int | dict[str, Any] | None = None
-    loss: str = "cross_entropy"
-    metric: str = "accuracy"
-    partition: Spec | None = None
+    name: str = Field(examples=["digits"])
+    """What the task is called in tables and records; no two may have the same name."""
+    data: Spec = Field(examples=["digits", {"name": "synthetic", "clients": 60}, "my_module.load"])
+    """Where its examples come from. Tasks that name the same data share it."""
+    model: Spec = Field(examples=["logistic", {"name": "small-cnn", "side": 8}, "my_module.Network"])
+    """The network to train: any function or class that makes an `nn.Module`."""
+    lr: float | dict[str, Any] = Field(default=0.1, examples=[0.3, {"name": "decay", "beta": 30, "gamma": 100}])
+    """Step size of local SGD: a number, or a schedule over the rounds."""
+    epochs: int = Field(default=1, examples=[5])
+    """Passes over a client's data in one training."""
+    batch_size: int | dict[str, Any] | None = Field(default=None, examples=[32])
+    """Examples in a local step: a number, or a schedule that gives the share of the client's data. Without it a step
+    takes all of them."""
+    loss: str = Field(default="cross_entropy", examples=["squared_error", "my_module.loss"])
+    """What training makes small, by name: one value per example."""
+    metric: str = Field(default="accuracy", examples=["absolute_error", "my_module.score"])
+    """What is reported of the test examples, by name: one value per example."""
+    partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
+    """Who holds which of its examples, where it is not as `federation.partition` says."""
 
     def build(self, data: Dataset) -> Task:
         """The task, on data already loaded."""
@@ -69,8 +82,10 @@ class TaskConfig(_Section):
 class PrivacyConfig(_Section):
     """What is done to an update before it leaves its client: no longer than `clip`, with noise of `noise` * `clip`."""
 
-    clip: float | None = None
-    noise: float = 0.0
+    clip: float | None = Field(default=None, examples=[1.0])
+    """Longest update that leaves a client; longer ones are scaled down to it. Without it nothing is clipped."""
+    noise: float = Field(default=0.0, examples=[0.5])
+    """Standard deviation of the Gaussian noise on every entry of an update, as a multiple of `clip`."""
 
     def build(self) -> Privacy:
         """The same, checked."""
@@ -80,35 +95,75 @@ class PrivacyConfig(_Section):
 class FederationConfig(_Section):
     """The clients; without `seed` the data is partitioned anew for every seed of the run."""
 
-    clients: int | None = None
-    partition: Spec | None = None
-    capacity: int | list[int] | str = 1
-    lacks: float = 0.0
-    arrivals: list[int] | Spec | None = None
-    task_arrivals: dict[str, int] = Field(default_factory=dict)
-    departures: list[int] | None = None
-    availability: Spec = "always"
-    seed: int | None = None
+    clients: int | None = Field(default=None, examples=[40])
+    """How many there are. Without it, as many as the data has natural owners."""
+    partition: Spec | None = Field(
+        default=None, examples=["iid", {"name": "labels", "fraction": 0.3, "sizes": "high-low"}]
+    )
+    """Who holds which examples. Without it natural owners where the data has them, else equal shares at random."""
+    capacity: int | list[int] | str = Field(default=1, examples=[2, [1, 2, 2], "mixed", "all"])
+    """Tasks that a client can train in a round: a number for all, one for each (a shorter list is repeated), `"all"`
+    that it has, or `"mixed"`: all for a quarter of the clients, half of them for half, one for a quarter."""
+    lacks: float = Field(default=0.0, examples=[0.1])
+    """Share of the clients that lack one of the tasks, drawn at random."""
+    arrivals: list[int] | Spec | None = Field(default=None, examples=[{"name": "exponential", "first": 20, "gap": 2.0}])
+    """The round from which each client takes part, one for each, or a process. Without it all do from round 1."""
+    task_arrivals: dict[str, int] = Field(default_factory=dict, examples=[{"digits": 30}])
+    """The round from which a task takes part, by its name; 1 for those not named."""
+    departures: list[int] | None = Field(default=None, examples=[[0, 0, 50]])
+    """The round from which each client is gone for good, one for each; 0: never."""
+    availability: Spec = Field(default="always", examples=[{"name": "bernoulli", "probability": 0.8}])
+    """Who can be reached in which round."""
+    seed: int | None = Field(default=None, examples=[0])
+    """Fixes partition, capacities and missing tasks for all seeds of the run. Without it each seed has its own."""
 
 
 class Config(_Section):
     """A whole experiment."""
 
-    methods: list[Spec] = ["mmfl-lvr"]
+    methods: list[Spec] = Field(
+        default=["mmfl-lvr"],
+        examples=[
+            ["random", "mmfl-lvr", "full"],
+            [{"method": "fedstale", "beta": 0.2}],
+            [{"name": "mine", "allocation": "my_module.Mine", "aggregation": "average"}],
+        ],
+    )
+    """What to train with, all in lockstep: names, names with options, or tables of parts. `method = "x"` is short for
+    `methods = ["x"]`."""
     tasks: list[TaskConfig] = Field(default_factory=list)
+    """The models to train, a `[[tasks]]` table each."""
     federation: FederationConfig = FederationConfig()
-    rounds: int = 100
-    rate: float = 0.1
-    seeds: int | list[int] = 1
-    evaluate_every: int = 1
-    evaluate_last: int = 1
-    checkpoint_every: int = 10
-    diagnose: bool = False
-    engine: Literal["auto", "vectorised", "sequential"] = "auto"
-    precision: Precision = "float32"
+    """The clients, a `[federation]` table."""
+    rounds: int = Field(default=100, examples=[150])
+    """How many rounds to train."""
+    rate: float = Field(default=0.1, examples=[0.2])
+    """Share of all processors (the sum of capacities) that the server pays for in a round, in (0, 1]."""
+    seeds: int | list[int] = Field(default=1, examples=[5, [0, 7]])
+    """A number of seeds, from 0, or the seeds themselves; every method runs with each."""
+    evaluate_every: int = Field(default=1, examples=[5])
+    """Rounds from one test of the models to the next."""
+    evaluate_last: int = Field(default=1, examples=[20])
+    """The last so many rounds are all tested: final results are means over them."""
+    checkpoint_every: int = Field(default=10, examples=[50])
+    """Rounds from one checkpoint to the next; those that take long to write come more rarely."""
+    diagnose: bool = Field(default=False, examples=[True])
+    """Measure all clients' losses every round, for `loss_variance`, even where the method does not need them; it is not
+    charged to its costs."""
+    engine: Literal["auto", "vectorised", "sequential"] = Field(default="auto", examples=["vectorised"])
+    """How clients' work runs: as cohorts, one client after another, or whichever measures faster."""
+    precision: Precision = Field(default="float32", examples=["tf32"])
+    """How matrices are multiplied: `tf32` is for GPUs, `bfloat16` for CPUs."""
     privacy: PrivacyConfig = PrivacyConfig()
-    device: str | None = None
-    python_path: str | None = None
+    """Clipping and noise, a `[privacy]` table."""
+    device: str | None = Field(default=None, examples=["cpu", "cuda"])
+    """Where to compute. Without it a GPU where there is one."""
+    trackers: list[Spec] = Field(
+        default_factory=list, examples=[["tensorboard", {"name": "mlflow", "uri": "sqlite:///mlflow.db"}]]
+    )
+    """What is told every round besides the run's directory: names, or tables with `name` and options."""
+    python_path: str | None = Field(default=None, examples=["code"])
+    """Folder in which dotted paths such as `my_module.Network` are looked for. Without it that of the file."""
 
     @model_validator(mode="before")
     @classmethod
@@ -122,8 +177,7 @@ class Config(_Section):
 
     def experiment(self) -> Experiment:
         """The experiment that this configuration describes."""
-        if self.python_path and self.python_path not in sys.path:
-            sys.path.insert(0, self.python_path)
+        self._find_own_modules()
         if not self.tasks:
             raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
         loaded: dict[str, Dataset] = {}
@@ -148,6 +202,19 @@ class Config(_Section):
             self.checkpoint_every,
             self.diagnose,
         )
+
+    def listeners(self) -> list[Listener]:
+        """The trackers that are told of every round."""
+        self._find_own_modules()
+        made = [build("tracker", tracker, TRACKERS) for tracker in self.trackers]
+        for spec, tracker in zip(self.trackers, made, strict=True):
+            if not isinstance(tracker, Listener):
+                raise UserError(f"tracker {spec!r} gives a {type(tracker).__name__}; expected an mmfl listener.")
+        return made
+
+    def _find_own_modules(self) -> None:
+        if self.python_path and self.python_path not in sys.path:
+            sys.path.insert(0, self.python_path)
 
     def _federation(self, tasks: Sequence[Task], seed: int) -> Federation:
         given = self.federation
@@ -218,15 +285,16 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     return parse(values, str(path) if path != EMBEDDED else "the embedded default")
 
 
-def preset(name: str, seed: int = 0) -> Federation:
-    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them).
+def preset(name: str, seed: int = 0, settings: Sequence[str] = ()) -> Federation:
+    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them), changed by `key=value`
+    settings as on the command line.
 
-    >>> preset("quadratic")
+    >>> preset("quadratic", settings=["federation.capacity=2"])
     Federation(24 clients, tasks: copy-a, copy-b)
     """
     if name not in NAMES:
         raise UserError(f"unknown preset '{name}': {nearest(name, NAMES)}")
-    return read(name).experiment().federation_of(seed)
+    return read(path_of(name), settings).experiment().federation_of(seed)
 
 
 def apply(values: dict[str, Any], setting: str) -> None:

@@ -1,35 +1,38 @@
-"""What the command line shows: a summary at the start, live progress, a table at the end."""
+"""What is shown of an experiment: a summary at the start, live progress, a table at the end."""
 
+import io
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from rich import box
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.table import Table
 
 from mmfl.experiment import Listener
 from mmfl.report import exports, figures, interactive, page, tables
 from mmfl.report.gather import Source
 from mmfl.run import Comparison, RunDirectory
+from mmfl.tables import listing
 from mmfl.training import Record, Replica
 
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_BETWEEN_OUTPUTS = 0.2
 
 
 class Display(Listener):
-    """Live progress on a terminal (round, each task's metric by method, time left); plain lines elsewhere."""
+    """Live progress on a terminal or in a notebook (round, each task's metric by method, time left); plain lines
+    elsewhere."""
 
     def __init__(self, console: Console):
         self.console = console
         self.latest: dict[tuple[str, int], Record] = {}
-        self.live: Live | None = None
+        self.live: Live | Output | None = None
 
     def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
         """Starts the clock."""
@@ -44,8 +47,11 @@ class Display(Listener):
             console=self.console,
         )
         self.progress = self.bar.add_task("rounds", total=last, completed=first - 1)
-        if self.console.is_terminal:
+        if self.console.is_interactive:
             self.live = Live(self.bar, console=self.console, refresh_per_second=8, transient=True)
+        elif self.console.is_jupyter:
+            self.live = Output(self.bar)
+        if self.live:
             self.live.start()
 
     def round(self, records: Sequence[Record]) -> None:
@@ -59,10 +65,10 @@ class Display(Listener):
             self.live.update(Group(self._table(), self.bar))
         elif t == self.last or t == self.first or time.monotonic() - self.spoken >= _SECONDS_BETWEEN_LINES:
             self.spoken = time.monotonic()
-            self.console.print(self._line(t), highlight=False, soft_wrap=True)
+            self.console.print(self._line(t), highlight=False, markup=False, soft_wrap=True)
 
     def end(self) -> None:
-        """Leaves the terminal as it was."""
+        """Leaves the terminal as it was; a notebook keeps the last state."""
         if self.live:
             self.live.stop()
 
@@ -77,9 +83,9 @@ class Display(Listener):
         return means
 
     def _table(self) -> Table:
-        table = listing("method", *self.tasks, "mean")
+        table = listing("method", *map(escape, self.tasks), "mean")
         for method, values in self._means().items():
-            table.add_row(method, *(_text(values[task]) for task in self.tasks), _text(values["mean"]))
+            table.add_row(escape(method), *(_text(values[task]) for task in self.tasks), _text(values["mean"]))
         return table
 
     def _line(self, t: int) -> str:
@@ -91,11 +97,46 @@ class Display(Listener):
         return f"round {t}/{self.last}  {means}  {_duration(left)} left"
 
 
+class Output:
+    """One output of a notebook's cell, written over and over: what `Live` is to a terminal.
+
+    rich's own `Live` would need ipywidgets there.
+    """
+
+    def __init__(self, renderable: RenderableType):
+        self.renderable = renderable
+
+    def start(self) -> None:
+        """Makes the output."""
+        from IPython.display import display
+
+        self.handle = display(self._html(), display_id=True)
+        self.written = time.monotonic()
+
+    def update(self, renderable: RenderableType) -> None:
+        """Shows something else, but not more often than a notebook can follow."""
+        self.renderable = renderable
+        if time.monotonic() - self.written > _SECONDS_BETWEEN_OUTPUTS:
+            self.stop()
+
+    def stop(self) -> None:
+        """Shows what was last given."""
+        self.handle.update(self._html())
+        self.written = time.monotonic()
+
+    def _html(self) -> Any:
+        from IPython.display import HTML
+
+        page = Console(file=io.StringIO(), record=True, width=100, no_color=True, force_jupyter=False)
+        page.print(self.renderable)
+        return HTML(page.export_html(code_format='<pre style="line-height:normal">{code}</pre>', inline_styles=True))
+
+
 def show_summary(console: Console, replicas_text: dict[str, str]) -> None:
     """A one-glance summary before training."""
     width = max(len(label) for label in replicas_text)
     for label, text in replicas_text.items():
-        console.print(f"[bold]{label:<{width}}[/]  {text}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]{label:<{width}}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
 def show_results(console: Console, comparison: Comparison) -> None:
@@ -104,9 +145,9 @@ def show_results(console: Console, comparison: Comparison) -> None:
         show_texts(console, title, frame, justify="right")
 
 
-def conclude(console: Console, comparison: Comparison, path: Path, seconds: float) -> None:
-    """The result of a run that took so many seconds, and its report in its directory: a page where plotly is
-    installed, pictures otherwise."""
+def conclude(console: Console, comparison: Comparison, path: Path, seconds: float) -> str:
+    """Shows the result of a run that took so many seconds, and writes its report into its directory: a page where
+    plotly is installed, pictures otherwise. Says where it is."""
     show_results(console, comparison)
     begun = time.monotonic()
     if interactive.installed():
@@ -117,24 +158,18 @@ def conclude(console: Console, comparison: Comparison, path: Path, seconds: floa
         written = f"pictures: {path / 'report'}"
     took = time.monotonic() - begun
     slow = f" ({took:.1f} s)" if took > 1 else ""
-    console.print(f"{seconds:.1f} s; {written}{slow}", highlight=False, soft_wrap=True)
+    return f"{seconds:.1f} s; {written}{slow}"
 
 
 def show_texts(console: Console, title: str, frame: pd.DataFrame, justify: Literal["left", "right"] = "left") -> None:
     """A table of texts and numbers as they are, without its index."""
-    table = listing(*(escape(str(name)) for name in frame.columns))
+    table = listing(*(escape(str(column)) for column in frame.columns))
     table.title, table.title_justify = escape(title), "left"
     for column in table.columns[1:]:
         column.justify = justify
     for row in frame.astype(object).to_numpy().tolist():
         table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)
-
-
-def listing(*columns: str) -> Table:
-    """An empty table in the one style of all tables; names, in the first column, stay whole."""
-    first = Column(columns[0], no_wrap=True)
-    return Table(first, *columns[1:], box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
 
 
 def _average(values: Sequence[float | None]) -> float:

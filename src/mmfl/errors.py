@@ -1,4 +1,4 @@
-"""The one error class for mistakes a user can make, and the search for what they meant."""
+"""Errors that end with a word instead of a traceback, and the search for what the user meant."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,6 +9,10 @@ class UserError(Exception):
 
     The command line prints it on one or two lines and exits with code 2, without a traceback.
     """
+
+
+class LostProcessError(UserError):
+    """One of the processes of a run is gone, and with it the updates of its clients since the last checkpoint."""
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

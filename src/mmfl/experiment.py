@@ -58,7 +58,10 @@ class Experiment:
 
 
 class Listener:
-    """Hears what an experiment does; the command line's display is one."""
+    """Hears what an experiment does; the command line's display is one, a tracker is another."""
+
+    def opened(self, directory: RunDirectory) -> None:
+        """Called before `begin` where the run has a directory, which holds the earlier records of a resumed one."""
 
     def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
         """Called before the first round that is run."""
@@ -68,6 +71,33 @@ class Listener:
 
     def end(self) -> None:
         """Called when the experiment stops, for whatever reason."""
+
+
+@dataclass(frozen=True)
+class Several(Listener):
+    """Tells several listeners, in their order."""
+
+    listeners: Sequence[Listener]
+
+    def opened(self, directory: RunDirectory) -> None:
+        """Tells each."""
+        for listener in self.listeners:
+            listener.opened(directory)
+
+    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
+        """Tells each."""
+        for listener in self.listeners:
+            listener.begin(replicas, first, last)
+
+    def round(self, records: Sequence[Record]) -> None:
+        """Tells each."""
+        for listener in self.listeners:
+            listener.round(records)
+
+    def end(self) -> None:
+        """Tells each."""
+        for listener in self.listeners:
+            listener.end()
 
 
 @dataclass
@@ -131,6 +161,8 @@ def conduct(
             records = restore(directory, mark, replicas, engine)
         first = replicas[0].state.round + 1
         journal.begin(first - 1, described(experiment, world))
+        if directory:
+            listener.opened(directory)
         with heard(listener, replicas, first, last), interruptible() as interrupted:
             happened = rounds(
                 replicas, engine, last, experiment.evaluate_every, experiment.evaluate_last, experiment.diagnose

@@ -179,6 +179,11 @@ class Federation:
     def __repr__(self) -> str:
         return f"Federation({self.clients} clients, tasks: {', '.join(self.task_names)})"
 
+    def _repr_html_(self) -> str:
+        from mmfl import notebook
+
+        return notebook.federation(self)
+
     def _check_tasks(self) -> None:
         if not self.tasks:
             raise UserError("federation: no tasks; expected at least one.")

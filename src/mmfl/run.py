@@ -127,6 +127,11 @@ class Run:
         last = self.records[-1]["round"] if self.records else 0
         return f"Run({self.method}, seed {self.seed}, {last} rounds)"
 
+    def _repr_html_(self) -> str:
+        from mmfl import notebook
+
+        return notebook.run(self)
+
 
 class Comparison:
     """Runs of several methods and seeds on the same tasks."""
@@ -199,6 +204,11 @@ class Comparison:
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self.methods)}; {len(self.runs)} runs)"
+
+    def _repr_html_(self) -> str:
+        from mmfl import notebook
+
+        return notebook.comparison(self)
 
 
 def _ratio(ours: pd.Series, theirs: pd.Series) -> float:

@@ -15,6 +15,8 @@ from mmfl.objectives import Objective, accuracy, cross_entropy, finite, per_exam
 from mmfl.randomness import Purpose, bits
 from mmfl.schedules import Schedule
 
+_TAKEN = {"method", "mean", "worst", "spread", "relative", "trainings", "forward_passes", "megabytes"}
+
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -43,6 +45,8 @@ class Task:
     def __post_init__(self) -> None:
         if not self.name:
             raise UserError("task: the name is empty.")
+        if self.name in _TAKEN:
+            raise UserError(f"task '{self.name}': tables of results have a column of that name; expected another.")
         if not callable(self.lr) and not self.lr > 0:
             raise UserError(f"task '{self.name}': lr is {self.lr}; expected a positive number.")
         if not isinstance(self.epochs, int | np.integer) or self.epochs < 1:

@@ -27,7 +27,7 @@ class Updates:
     `total` add up the steps of all processes, and `whole` put together what was found out about rows.
 
     Where clients keep updates that were not drawn to themselves, `flat` has only the others, and `norm` and `inner` are
-    what they say of all: ||G|| and <G, h>, with h the client's last update.
+    what they say of all: ||G|| and `<G, h>`, with h the client's last update.
     """
 
     task: int
@@ -74,7 +74,7 @@ class Updates:
         return self.norm if self.norm is not None else self.whole(self.flat.norm(dim=1).double().cpu().numpy())
 
     def products(self, before: Tensor, rows: slice) -> NDArray[np.float64]:
-        """<G, h> of some rows, with their last updates `before`."""
+        """`<G, h>` of some rows, with their last updates `before`."""
         if self.inner is not None:
             return self.inner[rows]
         products: NDArray[np.float64] = (self.flat[rows] * before).sum(1).double().cpu().numpy()

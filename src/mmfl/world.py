@@ -11,16 +11,12 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.errors import UserError
+from mmfl.errors import LostProcessError
 
 PARTIAL = {"partial": True}
 """Metadata of a dataclass field that is a sum over clients: each process holds the part of its own ones."""
 
 _PATIENCE = timedelta(hours=2)  # for a process that has far more to do than the others
-
-
-class LostProcessError(UserError):
-    """One of the processes of a run is gone, and with it the updates of its clients since the last checkpoint."""
 
 
 class World:

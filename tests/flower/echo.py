@@ -40,7 +40,12 @@ def main(grid, context):
         same = [not r.has_error() and r.content["mmfl"]["payload"] == payload for r in answers]
         note = "; ".join(r.error.reason or "" for r in answers if r.has_error())
         record = {"round": t, "method": "echo", "seed": 0, "mean": None, "worst": None, "tasks": {}}
-        record |= {"answers": len(answers), "same": sum(same), "seconds": time.perf_counter() - begun}
+        record |= {
+            "most": os.environ.get("MMFL_MOST"),
+            "answers": len(answers),
+            "same": sum(same),
+            "seconds": time.perf_counter() - begun,
+        }
         with (directory / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(record) + "\n")
         if (directory / "stop").exists():

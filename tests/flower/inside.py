@@ -15,6 +15,8 @@ from mmfl.flower.site import Site
 class InsideMail:
     """Nodes by number, each a site. `trouble(node, round, reply)` may change a reply, or keep it back with None."""
 
+    most: int | None = None
+
     def __init__(self, sites: Mapping[int, Site]):
         self.sites = dict(sites)
         self.trouble: Callable[[int, int, bytes], bytes | None] = lambda node, round, reply: reply

@@ -1,6 +1,5 @@
 """Deployments over real nodes on loopback, through the front door, and with everything that can go wrong."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from digits import events, module, simulated, weights_of
 from traces import clean, needs_flower
 
 import mmfl
@@ -20,48 +20,6 @@ from mmfl.run import RunDirectory
 
 __all__ = ["clean"]
 HERE = Path(__file__).parent
-MODULE = """
-import mmfl
-
-def tasks():
-    digits = mmfl.data.digits()
-    return [
-        mmfl.Task("linear", mmfl.models.LogisticRegression, digits, lr=0.3, epochs=2),
-        mmfl.Task("hidden", mmfl.models.Perceptron, digits, lr=0.3, batch_size=16),
-    ]
-
-def data(task, client):
-    digits = mmfl.data.digits()
-    return digits.x[client::4], digits.y[client::4]
-"""
-
-
-def module(folder: Path) -> Path:
-    path = folder / "app.py"
-    path.write_text(MODULE)
-    return path
-
-
-def simulated(method: str, rounds: int, rate: float, capacity: int = 1) -> mmfl.Run:
-    """The same run as a simulation."""
-    names: dict = {}
-    exec(MODULE, names)
-    split = mmfl.partition.Split(mmfl.partition.Shards.by_owner(torch.arange(1438).numpy() % 4, 4))
-    federation = mmfl.Federation(names["tasks"](), 4, partition=lambda *_: split, capacity=capacity)
-    return mmfl.train(federation, method, rounds, rate, device="cpu")
-
-
-def weights_of(directory: Path) -> list[torch.Tensor]:
-    """The weights in the last checkpoint."""
-    from safetensors.torch import load_file
-
-    newest = sorted((directory / "checkpoint").glob("round-*.safetensors"))[-1]
-    arrays = load_file(newest)
-    return [arrays[name] for name in sorted(arrays) if ".weights." in name]
-
-
-def events(directory: Path) -> list[dict]:
-    return [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
 
 
 @needs_flower

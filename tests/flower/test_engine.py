@@ -1,7 +1,6 @@
 """A deployment within one process: the same run as a simulation, whatever goes wrong on the way."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,8 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from inside import InsideMail, module_of, site_of
 
 from mmfl.flower.mail import Letter
-from mmfl.flower.server import FlowerMail, conclude, run
+from mmfl.flower.module import Module
+from mmfl.flower.server import conclude, run
 from mmfl.flower.settings import Settings
 from mmfl.flower.wire import Payload
 from mmfl.methods import METHODS
@@ -133,7 +133,7 @@ def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
     mail = mail_of(simulated, NODES)
     bare = [mmfl.Task(t.name, t.model, lr=t.lr, epochs=t.epochs, batch_size=t.batch_size) for t in simulated.tasks]
     settings = Settings.of({"clients": CLIENTS, "method": "mmfl-lvr", "rounds": 3, "rate": 0.5})
-    real = run(mail, mmfl.flower.Module(bare, lambda task, client: None), settings).runs[0]
+    real = run(mail, Module(bare, lambda task, client: None), settings).runs[0]
     same = mmfl.train(federation(), "mmfl-lvr", rounds=3, rate=0.5, device="cpu")
     np.testing.assert_allclose(real.accuracy, same.accuracy, atol=1e-6)
     for mine, theirs in zip(real.weights, same.weights, strict=True):
@@ -467,40 +467,17 @@ def test_waiting_for_clients_can_be_stopped(tmp_path):
         deployed(mail=InsideMail({}), patience=60, directory=tmp_path / "run")
 
 
-class Reply:
-    """A message of Flower's, as far as the server looks at it."""
-
-    def __init__(self, to, content=None, error=None):
-        self.metadata = SimpleNamespace(reply_to_message_id=to)
-        self.content, self.error = content, error
-
-    def has_error(self):
-        return self.error is not None
-
-
-def test_an_answer_that_flower_cannot_read_takes_no_other_with_it():
-    class Grid:
-        def pull_messages(self, names):
-            if "bad" in names:
-                raise ValueError("DecodeError")
-            return [Reply(name, {"mmfl": {"payload": name.encode()}}) for name in names]
-
-    mail = FlowerMail(Grid())
-    for _ in range(2):
-        letters = {letter.message: letter.payload for letter in mail.receive(["good", "bad", "fine"])}
-        assert letters == {"good": b"good", "bad": b"", "fine": b"fine"}
-
-
-def test_letters_are_answers_to_what_was_asked_or_garbage():
-    class Grid:
-        def pull_messages(self, names):
-            yield Reply("another", {"mmfl": {"payload": b"x"}})
-            yield Reply("a", {"other": {}})
-            yield Reply("b", {"mmfl": {"payload": "text"}})
-            yield Reply("c", error=SimpleNamespace(code=5, reason="gone"))
-
-    letters = [(each.message, each.payload, each.error) for each in FlowerMail(Grid()).receive(["a", "b", "c"])]
-    assert letters == [("a", b"", ""), ("b", b"", ""), ("c", None, "code 5: gone")]
+def test_an_answer_larger_than_the_server_takes_fails_its_node_alone_and_says_so(tmp_path):
+    mail = mail_of(federation(), NODES)
+    mail.most = 600  # enough for one client
+    real, _ = deployed("full", 2, 1.0, mail=mail, directory=tmp_path / "run")
+    events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    failed = [event for event in events if event["kind"] != "joined"]
+    assert [(event["round"], event["kind"], event["node"]) for event in failed] == [
+        (t, "failed", node) for t in (1, 2) for node in ("100", "102")
+    ]
+    assert "MB; the server takes" in failed[0]["detail"]
+    assert [task["active"] for record in real.records for task in record["tasks"].values()] == [2] * 4
 
 
 # --- stopping and going on ---

@@ -17,6 +17,7 @@ from mmfl.errors import UserError
 from mmfl.experiment import Listener
 from mmfl.flower import submission
 from mmfl.flower.app import RunConfig, check_module, write_app
+from mmfl.flower.link import MOST
 from mmfl.flower.local import Local, deploy_local
 from mmfl.flower.processes import Processes, wait_until
 from mmfl.flower.submission import Ended, Trail
@@ -44,7 +45,7 @@ class Heard(Listener):
 
 @needs_flower
 def test_echo_over_two_nodes_goes_on_after_a_worker_was_killed_and_stops_when_asked(clean, tmp_path):
-    local = Local(ECHO, tmp_path, worker=WORKER, server=APP)
+    local = Local(ECHO, tmp_path, secure=True, worker=WORKER, server=APP)
     with local:
         local.start([[0], [1]])
         submitted = local.submit({"nodes": 2, "rounds": 50})
@@ -62,6 +63,7 @@ def test_echo_over_two_nodes_goes_on_after_a_worker_was_killed_and_stops_when_as
     assert heard.ended
     assert heard.rounds == [record["round"] for record in records]
     assert [record["same"] for record in records] == [2] * len(records)
+    assert {record["most"] for record in records} == {str(MOST)}  # of the gate, which the server must know
     assert not local.processes.folder.exists()
 
 

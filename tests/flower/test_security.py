@@ -9,26 +9,23 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import typer
 from traces import clean, needs_flower
 from typer.testing import CliRunner
 
 from conftest import refusals, refused
+from mmfl.display import show_summary
 from mmfl.errors import UserError
 from mmfl.flower import programs
-from mmfl.flower.commands import app, numbers, shares
-from mmfl.flower.link import check_link, free_port, start_link
+from mmfl.flower.commands import app, console, finish, numbers, shares
+from mmfl.flower.link import Control, check_link, free_port, start_link
 from mmfl.flower.node import Node, NodeSpec
 from mmfl.flower.processes import Processes
 from mmfl.flower.security import Address, Keys, make_keys
+from mmfl.flower.submission import Ended
 
 ECHO = Path(__file__).with_name("echo.py")
 __all__ = ["clean"]
-
-
-class Afar(Address):
-    """An address that counts as one of another machine, though it is on loopback."""
-
-    loopback = False
 
 
 @needs_flower
@@ -36,12 +33,11 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
     keys = make_keys(tmp_path / "keys", ["localhost"], 1)
     strange = make_keys(tmp_path / "strange", ["localhost"], 1)
     with Processes(tmp_path / "logs") as processes:
-        address = Afar("127.0.0.1", free_port())
+        address = Address("127.0.0.1", free_port())
         link = start_link(processes, address, keys, control_port=free_port(), most=10**6)
 
         def join(name, root, key):
-            server = Address(address.host, address.port)
-            spec = NodeSpec(ECHO, [0], server, root, key, worker=(sys.executable, str(ECHO)))
+            spec = NodeSpec(ECHO, [0], address, root, key, worker=(sys.executable, str(ECHO)))
             node = Node(processes, spec, name)
             node.connect()
             return node
@@ -122,7 +118,7 @@ def test_keys_that_cannot_be_made_are_refused_and_nothing_is_written(make, words
 def test_only_loopback_may_be_plaintext_unless_that_is_said():
     keys = Keys(Path("keys"))
     for local in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000"):
-        check_link(Address.parse(local), None, insecure=False)
+        assert check_link(Address.parse(local), None, insecure=False) == Address.parse(local)
         NodeSpec(ECHO, [0], Address.parse(local)).check()
     for other in ("0.0.0.0:8000", "[::]:8000", "10.1.2.3:8000", "fed.example.org:8000", "127.0.0.1.example.org:1"):
         with refused(other, "certificates", "--insecure"):
@@ -130,7 +126,7 @@ def test_only_loopback_may_be_plaintext_unless_that_is_said():
         with refused(other, "encrypted", "--insecure"):
             NodeSpec(ECHO, [0], Address.parse(other)).check()
         check_link(Address.parse(other), None, insecure=True)
-        check_link(Address.parse(other), keys, insecure=False)
+        assert check_link(Address.parse(other), keys, insecure=False).loopback
         NodeSpec(ECHO, [0], Address.parse(other), insecure=True).check()
         NodeSpec(ECHO, [0], Address.parse(other), Path("ca.crt"), Path("node.key")).check()
     with refused("both --keys and --insecure"):
@@ -141,6 +137,21 @@ def test_only_loopback_may_be_plaintext_unless_that_is_said():
 def test_addresses_without_host_or_port_are_refused(text):
     with refused(f"address '{text}'", "expected"):
         Address.parse(text)
+
+
+@needs_flower
+def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
+    control = Control(Address("127.0.0.1", free_port()), None, tmp_path)
+    with refused("listing nodes", f"no SuperLink answers at {control.address}", "mmfl link"):
+        control.ask(programs.list_nodes(), "listing nodes")
+
+
+@needs_flower
+def test_brackets_in_addresses_and_paths_are_shown(capsys):
+    show_summary(console, {"nodes": "at [::1]:8001"})
+    with pytest.raises(typer.Exit):
+        finish(Ended("stopped"), Path("runs/[a]"), 1.0)
+    assert capsys.readouterr().out == "nodes  at [::1]:8001\n\nstopped; go on with: mmfl resume runs/[a]\n"
 
 
 @needs_flower
@@ -161,6 +172,11 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("link 0.0.0.0:8000", "needs certificates and node keys"),
         ("link 0.0.0.0:8000 --keys nowhere", "ca.crt is missing"),
         ("link somewhere", "expected host:port"),
+        ("link 127.0.0.1:8000 --control-port 9000", "--control-port and --most are for its gate"),
+        ("link --most 10", "which needs --keys DIR"),
+        ("link --most 0", "--most is 0; expected at least 1"),
+        ("link 0.0.0.0:8000 --insecure --control-port 8000", "expected another port"),
+        ("link 0.0.0.0:65535 --insecure", "the port is 65536; expected 1 to 65535"),
         ("node none.py --clients 0", "'none.py' does not exist"),
         ("node {echo}", "no clients"),
         ("node {echo} --clients 0,x", "'x' is no client"),

@@ -144,6 +144,11 @@ def test_a_bad_request_is_answered_with_what_is_wrong(said, vectors, expected):
     assert "clients" in asked(site, {"announce": True}).said
 
 
+@pytest.mark.parametrize("most", ["much", 1.5, None])
+def test_a_limit_that_is_no_number_of_bytes_is_none(most):
+    assert "clients" in asked(site_of(FEDERATION, [1]), {"announce": True, "most": most}).said
+
+
 def test_garbage_is_answered_too():
     assert "unreadable" in Payload.unpack(site_of(FEDERATION, [1]).answer(b"?")).said["error"]
 

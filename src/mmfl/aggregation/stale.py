@@ -152,7 +152,7 @@ class Betas:
 
 
 class StaleVR(AggregationRule):
-    """Each client's beta is the one that leaves the least variance, <G, h> / ||h||^2 (Zhang et al. 2025, Theorem 3).
+    """Each client's beta is the one that leaves the least variance, `<G, h>` / ||h||^2 (Zhang et al. 2025, Theorem 3).
 
     It takes every client's G to know it, so everyone trains, drawn or not.
     """
@@ -301,7 +301,7 @@ class StaleVRE(AggregationRule):
 
 
 def best_beta(products: NDArray[np.float64], before: Tensor) -> NDArray[np.float64]:
-    """<G, h> / ||h||^2 of each row, the beta that minimises ||G - beta h||; 0 where h is."""
+    """`<G, h>` / ||h||^2 of each row, the beta that minimises ||G - beta h||; 0 where h is."""
     squares = before.square().sum(1).double().cpu().numpy()
     beta: NDArray[np.float64] = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
     return beta
@@ -312,7 +312,7 @@ def _residuals(
     stored: Stored,
     beta: Callable[[NDArray[np.int64], NDArray[np.float64], Tensor], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """||G - beta h|| of every row, with the beta of some clients given their <G, h> and h."""
+    """||G - beta h|| of every row, with the beta of some clients given their `<G, h>` and h."""
     mine, sizes = updates.mine, [np.zeros(0)]
     for rows in _batches(len(mine), stored.none.shape[1]):
         client, before = mine.client[rows], stored.rows(mine.client[rows])

@@ -50,7 +50,7 @@ class Trained:
     Row n belongs to `client[n]`: an engine may return the clients in another order than they were given, and leave out
     those that failed. Where several processes share a run, `client`, `loss` and `steps` are those of all of them, and
     `flat` has the rows `here` alone. So it is where clients keep updates that nobody needs: then `norm` and `inner` are
-    what they say of all rows, ||G|| and <G, h>.
+    what they say of all rows, ||G|| and `<G, h>`.
     """
 
     client: NDArray[np.int64]

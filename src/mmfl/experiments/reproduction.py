@@ -16,7 +16,6 @@ from mmfl.federation import Federation
 from mmfl.methods import Method
 from mmfl.presets import path_of
 from mmfl.run import Comparison
-from mmfl.training import Record, Replica
 
 Frames = dict[str, pd.DataFrame]
 """What was measured, by name."""
@@ -71,8 +70,8 @@ class Trainer:
         **options: Any,
     ) -> Comparison:
         """Trains methods x seeds in lockstep; `watch` looks at the replicas besides."""
-        listener = Several([each for each in (self.listener, watch) if each is not None])
-        how = options | {"device": self.device, "precision": self.precision, "listener": listener}
+        listeners = [each for each in (self.listener, watch) if each is not None]
+        how = options | {"device": self.device, "precision": self.precision, "listeners": listeners}
         return compare(federation, methods, rounds, rate, seeds, **how)
 
 
@@ -104,28 +103,6 @@ class Reproduction:
     parts: Callable[[bool], Sequence[Part]]
     find: Callable[[Frames], Findings]
     draw: Callable[[Frames], Figure]
-
-
-@dataclass(frozen=True)
-class Several(Listener):
-    """Tells several listeners."""
-
-    listeners: Sequence[Listener]
-
-    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
-        """Tells each."""
-        for listener in self.listeners:
-            listener.begin(replicas, first, last)
-
-    def round(self, records: Sequence[Record]) -> None:
-        """Tells each."""
-        for listener in self.listeners:
-            listener.round(records)
-
-    def end(self) -> None:
-        """Tells each."""
-        for listener in self.listeners:
-            listener.end()
 
 
 def federations(preset: str, settings: Sequence[str] = ()) -> Callable[[int], Federation]:

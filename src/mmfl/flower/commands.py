@@ -1,55 +1,76 @@
 """The commands of a deployment: deploy, link, node and keys, for the command line to mount."""
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from mmfl import config as configuration
-from mmfl.display import Display, conclude, show_summary
 from mmfl.errors import UserError
 from mmfl.flower import programs
 from mmfl.flower.app import RunConfig, check_module
-from mmfl.flower.link import Control, check_link, start_link
+from mmfl.flower.link import MOST, Control, check_link, start_link
 from mmfl.flower.link import serve as serve_link
-from mmfl.flower.local import deploy_local
 from mmfl.flower.node import Node, NodeSpec
 from mmfl.flower.node import serve as serve_node
 from mmfl.flower.processes import Processes, terminable
 from mmfl.flower.security import Address, Keys, check_file, make_keys
-from mmfl.flower.settings import Settings
-from mmfl.flower.submission import Ended, Submission
-from mmfl.methods import make_method
-from mmfl.privacy import Privacy
-from mmfl.run import RunDirectory, load
+from mmfl.shell import completion
+from mmfl.shell.console import console, say
+from mmfl.shell.help import Command, examples
+
+if TYPE_CHECKING:
+    from mmfl.display import Display
+    from mmfl.flower.submission import Ended
+
+# As in mmfl.cli, whatever imports torch is imported by the functions that need it.
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-console = Console(width=None if sys.stdout.isatty() else 120)
 
-AppFile = Annotated[Path, typer.Argument(metavar="APP.py", help="The module with tasks() and data(task, client).")]
+AppFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="APP.py", help="The module with tasks() and data(task, client).", autocompletion=completion.modules
+    ),
+]
 Logs = Annotated[Path | None, typer.Option(help="Folder for the output of Flower's processes.")]
 Capacity = Annotated[int | None, typer.Option(help="Trainings that each client can do in a round.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda; by default a GPU where there is one.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="cpu or cuda; by default a GPU where there is one.", autocompletion=completion.devices),
+]
 Root = Annotated[
     Path | None, typer.Option("--root-certificates", help="ca.crt of the server's keys, to know the server by.")
 ]
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl deploy app.py --local 4 --rounds 20",
+        "mmfl deploy app.py --local 4 --secure --set gather=10",
+        "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4",
+    ),
+)
 def deploy(
     file: AppFile,
     local: Annotated[int | None, typer.Option(help="Try it here: so many nodes on loopback.")] = None,
     server: Annotated[str | None, typer.Option(help="host:port of a SuperLink on this machine (`mmfl link`).")] = None,
-    method: Annotated[str | None, typer.Option(help="One of `mmfl methods`.")] = None,
+    method: Annotated[str | None, typer.Option(help="One of `mmfl methods`.", autocompletion=completion.method)] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
     rate: Annotated[float | None, typer.Option(help="Share of the processors that train in a round.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds that it waits for answers.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change another setting: seed=3.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change another setting: seed=3.",
+            autocompletion=completion.deployment_settings,
+        ),
+    ] = None,
     clients: Annotated[
         int | None, typer.Option(help="Clients 0, 1, ... in all; with --local by default one a node.")
     ] = None,
@@ -60,7 +81,9 @@ def deploy(
     capacity: Capacity = None,
     device: Device = None,
 ) -> None:
-    """Train over real nodes. Example: mmfl deploy app.py --local 4 --rounds 20."""
+    """Train over real nodes."""
+    from mmfl.run import RunDirectory
+
     programs.require()
     if (local is None) == (server is None):
         raise UserError("deploy: expected either --local K, for a trial on this machine, or --server host:port.")
@@ -90,6 +113,10 @@ def resume(directory: Path, values: Mapping[str, Any]) -> None:
 
 def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], resume: bool = False) -> None:
     """Runs a deployment in its directory, and shows it."""
+    from mmfl.display import Display, show_summary
+    from mmfl.flower.local import deploy_local
+    from mmfl.flower.submission import Ended
+
     module = check_module(Path(where["module"]))
     nodes = f"{where['local']} nodes on this machine" if "local" in where else f"at {where['server']}"
     show_summary(
@@ -125,19 +152,25 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
     finish(ended, path, time.monotonic() - begun)
 
 
-def finish(ended: Ended, path: Path, seconds: float) -> None:
+def finish(ended: "Ended", path: Path, seconds: float) -> None:
     """The results of a run that finished, or what to do with one that did not."""
     if ended.state == "stopped":
-        console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
+        say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130)
     if ended.state != "finished":
         logs = path / "logs"
         where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
         raise UserError(f"the run failed: {ended.message}\nWhat was printed is in {where}.")
-    conclude(console, load(path), path, seconds)
+    from mmfl.display import conclude
+    from mmfl.run import load
+
+    say(conclude(console, load(path), path, seconds))
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples("mmfl link", "mmfl link 0.0.0.0:8000 --keys keys", "mmfl link 10.0.0.5:8000 --insecure"),
+)
 def link(
     address: Annotated[str, typer.Argument(help="host:port that nodes connect to.")] = "127.0.0.1:8000",
     keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys`.")] = None,
@@ -145,24 +178,34 @@ def link(
     control_port: Annotated[
         int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
     ] = None,
-    most: Annotated[int, typer.Option(help="Megabytes of a node's message, at most.")] = 512,
+    most: Annotated[
+        int | None, typer.Option(help=f"Megabytes of a node's message, at most; by default {MOST >> 20}.")
+    ] = None,
     logs: Logs = None,
 ) -> None:
-    """Start the server that nodes connect to. Example: mmfl link 0.0.0.0:8000 --keys keys."""
+    """Start the server that nodes connect to."""
     programs.require()
     where = Address.parse(address)
     known = Keys.open(keys.resolve()) if keys else None
-    check_link(where, known, insecure)
-    _at_least("--most", most, 1)
+    _at_least("--most", 1 if most is None else most, 1)
+    size = None if most is None else most << 20
+    check_link(where, known, insecure, control_port, size)
     with terminable(), Processes(logs or Path("logs")) as processes:
-        running = start_link(processes, where, known, insecure, control_port, most << 20)
+        running = start_link(processes, where, known, insecure, control_port, size)
         trust = f" --root-certificates {known.authority}" if known else ""
-        _say(f"nodes connect to {where}" + (f", with {len(known.public)} keys registered" if known else ""))
-        _say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
+        say(f"nodes connect to {where}" + (f", with {len(known.public)} keys registered" if known else ""))
+        say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
         _until_interrupted(lambda: serve_link(running))
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl node app.py --clients 0-3",
+        "mmfl node app.py --clients 3 --server fed.example.org:8000 \\\n"
+        "      --root-certificates ca.crt --key node-3.key",
+    ),
+)
 def node(
     file: AppFile,
     server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:8000",
@@ -176,7 +219,9 @@ def node(
     noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
     logs: Logs = None,
 ) -> None:
-    """Hold clients' data, and train when asked. Example: mmfl node app.py --clients 3 --server host:8000 ..."""
+    """Hold clients' data, and train when asked."""
+    from mmfl.privacy import Privacy
+
     programs.require()
     _at_least("--capacity", 1 if capacity is None else capacity, 1)
     spec = NodeSpec(
@@ -193,23 +238,32 @@ def node(
     with terminable(), Processes(logs or Path("logs")) as processes:
         running = Node(processes, spec)
         running.connect()
-        _until_interrupted(lambda: serve_node(running, _say))
+        _until_interrupted(lambda: serve_node(running, say))
 
 
-@app.command()
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5"
+    ),
+)
 def keys(
     folder: Annotated[Path, typer.Argument(help="New folder for certificates and keys.")],
     server: Annotated[str, typer.Option(help="Names or addresses by which nodes reach the server, by commas.")],
     nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
 ) -> None:
-    """Make certificates and node keys. Example: mmfl keys keys --server fed.example.org --nodes 4."""
+    """Make certificates and node keys."""
     made = make_keys(folder, [host for host in server.split(",") if host.strip()], nodes)
-    _say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
-    _say("node K needs ca.crt and node-K.key of it, and nothing else.")
+    say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
+    say("node K needs ca.crt and node-K.key of it, and nothing else.")
 
 
 def settings_of(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """The settings of a run: options and `key=value` changes, checked before anything is started."""
+    from mmfl import config as configuration
+    from mmfl.flower.settings import Settings
+    from mmfl.methods import make_method
+
     values = {key: value for key, value in given.items() if value is not None}
     for change in changes:
         configuration.apply(values, change)
@@ -259,9 +313,11 @@ def _at_server(
     settings: Mapping[str, Any],
     path: Path,
     resume: bool,
-    display: Display,
-) -> Ended:
+    display: "Display",
+) -> "Ended":
     """A run at a SuperLink that runs already, on this machine."""
+    from mmfl.flower.submission import Submission
+
     with terminable(), Processes(path / "logs") as processes:
         control = Control(address, Path(root) if root else None, processes.folder / "home")
         submission = Submission.start(control, module, RunConfig(path, settings, resume))
@@ -295,10 +351,8 @@ def _at_least(name: str, value: int, least: int) -> None:
 
 
 def _new_directory(method: str | Mapping[str, Any]) -> Path:
+    from mmfl.methods import make_method
+
     name = make_method(method).name
     stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
     return next(path for path in [stem, *(Path(f"{stem}-{n}") for n in range(2, 100))] if not path.exists())
-
-
-def _say(text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True)

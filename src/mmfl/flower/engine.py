@@ -252,7 +252,8 @@ class Deployment:
         replies = Replies()
         if not asked:
             return replies
-        payloads = {node: Payload(work.said, work.vectors).pack() for node, work in asked.items()}
+        limit = {} if self.mail.most is None else {"most": self.mail.most}
+        payloads = {node: Payload(work.said | limit, work.vectors).pack() for node, work in asked.items()}
         self._deliver(payloads, lambda node, payload: replies.read(asked[node].said, payload))
         for client, detail in replies.missing:
             self.events.add("rejected", client=client, detail=detail)

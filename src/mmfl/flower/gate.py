@@ -17,20 +17,26 @@ Fields = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Fields]]
 Send = Callable[[Fields], Awaitable[None]]
 _HOP = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"expect"}
+_CONNECTIONS = 1000  # at once; who comes then is told to try again
+
+
+class RefusedError(Exception):
+    """A request that is not passed on: status and text of the answer."""
 
 
 class Gate:
     """An ASGI application that passes on POST requests below one path.
 
     What comes in is held by the SuperLink before it knows who sent it: so a request has at most `most` bytes, and all
-    that are under way at once four times that.
+    that are under way at once four times that; a node that comes when there is no more room is told to try again.
     """
 
     def __init__(self, prefix: str, target: str, authority: str | None, most: int):
         self.most, self.held = most, 0
         self.allowed = re.compile(re.escape(prefix) + "[a-z-]+")
         verify = ssl.create_default_context(cafile=authority) if authority else True
-        self.client = httpx.AsyncClient(base_url=target, verify=verify, timeout=None, trust_env=False)
+        limits = httpx.Limits(max_connections=_CONNECTIONS)
+        self.client = httpx.AsyncClient(base_url=target, verify=verify, timeout=None, limits=limits, trust_env=False)
 
     async def __call__(self, scope: Fields, receive: Receive, send: Send) -> None:
         """One request."""
@@ -51,8 +57,10 @@ class Gate:
                 data = part.get("body", b"")
                 taken += len(data)
                 self.held += len(data)
-                if taken > self.most or self.held > 4 * self.most:
-                    raise OverflowError
+                if taken > self.most:
+                    raise RefusedError(413, b"too much for one request")
+                if self.held > 4 * self.most:
+                    raise RefusedError(503, b"too much at once; try again")
                 yield data
                 if not part.get("more_body", False):
                     return
@@ -61,8 +69,8 @@ class Gate:
         try:
             request = self.client.build_request("POST", scope["path"], headers=headers, content=body())
             answer = await self.client.send(request, stream=True)
-        except OverflowError:
-            await respond(send, 413, b"too much at once")
+        except RefusedError as refused:
+            await respond(send, *refused.args)
             return
         except (httpx.HTTPError, ConnectionError):
             await respond(send, 502, b"the SuperLink does not answer")
@@ -101,7 +109,7 @@ def main() -> None:
         ssl_certfile=given.certificate,
         ssl_keyfile=given.key,
         lifespan="off",
-        limit_concurrency=1000,
+        limit_concurrency=_CONNECTIONS,
         access_log=False,
         log_level="warning",
     )

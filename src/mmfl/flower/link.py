@@ -15,6 +15,7 @@ from mmfl.flower.security import Address, Keys
 
 MOST = 1 << 29  # bytes of a message from outside
 _GATE = Path(__file__).with_name("gate.py")
+_UNREACHABLE = "Connection to the SuperLink is unavailable"
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_ANSWER = 60.0
 
@@ -45,6 +46,8 @@ class Control:
         if done.returncode or answer.get("success") is False:
             said = str(answer.get("error-message") or done.stderr or done.stdout).strip().splitlines()
             reason = said[-1] if said else f"exit code {done.returncode}"
+            if _UNREACHABLE in reason:
+                raise UserError(f"{what}: no SuperLink answers at {self.address}; `mmfl link` says where one does.")
             raise UserError(f"{what}: refused by the SuperLink at {self.address}: {reason}")
         return answer
 
@@ -64,8 +67,10 @@ class Link:
                 raise UserError(f"{child.name} ended: {child.complaint()}")
 
 
-def check_link(address: Address, keys: Keys | None, insecure: bool) -> None:
-    """Refuses to serve others in plaintext, unless that was said."""
+def check_link(
+    address: Address, keys: Keys | None, insecure: bool, control_port: int | None = None, most: int | None = None
+) -> Address:
+    """The address at which runs are started. Refuses to serve others in plaintext, unless that was said."""
     if keys is None and not address.loopback and not insecure:
         raise UserError(
             f"link on {address}: other machines can reach it, so it needs certificates and node keys; expected "
@@ -73,6 +78,14 @@ def check_link(address: Address, keys: Keys | None, insecure: bool) -> None:
         )
     if keys is not None and insecure:
         raise UserError("link: both --keys and --insecure were given; expected one of them.")
+    if keys is None and address.loopback:
+        if control_port is not None or most is not None:
+            raise UserError(f"link on {address}: --control-port and --most are for its gate, which needs --keys DIR.")
+        return address
+    control = Address.parse(f"127.0.0.1:{address.port + 1 if control_port is None else control_port}")
+    if control.port == address.port:
+        raise UserError(f"link: --control-port is {control_port}, where nodes connect; expected another port.")
+    return control
 
 
 def start_link(
@@ -81,30 +94,30 @@ def start_link(
     keys: Keys | None = None,
     insecure: bool = False,
     control_port: int | None = None,
-    most: int = MOST,
+    most: int | None = None,
 ) -> Link:
     """Starts a SuperLink, and lets in the nodes whose public keys are in `keys`.
 
-    On loopback it listens itself. For other machines it listens on loopback at `control_port`, by default the next
+    On loopback without keys it listens itself. Otherwise it listens on loopback at `control_port`, by default the next
     one, for those who start runs, and behind a gate at `address` for nodes, whose messages have at most `most` bytes.
     """
-    check_link(address, keys, insecure)
-    inner = address if address.loopback else Address("127.0.0.1", control_port or address.port + 1)
+    inner, size = check_link(address, keys, insecure, control_port, most), str(most or MOST)
     certificates = keys.certificates if keys else None
     for each in {address, inner}:
         _check_free(each)
     home = processes.folder / "link"
     command = programs.superlink(inner.host, inner.port, certificates)
-    superlink = processes.start("superlink", command, programs.environment(home))
+    limit = {} if inner == address else {programs.MOST: size}
+    superlink = processes.start("superlink", command, programs.environment(home) | limit)
     children = [superlink]
     wait_until(lambda: _listens(inner), superlink, _SECONDS_TO_START, "it listened")
     control = Control(inner, certificates.authority if certificates else None, home)
     if keys and keys.public:
         control.ask(programs.register_nodes(keys.public), "registering the nodes' keys")
-    if address != inner:
+    if inner != address:
         scheme = "https" if certificates else "http"
         command = [sys.executable, "-P", str(_GATE), "--host", address.host, "--port", str(address.port)]
-        command += ["--prefix", programs.FLEET, "--target", f"{scheme}://{inner}", "--most", str(most)]
+        command += ["--prefix", programs.FLEET, "--target", f"{scheme}://{inner}", "--most", size]
         if certificates:
             command += ["--certificate", str(certificates.certificate), "--key", str(certificates.key)]
             command += ["--authority", str(certificates.authority)]

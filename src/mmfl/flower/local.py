@@ -62,7 +62,8 @@ class Local:
             self.keys = make_keys(self.processes.folder / "keys", ["localhost"], made)
         for clients in clients_of_node:
             self._add(clients)
-        self.link: Link = start_link(self.processes, self.address, self.keys)
+        control_port = free_port() if self.keys else None
+        self.link: Link = start_link(self.processes, self.address, self.keys, control_port=control_port)
         for node in self.nodes:
             node.connect()
 

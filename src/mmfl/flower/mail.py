@@ -15,7 +15,12 @@ class Letter:
 
 
 class Mail(Protocol):
-    """Sends payloads to nodes by number, and brings their answers, in any order, when they come."""
+    """Sends payloads to nodes by number, and brings their answers, in any order, when they come.
+
+    `most` is how many bytes an answer may have, where there is a limit.
+    """
+
+    most: int | None
 
     def nodes(self) -> set[int]:
         """Who is connected."""

@@ -2,13 +2,12 @@
 
 import fcntl
 import json
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, MessageType, RecordDict
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from mmfl.checkpoint import write_atomically
@@ -16,15 +15,13 @@ from mmfl.errors import UserError
 from mmfl.experiment import Experiment, Listener, conduct
 from mmfl.flower.engine import Deployment, Limits
 from mmfl.flower.events import Events
-from mmfl.flower.mail import Letter, Mail
+from mmfl.flower.mail import Mail
 from mmfl.flower.module import Module
+from mmfl.flower.post import FlowerMail
 from mmfl.flower.settings import Settings
 from mmfl.methods import make_method
 from mmfl.run import Comparison, RunDirectory
 from mmfl.state import Journal
-
-_log = logging.getLogger(__name__)
-_SLACK = 10.0  # seconds for which Flower keeps a message after it should have been answered
 
 
 def run(
@@ -73,64 +70,6 @@ def run(
 def config(settings: Settings) -> dict[str, Any]:
     """What the run directory keeps of a deployment."""
     return {"source": "deployment", **settings.model_dump()}
-
-
-class FlowerMail:
-    """Payloads as Flower messages: bytes in a record of configuration."""
-
-    def __init__(self, grid: Grid):
-        self.grid, self.singly = grid, False
-
-    def nodes(self) -> set[int]:
-        """The connected SuperNodes."""
-        return set(self.grid.get_node_ids())
-
-    def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
-        """A message to each node; Flower forgets it some time after it should have been answered."""
-        messages = [
-            self.grid.create_message(
-                RecordDict({"mmfl": ConfigRecord({"payload": payload})}),
-                MessageType.TRAIN,
-                node,
-                str(round),
-                seconds + _SLACK,
-            )
-            for node, payload in payloads.items()
-        ]
-        names = self.grid.push_messages(messages)
-        return {name: node for name, node in zip(names, payloads, strict=False) if name}
-
-    def receive(self, messages: Iterable[str]) -> list[Letter]:
-        """Answers and errors that are there. Once one could not be read, whatever the reason, they are fetched one by
-        one, so that such a one takes no other with it."""
-        names = list(messages)
-        if not self.singly:
-            try:
-                return [letter for each in self.grid.pull_messages(names) if (letter := _letter(names, each))]
-            except Exception as error:
-                _log.warning("an answer could not be read (%s)", type(error).__name__)
-                self.singly = True
-        letters: list[Letter] = []
-        for name in names:
-            try:
-                letters += [letter for each in self.grid.pull_messages([name]) if (letter := _letter([name], each))]
-            except Exception as error:
-                letters.append(Letter(name, b"", type(error).__name__))
-        return letters
-
-
-def _letter(names: Sequence[str], message: Any) -> Letter | None:
-    """The answer to one of some messages; None where it is to another."""
-    name = message.metadata.reply_to_message_id
-    if name not in names:
-        return None
-    if message.has_error():
-        return Letter(name, None, f"code {message.error.code}: {message.error.reason}")
-    try:
-        payload = message.content["mmfl"]["payload"]
-    except KeyError:
-        return Letter(name, b"")
-    return Letter(name, payload if isinstance(payload, bytes) else b"")
 
 
 app = ServerApp()

@@ -3,34 +3,42 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mmfl.errors import UserError, nearest
 
 
 class Settings(BaseModel):
-    """What a deployment is told besides its module.
+    """What a deployment is told besides its module. What stands below a setting is its description in the reference."""
 
-    `clients` is how many may take part, numbered from 0; the first round waits `gather` seconds for all of them, every
-    round `patience` seconds for at least `least`. `timeout` is how long a round waits for answers. Updates longer than
-    `norm` times the weights they started from are refused.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    clients: int
-    method: str | dict[str, Any] = "mmfl-lvr"
-    rounds: int = 100
-    rate: float = 0.1
-    seed: int = 0
-    evaluate_every: int = 1
-    evaluate_last: int = 1
-    checkpoint_every: int = 1
-    timeout: float = 600.0
-    gather: float = 60.0
-    patience: float = 3600.0
-    least: int = 1
-    norm: float = 100.0
+    clients: int = Field(examples=[12])
+    """How many may take part, numbered from 0 (`--clients`)."""
+    method: str | dict[str, Any] = Field(default="mmfl-lvr", examples=["random", {"method": "fedstale", "beta": 0.2}])
+    """What to train with (`--method`): a name, or a name with options."""
+    rounds: int = Field(default=100, examples=[20])
+    """How many rounds to train (`--rounds`)."""
+    rate: float = Field(default=0.1, examples=[0.5])
+    """Share of all processors that train in a round (`--rate`), in (0, 1]."""
+    seed: int = Field(default=0, examples=[3])
+    """Fixes draws, initial weights and mini-batches."""
+    evaluate_every: int = Field(default=1, examples=[5])
+    """Rounds from one test of the models to the next."""
+    evaluate_last: int = Field(default=1, examples=[20])
+    """The last so many rounds are all tested."""
+    checkpoint_every: int = Field(default=1, examples=[10])
+    """Rounds from one checkpoint to the next."""
+    timeout: float = Field(default=600.0, examples=[60])
+    """Seconds that the server waits for the answers to what it sent (`--timeout`)."""
+    gather: float = Field(default=60.0, examples=[10])
+    """Seconds that the first round waits for all clients."""
+    patience: float = Field(default=3600.0, examples=[600])
+    """Seconds that a round waits for at least `least` clients, before the run ends."""
+    least: int = Field(default=1, examples=[3])
+    """Clients that a round needs."""
+    norm: float = Field(default=100.0, examples=[10])
+    """An update longer than so many times the weights it started from is refused."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":

@@ -25,7 +25,7 @@ class Site:
 
     A request is a table: `announce`, or any of `losses` [task, client], `train` [task, client, send, print] (with the
     print of the update the server remembers, "" for none), `collect` [task, client, round] and `test` [task]; the
-    weights come as vectors. All parts that a request has are answered in one reply.
+    weights come as vectors. All parts that a request has are answered in one reply, of at most `most` bytes.
     """
 
     def __init__(self, federation: Held, engine: Simulation | None = None, privacy: Privacy | None = None):
@@ -38,8 +38,10 @@ class Site:
 
     def answer(self, packed: bytes) -> bytes:
         """The reply to a request; what cannot be done is said in it."""
+        most = None
         try:
             request = Payload.unpack(packed)
+            most = request.said.get("most")
             reply = self._announcement() if request.said.get("announce") else self._work(request)
         except GarbageError as error:
             reply = Payload({"error": f"the request is {error}"})
@@ -47,7 +49,7 @@ class Site:
             reply = Payload(
                 {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"}
             )
-        return reply.pack()
+        return _within(reply.pack(), most)
 
     def _announcement(self) -> Payload:
         """Who is here, with how much data and what capacity; and what the node can test on."""
@@ -156,6 +158,14 @@ class Site:
         if key not in self._rules:
             self._rules[key] = make_method(method).local
         return self._rules[key]
+
+
+def _within(reply: bytes, most: Any) -> bytes:
+    """A reply, unless it has more bytes than the server takes: then it says so."""
+    if type(most) is not int or len(reply) <= most:
+        return reply
+    sizes = f"the answer has {len(reply) / 2**20:.1f} MB; the server takes {most / 2**20:.1f}"
+    return Payload({"error": f"{sizes} (mmfl link --most)"}).pack()
 
 
 def _grouped(rows: Sequence[tuple[Any, ...]]) -> dict[str, NDArray[np.int64]]:

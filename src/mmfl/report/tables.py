@@ -9,7 +9,7 @@ from mmfl.differences import Difference, difference
 from mmfl.run import Comparison
 
 _COSTS = ["trainings", "forward_passes", "megabytes"]
-_HEADINGS = {
+HEADINGS = {
     "spread": "± seeds",
     "relative": "of full",
     "forward_passes": "forward passes",
@@ -60,13 +60,14 @@ def _gap(gap: Difference) -> str:
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:
     """Numbers as they are read, with the method as the first column."""
-    texts = pd.DataFrame({name: [_cell(str(name), value) for value in frame[name]] for name in frame.columns})
-    texts = texts.rename(columns=_HEADINGS)
+    texts = pd.DataFrame({name: [cell(str(name), value) for value in frame[name]] for name in frame.columns})
+    texts = texts.rename(columns=HEADINGS)
     texts.insert(0, "method", [str(method) for method in frame.index])
     return texts
 
 
-def _cell(column: str, value: Any) -> str:
+def cell(column: str, value: Any) -> str:
+    """How a value of a comparison's table is written."""
     if pd.isna(value):
         return ""
     if column in ("trainings", "forward_passes"):

@@ -1,0 +1,127 @@
+"""What all trackers share: a run for each replica, found again after a resume, and never in the way of training."""
+
+import importlib
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Generic, TypeVar
+
+from mmfl.checkpoint import write_atomically
+from mmfl.errors import UserError
+from mmfl.experiment import Listener
+from mmfl.run import RunDirectory
+from mmfl.trackers.logged import Parameters, numbers, parameters, plain
+from mmfl.training import Record, Replica
+
+Handle = TypeVar("Handle")
+_log = logging.getLogger(__name__)
+
+
+class Tracker(Listener, ABC, Generic[Handle]):
+    """Writes every replica (a method with a seed) to a run of its own; their group is the experiment.
+
+    A tracker says how a run is started, or gone on with, how numbers are logged to it, and how it ends. The experiment
+    has the name of the run's directory ("mmfl" where there is none) or the one given.
+
+    Of a resumed run it is told all earlier rounds again: that it may have them already, in part, is its business.
+
+    A mistake at the start ends the experiment. What fails later (a full disk, a server that is gone) is a warning, and
+    training goes on without the tracker.
+    """
+
+    name: ClassVar[str]
+    module: ClassVar[str]
+
+    def __init__(self, experiment: str | None = None):
+        try:
+            importlib.import_module(self.module)
+        except ImportError as error:
+            raise UserError(
+                f"tracker '{self.name}' needs '{error.name}', which is not installed; "
+                "expected the extra: pip install 'mmfl[trackers]'."
+            ) from None
+        self.given = experiment
+        self.directory: RunDirectory | None = None
+        self.runs: dict[tuple[str, int], Handle] = {}
+        self.known: dict[str, str] = {}  # ids by which runs are found again
+        self.last = self.heard = 0
+
+    @abstractmethod
+    def start(self, run: str, parameters: Parameters) -> Handle:
+        """Starts a run, or goes on with it."""
+
+    @abstractmethod
+    def log(self, run: Handle, round: int, values: Mapping[str, float]) -> None:
+        """Writes the numbers of a round."""
+
+    @abstractmethod
+    def finish(self, run: Handle, done: bool) -> None:
+        """Ends a run: its last round is `done`, or it may be resumed."""
+
+    @property
+    def experiment(self) -> str:
+        """What the runs are grouped by."""
+        return self.given or (self.directory.path.resolve().name if self.directory else "mmfl")
+
+    def opened(self, directory: RunDirectory) -> None:
+        """Notes where the run is."""
+        self.directory = directory
+
+    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
+        """Starts a run for each replica, or goes on with it."""
+        self.last, self.heard = last, 0
+        try:
+            config = self.directory.config() if self.directory else {}
+            self._recall()
+            for replica in replicas:
+                method, seed = replica.method.name, replica.seed
+                run = f"{plain(method)}-seed-{seed}"
+                self.runs[method, seed] = self.start(run, parameters(replica, last, config))
+            self._remember()
+            self._log(self.directory.records() if self.directory else ())
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"tracker '{self.name}' cannot start: {_short(error)}") from error
+
+    def round(self, records: Sequence[Record]) -> None:
+        """Logs a round."""
+        try:
+            self._log(records)
+        except Exception as error:
+            self._give_up(error)
+
+    def end(self) -> None:
+        """Ends all runs."""
+        try:
+            for run in self.runs.values():
+                self.finish(run, self.heard == self.last)
+        except Exception as error:
+            self._give_up(error)
+        self.runs, self.directory = {}, None
+
+    def _log(self, records: Sequence[Record]) -> None:
+        for record in records if self.runs else ():
+            self.heard = record["round"]
+            self.log(self.runs[record["method"], record["seed"]], self.heard, numbers(record))
+
+    def _recall(self) -> None:
+        self.known = json.loads(self._notes.read_text()) if self._notes and self._notes.exists() else {}
+
+    def _remember(self) -> None:
+        if self._notes and self.known:
+            write_atomically(self._notes, json.dumps(self.known, indent=1).encode())
+
+    @property
+    def _notes(self) -> Path | None:
+        return self.directory.path / f"{self.name}.json" if self.directory else None
+
+    def _give_up(self, error: Exception) -> None:
+        self.runs = {}
+        _log.warning("tracker '%s' stopped in round %d: %s", self.name, self.heard, _short(error))
+
+
+def _short(error: Exception) -> str:
+    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -1,0 +1,116 @@
+"""The gate as a process of its own, before a server that answers when it is told to."""
+
+import os
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from traces import clean, needs_flower
+
+import mmfl.flower
+from mmfl.flower.link import free_port
+from mmfl.flower.processes import Processes
+
+__all__ = ["clean"]
+GATE = Path(mmfl.flower.__file__).with_name("gate.py")
+MOST = 1000
+
+
+class Slow(ThreadingHTTPServer):
+    """Counts the requests that came, and answers all once it is released."""
+
+    daemon_threads, request_queue_size = True, 200
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.came, self.counting, self.released = 0, threading.Lock(), threading.Event()
+
+    def wait_for(self, count: int) -> int:
+        """How many have come, when there are so many or it has waited long enough."""
+        deadline = time.monotonic() + 60
+        while self.came < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return self.came
+
+
+class Answer(BaseHTTPRequestHandler):
+    """Reads a request, and waits; one that breaks off it forgets."""
+
+    def do_POST(self):
+        length = int(self.headers["content-length"])
+        if len(self.rfile.read(length)) < length:
+            return
+        with self.server.counting:
+            self.server.came += 1
+        self.server.released.wait()
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    with Slow() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.released.set()
+        server.shutdown()
+
+
+@pytest.fixture
+def post(slow, clean, tmp_path) -> Iterator:
+    """Sends so many bytes through the gate; gives the status of the answer."""
+    port = free_port()
+    command = [sys.executable, str(GATE), "--host", "127.0.0.1", "--port", str(port), "--prefix", "/v1/fleet/"]
+    command += ["--target", f"http://127.0.0.1:{slow.server_port}", "--most", str(MOST)]
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def send(size: int) -> int:
+        try:
+            return direct.open(f"http://127.0.0.1:{port}/v1/fleet/push-object", data=bytes(size)).status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    with Processes(tmp_path) as processes:
+        processes.start("gate", command, os.environ)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert send(MOST + 1) == 413
+                break
+            except urllib.error.URLError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield send
+
+
+@needs_flower
+def test_when_the_gate_has_no_more_room_a_node_is_told_to_try_again_and_may(slow, post):
+    with ThreadPoolExecutor(4) as others:
+        sent = [others.submit(post, MOST) for _ in range(4)]
+        slow.wait_for(4)
+        fifth = post(MOST)
+        slow.released.set()
+    assert [each.result() for each in sent] == [200] * 4
+    assert fifth == 503
+    assert post(MOST) == 200
+
+
+@needs_flower
+def test_many_nodes_may_be_at_the_gate_at_once(slow, post):
+    with ThreadPoolExecutor(150) as nodes:
+        sent = [nodes.submit(post, 1) for _ in range(150)]
+        came = slow.wait_for(150)
+        slow.released.set()
+    assert came == 150
+    assert [each.result() for each in sent] == [200] * 150

@@ -1,0 +1,103 @@
+"""The commands for real machines, each in a folder with the files that its machine would have."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+import torch
+from digits import events, module, simulated, weights_of
+from traces import clean, needs_flower, running
+
+import mmfl
+from mmfl.flower.link import free_port
+from mmfl.flower.security import make_keys
+
+__all__ = ["clean"]
+MMFL = (sys.executable, "-m", "mmfl")
+
+
+def machine(folder: Path, *files: Path) -> Path:
+    """A folder with the app and some files."""
+    folder.mkdir()
+    module(folder)
+    for file in files:
+        shutil.copy(file, folder)
+    return folder
+
+
+@contextmanager
+def started(place: Path, command: str) -> Iterator[None]:
+    """A command that runs until Ctrl-C; what it says is in the file `said`."""
+    with (place / "said").open("w") as said:
+        process = subprocess.Popen([*MMFL, *command.split()], cwd=place, stdout=said, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        ended = process.wait(60)
+    assert ended == 130, (place / "said").read_text()
+
+
+def wait_for(path: Path, pattern: str) -> str:
+    """What a file says, once it does."""
+    deadline = time.monotonic() + 300
+    while not (found := re.search(pattern, path.read_text() if path.exists() else "")):
+        assert time.monotonic() < deadline, f"{pattern!r} is not in {path}"
+        time.sleep(0.1)
+    return found[1]
+
+
+@needs_flower
+def test_commands_for_real_machines_train_over_registered_nodes_alone_as_a_simulation_does(
+    clean, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # to find all fonts again takes a while
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    subprocess.run([*MMFL, "keys", "keys", "--server", "127.0.0.1", "--nodes", "2"], cwd=tmp_path, check=True)
+    keys, strange = tmp_path / "keys", make_keys(tmp_path / "strange", ["127.0.0.1"], 1)
+    server = machine(tmp_path / "server")
+    shutil.copytree(keys, server / "keys", ignore=shutil.ignore_patterns("ca.key", "node-*.key"))
+    nodes = [machine(tmp_path / f"node-{k}", keys / "ca.crt", keys / f"node-{k}.key") for k in range(2)]
+    stranger = machine(tmp_path / "stranger", keys / "ca.crt", strange.node(0))
+    port, control = free_port(), free_port()
+    node = f"node app.py --server 127.0.0.1:{port} --root-certificates ca.crt"
+    with (
+        started(server, f"link 127.0.0.1:{port} --keys keys --control-port {control}"),
+        started(nodes[0], f"{node} --key node-0.key --clients 0,1"),
+        started(nodes[1], f"{node} --key node-1.key --clients 2-3"),
+    ):
+        with started(stranger, f"{node} --key node-0.key --clients 0-3"):
+            ids = [wait_for(place / "said", r"connected to \S+ as node (\d+)") for place in nodes]
+            wait_for(stranger / "logs" / "node-supernode.log", "(Failed to activate SuperNode)")
+        listening = [re.search(r"(flower-superlink|gate\.py) .*--port (\d+)", each) for each in running(clean)]
+        places = {found[1]: int(found[2]) for found in listening if found}
+        assert places == {"gate.py": port, "flower-superlink": control}
+        printed = wait_for(server / "said", r"mmfl (deploy .*)").replace("APP.py", "app.py")
+        command = f"{printed} --clients 4 --rounds 3 --method full --rate 1 --out run"
+        ended = subprocess.run([*MMFL, *command.split()], cwd=server, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "connected" not in (stranger / "said").read_text()
+
+    run, expected = mmfl.load(server / "run").runs[0], simulated("full", 3, 1.0)
+    for mine, theirs in zip(weights_of(server / "run"), expected.weights, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    pd.testing.assert_frame_equal(run.accuracy, expected.accuracy)
+    assert [task["active"] for record in run.records for task in record["tasks"].values()] == [4] * 6
+    assert run.faults.empty
+    assert sorted(event["node"] for event in events(server / "run") if event["kind"] == "joined") == sorted(ids)
+
+    left = {place.name: sorted(each.name for each in place.iterdir()) for place in (server, nodes[0], stranger)}
+    assert left == {
+        "server": ["app.py", "keys", "logs", "run", "said"],
+        "node-0": ["app.py", "ca.crt", "logs", "node-0.key", "said"],
+        "stranger": ["app.py", "ca.crt", "logs", "node-0.key", "said"],
+    }
+    assert not (tmp_path / "home").exists()

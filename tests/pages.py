@@ -1,0 +1,122 @@
+"""The documentation's pages: their blocks of code, and what running one takes."""
+
+import doctest
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import click
+from typer.main import get_command
+
+from mmfl.cli import app
+from mmfl.config import parse
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+PAGES += sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))
+PAGES = [page for page in PAGES if "/discussion/" not in page]  # those are parts of the pages beside them
+BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+SPAN = re.compile(r"`(mmfl [^`]+)`")
+PROGRAMS = {
+    "mmfl": [sys.executable, "-m", "mmfl"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run"],
+    "python": [sys.executable],
+}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_WAIT_POLICY": "passive", "COLUMNS": "120"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. One that begins with a comment like `# name.py` is the text of that file."""
+
+    kind: str
+    text: str
+
+    @property
+    def file(self) -> str | None:
+        named = re.match(r"# ([\w-]+\.(?:py|toml))\n", self.text)
+        return named and named[1]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def blocks(page: str, *kinds: str) -> list[Block]:
+    found = [Block(match["kind"], match["text"]) for match in BLOCK.finditer(text_of(page))]
+    return [block for block in found if not kinds or block.kind in kinds]
+
+
+# --- doing what a page says -----------------------------------------------------------
+
+
+def follow(page: str, folder: Path, capsys) -> None:
+    """Does in a folder, as a reader would, what the page's blocks say: files are written, Python and what stands behind
+    a prompt runs, and prints what is shown."""
+    namespace = {"__name__": "page"}
+    everything = blocks(page)
+    for block, after in zip(everything, [*everything[1:], None], strict=True):
+        if block.file:
+            (folder / block.file).write_text(block.text)
+        if block.kind == "python" and not block.file:
+            exec(compile(block.text, page, "exec"), namespace)
+            printed = capsys.readouterr().out
+            if after and after.kind == "text":
+                assert printed == after.text
+        if block.kind == "toml":
+            parse(tomllib.loads(block.text), page)
+        for command, output in prompted(block) if block.kind == "console" else []:
+            check(command, output, folder)
+
+
+def prompted(block: Block) -> list[tuple[str, str]]:
+    """The commands of a session, each with what it shows."""
+    parts = re.split(r"^\$ (.*)\n", block.text, flags=re.MULTILINE)
+    assert not parts[0], f"a session begins with a prompt, not with: {parts[0]}"
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def check(command: str, shown: str, folder: Path) -> None:
+    """Runs a command. It must succeed, or end as a mistake does where an error is shown, and print what is shown,
+    where `...` stands for anything."""
+    program, *arguments = shlex.split(command)
+    words = [*PROGRAMS.get(program, [program]), *arguments]
+    done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    printed = done.stdout + done.stderr
+    assert done.returncode == (2 if shown.startswith("error:") else 0), f"{command}: {printed}"
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    assert not shown or doctest.OutputChecker().check_output(shown, printed, flags), f"{command} printed:\n{printed}"
+
+
+# --- commands as the command line knows them ------------------------------------------
+
+
+def commands(page: str) -> list[str]:
+    """Commands that a page shows in blocks for the shell, whole."""
+    lines = [line for block in blocks(page, "sh") for line in block.text.replace("\\\n", " ").splitlines()]
+    lines += [command for block in blocks(page, "console") for command, _ in prompted(block)]
+    words = [shlex.split(line, comments=True) for line in lines]
+    mine = [each[each.index("mmfl") :] for each in words if "mmfl" in each]
+    return [shlex.join(takewhile(lambda word: word != "|", each)) for each in mine]
+
+
+def known_command(words: list[str]) -> tuple[click.Command, list[str]]:
+    """The command that the words name, and what is left of them; a word in capitals stands for any."""
+    command, rest = get_command(app), words[1:]
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-") and not rest[0].isupper():
+        assert rest[0] in command.commands, f"no command '{rest[0]}'"
+        command, rest = command.commands[rest[0]], rest[1:]
+    return command, rest
+
+
+def unknown_options(words: list[str]) -> list[str]:
+    """Options among the words that their command does not have."""
+    command, rest = known_command(words)
+    known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return [word for word in rest if word.startswith("--") and word.split("=")[0] not in known | {"--help"}]

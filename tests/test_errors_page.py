@@ -1,0 +1,134 @@
+"""The page of errors quotes them as they are: each is provoked here, by what a user would do."""
+
+import re
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import mmfl
+from mmfl import Federation, Task, data, models, partition
+from mmfl.cli import main
+from mmfl.errors import UserError
+from pages import text_of
+
+ENTRY = re.compile(r"^### (?P<title>[^\n]*)\n\n```text\n(?P<error>.*?)```$", re.DOTALL | re.MULTILINE)
+QUOTED = {found["title"]: found["error"] for found in ENTRY.finditer(text_of("docs/errors.md"))}
+DIGITS = partial(Task, "digits", models.LogisticRegression, data.digits())
+TABLE = '[[tasks]]\nname = "digits"\ndata = "digits"\nmodel = "logistic"\n'
+
+
+def typed(*words, file=""):
+    """A command line, in a folder that holds `experiment.toml`."""
+
+    def run(folder):
+        (folder / "experiment.toml").write_text(file)
+        sys.argv = ["mmfl", *words]
+        main()
+
+    return run
+
+
+def written(program):
+    """A call in Python."""
+    return lambda folder: program()
+
+
+def network(*layers):
+    return lambda: nn.Sequential(nn.Flatten(), *layers)
+
+
+def owned(owners):
+    return data.from_arrays(np.zeros((12, 64), "float32"), np.zeros(12, int), np.resize(np.arange(owners), 12))
+
+
+def finished(method):
+    return mmfl.train(Federation([DIGITS()], clients=4), method, rounds=1, directory="runs/first")
+
+
+def resumed_as_another_method():
+    finished("random")
+    mmfl.train(Federation([DIGITS()], clients=4), "full", rounds=1, directory="runs/first", resume=True)
+
+
+MISTAKES = {
+    "The file or preset does not exist": typed("run", "lvr-3taks"),
+    "The file is not TOML": typed("run", "experiment.toml", file="rounds 50\n"),
+    "Unknown key": typed("run", "experiment.toml", file=TABLE + "learning_rate = 0.1\n"),
+    "A key is missing": typed("run", "experiment.toml", file=TABLE.replace('model = "logistic"\n', "")),
+    "A value of the wrong kind": typed("run", "--set", "rounds=many"),
+    "A setting without a value": typed("run", "--set", "rounds"),
+    "Unknown method": typed("run", "--set", "method=mmfl-lrv"),
+    "Unknown option": typed(
+        "run", "--set", 'federation.partition={name="labels", frac=0.3}', "experiment.toml", file=TABLE
+    ),
+    "Your module is not found": typed(
+        "run", "experiment.toml", file=TABLE.replace('"digits"\nm', '"my_module.load"\nm')
+    ),
+    "A data set is not there": written(lambda: data.femnist(folder="data")),
+    "How many clients?": written(lambda: Federation([DIGITS()])),
+    "Owners that do not match": written(
+        lambda: Federation([DIGITS(), Task("other", models.LogisticRegression, owned(3))], clients=5)
+    ),
+    "More clients than examples": written(lambda: Federation([DIGITS()], clients=2000)),
+    "Too few examples of a label": written(
+        lambda: Federation([DIGITS()], clients=2000, partition=partition.labels(0.1, sizes=1))
+    ),
+    "The model wants arguments": written(lambda: Federation([Task("digits", nn.Linear, data.digits())], clients=4)),
+    "The model fails on the inputs": written(
+        lambda: Federation([Task("digits", network(nn.Linear(60, 10)), data.digits())], clients=4)
+    ),
+    "Batch statistics": written(
+        lambda: Federation([Task("digits", network(nn.BatchNorm1d(64), nn.Linear(64, 10)), data.digits())], clients=4)
+    ),
+    "More labels than outputs": written(
+        lambda: Federation([Task("digits", partial(models.LogisticRegression, classes=9), data.digits())], clients=4)
+    ),
+    "A loss that is a single number": written(
+        lambda: Federation([DIGITS(loss=nn.functional.cross_entropy)], clients=4)
+    ),
+    "Numbers where classes are expected": written(
+        lambda: Federation(
+            [Task("hours", models.LogisticRegression, data.from_arrays(np.ones((9, 64)), np.ones(9)))], clients=2
+        )
+    ),
+    "Too much capacity": written(lambda: Federation([DIGITS()], clients=4, capacity=2)),
+    "The rate is not a share": typed("run", "--set", "rate=15", "--out", "runs/second"),
+    "The run directory exists": written(lambda: (finished("random"), finished("random"))),
+    "Not a run directory": typed("resume", "runs/frist"),
+    "A run from Python": lambda folder: (finished("random"), typed("resume", "runs/first")(folder)),
+    "The checkpoint belongs to another run": written(resumed_as_another_method),
+    "No CUDA device": typed("run", "--device", "cuda", "--out", "runs/second"),
+    "Flower is not installed": typed("deploy", "app.py", "--local", "2"),
+    "Where to deploy": typed("deploy", "app.py"),
+    "An address that others can reach": typed("link", "0.0.0.0:8000"),
+    "A line that must be encrypted": typed("node", "app.py", "--clients", "0", "--server", "fed.example.org:8000"),
+}
+
+
+def said(mistake, folder, capsys) -> str:
+    """The message of an error, as the command line shows it."""
+    with pytest.raises((UserError, SystemExit)) as caught:
+        mistake(folder)
+    if isinstance(caught.value, SystemExit):
+        assert caught.value.code == 2
+        return capsys.readouterr().err
+    return f"error: {caught.value}\n"
+
+
+@pytest.mark.parametrize("title", MISTAKES)
+def test_an_error_reads_as_the_page_quotes_it(title, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if title == "Flower is not installed":
+        monkeypatch.setattr("mmfl.flower.programs.find_spec", lambda name: None)
+    (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
+    assert said(MISTAKES[title], tmp_path, capsys).replace(f"{tmp_path}/", "") == QUOTED[title]
+
+
+def test_every_error_on_the_page_is_provoked():
+    assert set(QUOTED) == set(MISTAKES)
