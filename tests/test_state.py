@@ -27,9 +27,9 @@ class At(Listener):
             self.act()
 
 
-def train(path, listener=None, **options):
+def train(path, *listeners, **options):
     task = mmfl.Task("toy", mmfl.models.LogisticRegression, mmfl.data.digits())
-    settings = {"rounds": 6, "rate": 0.5, "directory": path, "checkpoint_every": 2, "listener": listener}
+    settings = {"rounds": 6, "rate": 0.5, "directory": path, "checkpoint_every": 2, "listeners": listeners}
     return mmfl.train(mmfl.Federation([task], clients=6), "random", **{**settings, **options})
 
 

@@ -1,87 +1,209 @@
-"""The runs in a folder, from their configurations and records, without loading what they were made with."""
+"""Runs at a glance: how they are doing, from their configurations, states and last records, without loading the rest.
+
+Nothing here needs torch. Of the records, which may be many, only the end is read.
+"""
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from mmfl import state
 from mmfl.errors import UserError
+from mmfl.growing import last_lines
+from mmfl.state import Condition, State
 
-State = Literal["finished", "unfinished", "unreadable"]
+METRICS, CONFIG, ENDED = "metrics.jsonl", "config.toml", "ended.json"
+_BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
+Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A run at a glance: its last round of how many, and by method the mean metric when it was last evaluated.
+class Settings:
+    """What a configuration says about a run, and the whole of it."""
 
-    `unfinished` is a run that goes on at this moment as well as one that was stopped; `unreadable` is one
-    whose files are damaged or not those of a run.
-    """
+    methods: Sequence[str]
+    tasks: Sequence[str]
+    seeds: int
+    rounds: int
+    config: dict[str, Any]
 
-    run: str
-    state: State
-    methods: Sequence[str] = ()
-    seeds: int = 0
+
+@dataclass(frozen=True)
+class Latest:
+    """What the last records say: `means` has the mean over tasks by method, averaged over seeds, when last tested."""
+
     round: int = 0
-    rounds: int = 0
-    mean: Mapping[str, float] = field(default_factory=dict)
+    methods: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    clients: int | None = None
+    means: Mapping[str, float] = field(default_factory=dict)
 
 
-def listed(folder: Path) -> list[Listed]:
+@dataclass(frozen=True)
+class Glance:
+    """A run as it is now. `unreadable` is one whose files are damaged, or not those of a run; `version` changes with
+    the records."""
+
+    id: str
+    condition: Condition | Literal["unreadable"]
+    reason: str
+    methods: Sequence[str]
+    tasks: Sequence[str]
+    seeds: int
+    clients: int | None
+    round: int
+    rounds: int
+    means: Mapping[str, float]
+    began: float
+    updated: float
+    version: str
+    config: dict[str, Any] = field(repr=False)
+
+
+def listed(folder: Path) -> list[Glance]:
     """The runs in a folder, by name; or the folder itself where it is a run."""
     if not folder.is_dir():
         raise UserError(f"there is no folder '{folder}'; expected one that holds run directories.")
     places = [folder, *sorted(folder.iterdir())]
-    return [_look(place) for place in places if (place / "config.toml").is_file()]
+    return [Watched(str(place), place).look() for place in places if (place / CONFIG).is_file()]
 
 
-def _look(place: Path) -> Listed:
+class Watched:
+    """A run that is looked at again and again; files that have not changed are not read again."""
+
+    def __init__(self, id: str, path: Path):
+        self.id, self.path = id, path
+        self.stamps: dict[str, Stamp | None] = {}
+        self.settings: Settings | None = None
+        self.latest: Latest | None = None
+        self.state: State | None = None
+
+    def look(self) -> Glance:
+        """The run as it is now."""
+        if self._changed(CONFIG):
+            self.settings = read_settings(self.path / CONFIG)
+        if self._changed(state.STATE) or (self.state and self.state.condition == "running"):
+            self.state = state.read(self.path)
+        if self._changed(METRICS):
+            self.latest = read_latest(self.path / METRICS)
+        settings = self.settings or Settings((), (), 0, 0, {})
+        latest = self.latest or Latest()
+        now = self._state(settings, latest)
+        damaged = CONFIG if self.settings is None else METRICS if self.latest is None else ""
+        return Glance(
+            self.id,
+            "unreadable" if damaged else now.condition,
+            f"{damaged} is not that of a run" if damaged else now.reason,
+            latest.methods or settings.methods,
+            settings.tasks or latest.tasks,
+            settings.seeds,
+            latest.clients,
+            latest.round,
+            now.rounds,
+            latest.means,
+            now.began,
+            now.updated,
+            "-".join(map(str, self.stamps[METRICS] or ())),
+            settings.config,
+        )
+
+    def _changed(self, name: str) -> bool:
+        before = self.stamps.get(name, ())
+        self.stamps[name] = _stamp(self.path / name)
+        return self.stamps[name] != before
+
+    def _state(self, settings: Settings, latest: Latest) -> State:
+        """What the state file says; of runs without one, what can be told from the rest."""
+        if self.state and self.state.condition != "lost":
+            return self.state
+        ended = _ended(self.path)
+        if self.state and not ended:
+            return self.state
+        condition, reason = ended or ("finished" if 0 < settings.rounds <= latest.round else "stopped", "")
+        began, updated = ((self.stamps[name] or (0, 0, 0))[0] / 1e9 for name in (CONFIG, METRICS))
+        return State(condition, latest.round, settings.rounds, began, updated or began, 0, "", reason=reason)
+
+
+def read_settings(path: Path) -> Settings | None:
+    """What a configuration says, of a simulation, of a run from Python or of a deployment; None if it is of none."""
     try:
-        config = tomllib.loads((place / "config.toml").read_text())
-        config = config.get("settings", config)  # of a deployment
-        configured = [_name(method) for method in config.get("methods") or [config["method"]]]
-        seeds, rounds = config.get("seeds", 1), int(config["rounds"])
-        latest = _latest(place / "metrics.jsonl")
-        round, mean = (int(latest[0]["round"]) if latest else 0), _means(latest)
-        recorded = list(dict.fromkeys(str(record["method"]) for record in reversed(latest)))
+        config = tomllib.loads(path.read_text())
+        known = config.get("settings", config)
+        seeds = known.get("seeds", 1)
+        return Settings(
+            [_name(method) for method in known.get("methods") or [known["method"]]],
+            [_name(task) for task in known.get("tasks", ())],
+            seeds if isinstance(seeds, int) else len(seeds),
+            int(known["rounds"]),
+            config,
+        )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return Listed(str(place), "unreadable")
-    return Listed(
-        str(place),
-        "finished" if round >= rounds else "unfinished",
-        recorded or configured,
-        seeds if isinstance(seeds, int) else len(seeds),
-        round,
-        rounds,
-        mean,
+        return None
+
+
+def read_latest(path: Path) -> Latest | None:
+    """What the records at the end of a file say, back to a round that was tested; None where there are lines, but no
+    records."""
+    block = _BLOCK
+    while True:
+        lines, whole = last_lines(path, block)
+        records = parsed(lines)
+        tested = [record for record in records if isinstance(record.get("mean"), int | float)]
+        since = tested[-1]["round"] if tested else 0
+        if whole or block >= _FURTHEST or (tested and records[0]["round"] < since):
+            break
+        block *= 8
+    if not records:
+        return None if lines else Latest()
+    means: dict[str, list[float]] = {}
+    for record in tested:
+        if record["round"] == since:
+            means.setdefault(str(record.get("method")), []).append(float(record["mean"]))
+    last = records[-1]
+    return Latest(
+        last["round"],
+        list(dict.fromkeys(str(record.get("method")) for record in records if record["round"] >= since)),
+        list(last.get("tasks", ())),
+        last.get("clients"),
+        {method: sum(values) / len(values) for method, values in means.items()},
     )
 
 
-def _name(method: str | Mapping[str, Any]) -> str:
-    return method if isinstance(method, str) else str(method.get("name", method.get("method")))
-
-
-def _latest(metrics: Path) -> list[dict[str, Any]]:
-    """The last records, latest first, back to the round that was last evaluated. What a crash cut short is left out."""
-    found: list[dict[str, Any]] = []
-    lines = metrics.read_text().splitlines() if metrics.is_file() else []
-    for line in reversed(lines):
+def parsed(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The records that lines hold; what is none is left out."""
+    records = []
+    for line in lines:
         try:
             record = json.loads(line)
         except ValueError:
             continue
-        if found and record["round"] < found[-1]["round"] and any(each["mean"] is not None for each in found):
-            break
-        found.append(record)
-    return found
+        if isinstance(record, dict) and isinstance(record.get("round"), int):
+            records.append(record)
+    return records
 
 
-def _means(latest: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean over tasks by method, averaged over seeds."""
-    values: dict[str, list[float]] = {}
-    for record in reversed(latest):
-        if record["mean"] is not None:
-            values.setdefault(record["method"], []).append(record["mean"])
-    return {method: sum(each) / len(each) for method, each in values.items()}
+def _stamp(path: Path) -> Stamp | None:
+    """Differs once a file has changed; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _ended(directory: Path) -> tuple[Condition, str] | None:
+    """How a deployment says that it ended, which it also does when it ends before its first round."""
+    try:
+        told = json.loads((directory / ENDED).read_bytes())
+        condition = next(each for each in get_args(Condition) if each == told["state"])
+        return condition, str(told["message"])
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def _name(value: str | Mapping[str, Any]) -> str:
+    """A method or a task: its name, or a table with it."""
+    return value if isinstance(value, str) else str(value.get("name", value.get("method")))

@@ -45,7 +45,7 @@ def test_every_run_below_the_folder_is_listed_with_what_it_is_and_how_far_it_got
     run = listed["sweeps/full"]
     assert (run["condition"], run["round"], run["rounds"]) == ("finished", 4, 4)
     assert (run["methods"], run["tasks"], run["seeds"], run["clients"]) == (["full"], ["a", "b"], 1, 8)
-    assert 0 < run["metrics"]["full"] < 1
+    assert 0 < run["means"]["full"] < 1
 
 
 def test_a_run_itself_can_be_served(folder):
@@ -160,7 +160,7 @@ def test_the_metric_is_of_the_last_round_that_was_tested(folder, site):
     with (folder / "random" / "metrics.jsonl").open("a") as file:
         file.write("\n".join(untested) + "\n")
     run = site.run("random")
-    assert (run["round"], run["metrics"]["random"]) == (89, pytest.approx(record["mean"]))
+    assert (run["round"], run["means"]["random"]) == (89, pytest.approx(record["mean"]))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,9 @@ def test_runs_without_a_state_are_judged_by_their_rounds_and_deployments_by_how_
 @pytest.mark.parametrize("text", ["", "settings = 3", "rounds = [", "tasks = 1\nseeds = 'x'\nrounds = 'y'"])
 def test_a_configuration_that_is_none_does_not_hide_the_run(folder, site, text):
     (folder / "random" / "config.toml").write_text(text)
-    assert site.run("random")["round"] == 4
+    run = site.run("random")
+    assert (run["round"], run["condition"]) == (4, "unreadable")
+    assert run["reason"] == "config.toml is not that of a run"
     assert site.get("config", "random") == [{"id": "random", "text": text}]
 
 

@@ -1,7 +1,6 @@
 """The page in a real browser: what a person sees of runs that begin, go on and end."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -32,20 +31,6 @@ TOO_WIDE = """
 [...document.querySelectorAll('body, main, nav, #heading, .plot')]
   .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.id || each.className || each.tagName)
 """
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Debian's Chromium, or the one that playwright brought along."""
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    options = ["--disable-dev-shm-usage", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-    with playwright.sync_playwright() as driver:
-        try:
-            browser = driver.chromium.launch(executable_path=found, args=options)
-        except playwright.Error as error:
-            pytest.skip(f"no browser can be started: {str(error).splitlines()[0]}")
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ def test_exit_codes_of_the_help_are_those_of_the_page():
     [
         (["comapre"], "did you mean 'compare'?"),
         (["data", "plt"], "did you mean 'plot'?"),
-        (["zzz"], "expected one of: compare, data,"),
+        (["zzz"], "expected one of: compare, dashboard, data,"),
         (["run", "--ruonds", "3"], "--rounds"),
     ],
 )

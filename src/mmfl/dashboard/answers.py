@@ -11,11 +11,11 @@ from typing import Any
 
 from mmfl.dashboard import log
 from mmfl.dashboard.drawing import Selection, drawn, select, tabled
-from mmfl.dashboard.glance import CONFIG
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
+from mmfl.runs import CONFIG
 
 _KEPT = 100  # answers about selections, a figure each
 Query = dict[str, list[str]]
@@ -50,7 +50,7 @@ class Answers:
             return self.questions[question](query, known)
 
     def _runs(self, query: Query, known: str) -> Answer:
-        runs = [glance.plain() for glance in self.index.look()]
+        runs = [{name: value for name, value in vars(each).items() if name != "config"} for each in self.index.look()]
         return _marked({"folder": str(self.index.folder), "runs": runs}, known)
 
     def _figures(self, query: Query, known: str) -> Answer:

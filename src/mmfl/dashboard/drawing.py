@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mmfl.dashboard.glance import Glance
 from mmfl.errors import UserError, nearest
 from mmfl.report.figures import FIGURES
 from mmfl.report.gather import Source, side_by_side
 from mmfl.report.interactive import spec_of
 from mmfl.report.tables import paired, results
 from mmfl.run import Comparison, from_records
+from mmfl.runs import Glance
 from mmfl.training import Record
 
 
@@ -33,7 +33,7 @@ def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]]) -> Se
     sources = []
     for glance, comparison in known:
         if set(glance.tasks) == set(first.tasks):
-            sources.append(Source(glance.id, glance.settings.config, comparison))
+            sources.append(Source(glance.id, glance.config, comparison))
         else:
             theirs, ours = (", ".join(each.tasks) for each in (glance, first))
             notes.append(f"{glance.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")

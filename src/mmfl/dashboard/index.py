@@ -5,9 +5,9 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mmfl.dashboard.glance import CONFIG, METRICS, Glance, Watched, parsed
 from mmfl.errors import UserError, nearest
 from mmfl.growing import Growing
+from mmfl.runs import CONFIG, METRICS, Glance, Watched, parsed
 from mmfl.state import STATE
 from mmfl.training import Record
 
@@ -41,7 +41,7 @@ class Index:
         """All runs that are there now, the latest first."""
         found = dict(_find(self.folder, "", _DEPTH))
         self.runs = {id: self.runs.get(id) or Watched(id, path) for id, path in found.items()}
-        return sorted((run.look() for run in self.runs.values()), key=lambda glance: (-glance.state.began, glance.id))
+        return sorted((run.look() for run in self.runs.values()), key=lambda glance: (-glance.began, glance.id))
 
     def run(self, id: str) -> Watched:
         """One of the runs that were found."""

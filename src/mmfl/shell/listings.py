@@ -1,14 +1,13 @@
 """The commands that list what there is: runs, methods, data sets."""
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
 from mmfl import presets
-from mmfl.runs import listed
+from mmfl.runs import Glance, listed
 from mmfl.shell.console import console, show_json, show_rows
 from mmfl.shell.help import Command, examples
 from mmfl.tables import listing
@@ -25,13 +24,26 @@ def runs(
     """List runs: how far they are, and their latest metric."""
     found = listed(folder)
     if json_:
-        show_json([asdict(each) for each in found])
+        show_json([_plain(each) for each in found])
         return
     table = listing("run", "state", "round", "seeds", "mean of tasks, by method")
     for each in found:
-        means = ", ".join(f"{name} {each.mean[name]:.3f}" if name in each.mean else name for name in each.methods)
-        table.add_row(escape(each.run), each.state, f"{each.round}/{each.rounds}", str(each.seeds), escape(means))
+        means = ", ".join(f"{name} {each.means[name]:.3f}" if name in each.means else name for name in each.methods)
+        table.add_row(escape(each.id), each.condition, f"{each.round}/{each.rounds}", str(each.seeds), escape(means))
     console.print(table)
+
+
+def _plain(run: Glance) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "state": run.condition,
+        "reason": run.reason,
+        "methods": run.methods,
+        "seeds": run.seeds,
+        "round": run.round,
+        "rounds": run.rounds,
+        "mean": run.means,
+    }
 
 
 @app.command(cls=Command, epilog=examples("mmfl methods", "mmfl methods --json"))

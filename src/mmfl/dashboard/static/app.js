@@ -6,7 +6,7 @@ import { discardFigures, showFigures } from "./figures.js";
 
 const EVERY = 1500; // milliseconds between questions
 const PANEL = 270; // pixels that a panel of a figure needs to be read
-const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?" };
+const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?", unreadable: "!" };
 const TABS = ["figures", "table", "log", "config"];
 const page = {
   folder: "",
@@ -144,7 +144,7 @@ function state(run) {
 
 /** The mean metric of a run, or of its methods from the lowest to the highest. */
 function metric(run) {
-  const values = Object.values(run.metrics).sort((a, b) => a - b);
+  const values = Object.values(run.means).sort((a, b) => a - b);
   if (!values.length) return "";
   const [low, high] = [values[0], values[values.length - 1]].map((value) => value.toFixed(3));
   return low === high ? low : `${low} to ${high}`;
