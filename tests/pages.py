@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -101,13 +102,14 @@ def commands(page: str) -> list[str]:
     lines = [line for block in blocks(page, "sh") for line in block.text.replace("\\\n", " ").splitlines()]
     lines += [command for block in blocks(page, "console") for command, _ in prompted(block)]
     words = [shlex.split(line, comments=True) for line in lines]
-    return [shlex.join(each[each.index("mmfl") :]) for each in words if "mmfl" in each]
+    mine = [each[each.index("mmfl") :] for each in words if "mmfl" in each]
+    return [shlex.join(takewhile(lambda word: word != "|", each)) for each in mine]
 
 
 def known_command(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that the words name, and what is left of them."""
+    """The command that the words name, and what is left of them; a word in capitals stands for any."""
     command, rest = get_command(app), words[1:]
-    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-") and not rest[0].isupper():
         assert rest[0] in command.commands, f"no command '{rest[0]}'"
         command, rest = command.commands[rest[0]], rest[1:]
     return command, rest

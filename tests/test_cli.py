@@ -50,7 +50,7 @@ def test_without_plotly_a_run_ends_with_pictures_and_a_report_is_refused(tmp_pat
     assert {path.name for path in (tmp_path / "run" / "report").iterdir()} == pictures
     refused = mmfl("report", "run", cwd=tmp_path, program=program)
     assert refused.returncode == 2
-    assert refused.stderr == "error: an HTML report needs plotly; install it with: pip install 'mmfl[report]'\n"
+    assert refused.stderr == "error: figures in a browser need plotly; install it with: pip install 'mmfl[report]'\n"
     assert not (tmp_path / "run" / "report.html").exists()
 
 
@@ -95,6 +95,9 @@ def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
         (["resume", "nowhere"], ["error: 'nowhere' is not a run directory"]),
         (["report", "nowhere"], ["error: 'nowhere' is not a run directory"]),
         (["report", ".", "--export", "pgn"], ["error: --export: unknown format 'pgn': did you mean 'png'?"]),
+        (["dashboard"], ["error: dashboard: folder 'runs' does not exist"]),
+        (["dashboard", ".", "--port", "99999"], ["error: dashboard: port is 99999; expected 1 to 65535"]),
+        (["dashboard", ".", "--host", "0.0.0.0"], ["error: dashboard: host '0.0.0.0' can be reached by others"]),
         (["compare", "--methods", ","], ["error: no methods given"]),
         (["rnu"], ["No such command 'rnu'"]),
         (["run", "--rounds", "ten"], ["--rounds", "integer"]),

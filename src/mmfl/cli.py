@@ -214,6 +214,22 @@ def report(
     say(f"wrote {path}{more}")
 
 
+@app.command(cls=Command, epilog=examples("mmfl dashboard", "mmfl dashboard experiments --port 8500 --no-open"))
+def dashboard(
+    folder: Annotated[Path, typer.Argument(help="Folder with runs, at any depth.")] = Path("runs"),
+    port: Annotated[int | None, typer.Option(help="Port on loopback; by default 8421, or a free one.")] = None,
+    host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
+) -> None:
+    """Show runs in the browser while they go on."""
+    from mmfl.dashboard.server import Server
+
+    with Server(folder, port, host) as server:
+        say(f"runs in {folder}: {server.url} (Ctrl-C ends)")
+        server.show(open_)
+    say("dashboard ended")
+
+
 @app.command(
     cls=Command,
     epilog=examples(

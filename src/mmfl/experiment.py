@@ -17,6 +17,7 @@ from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.methods import Method
 from mmfl.run import Comparison, Run, RunDirectory
+from mmfl.state import Journal
 from mmfl.training import Record, Replica, rounds
 from mmfl.world import World
 
@@ -153,15 +154,16 @@ def conduct(
     records: list[Record] = []
     mark = fingerprint(replicas)
     directory = open_together(open_directory, world) if open_directory else None
-    if directory and resume:
-        records = restore(directory, mark, replicas, engine)
-    first, last = replicas[0].state.round + 1, experiment.rounds
+    last = experiment.rounds
     pace = Pace(experiment.checkpoint_every)
-    if directory:
-        listener.opened(directory)
-    listener.begin(replicas, first, last)
-    try:
-        with interruptible() as interrupted:
+    with Journal(directory.path if directory and world.first else None, last) as journal:
+        if directory and resume:
+            records = restore(directory, mark, replicas, engine)
+        first = replicas[0].state.round + 1
+        journal.begin(first - 1, described(experiment, world))
+        if directory:
+            listener.opened(directory)
+        with heard(listener, replicas, first, last), interruptible() as interrupted:
             happened = rounds(
                 replicas, engine, last, experiment.evaluate_every, experiment.evaluate_last, experiment.diagnose
             )
@@ -171,14 +173,31 @@ def conduct(
                 if directory:
                     if world.first:
                         directory.append(fresh)
+                    journal.round(t)
                     if world.any(pace.due(t)) or t == last or stop:
                         pace.write(partial(save, directory, mark, replicas, engine))
+                        journal.note(f"checkpoint after round {t}")
                 listener.round(fresh)
                 if stop and t < last:
                     raise KeyboardInterrupt
+    return comparison(replicas, records)
+
+
+def described(experiment: Experiment, world: World) -> str:
+    """What is run, on a line."""
+    methods, seeds = ", ".join(method.name for method in experiment.methods), len(experiment.seeds)
+    several = f", {world.size} processes" if world.size > 1 else ""
+    return f"{methods}; {experiment.rounds} rounds x {seeds} seed{'s' if seeds > 1 else ''}{several}"
+
+
+@contextmanager
+def heard(listener: Listener, replicas: Sequence[Replica], first: int, last: int) -> Iterator[None]:
+    """Tells a listener that the experiment begins and, for whatever reason, that it ends."""
+    listener.begin(replicas, first, last)
+    try:
+        yield
     finally:
         listener.end()
-    return comparison(replicas, records)
 
 
 def open_together(open_directory: Callable[[], RunDirectory], world: World) -> RunDirectory:

@@ -88,9 +88,10 @@ class Run:
     def participation(self) -> pd.DataFrame:
         """How often each client trained each task, clients x tasks."""
         counts = np.zeros((self.clients, len(self.tasks)), dtype=np.int64)
-        for record in self.records:
-            for name, (clients, times) in record["drawn"].items():
-                counts[clients, self.tasks.index(name)] += times
+        for s, task in enumerate(self.tasks):
+            drawn = [record["drawn"][task] for record in self.records if task in record["drawn"]]
+            client = [number for clients, _ in drawn for number in clients]
+            np.add.at(counts[:, s], client, [count for _, times in drawn for count in times])
         return pd.DataFrame(counts, columns=self.tasks)
 
     def final(self, window: int | None = None) -> pd.Series:

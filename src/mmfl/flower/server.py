@@ -21,6 +21,7 @@ from mmfl.flower.post import FlowerMail
 from mmfl.flower.settings import Settings
 from mmfl.methods import make_method
 from mmfl.run import Comparison, RunDirectory
+from mmfl.state import Journal
 
 
 def run(
@@ -55,11 +56,13 @@ def run(
     )
     if directory is None:
         return conduct(experiment, engine, listener=listener)
-    known = directory
+    known, begun = directory, (directory / "config.toml").is_file()
 
     def open_directory() -> RunDirectory:
-        begun = (known / "config.toml").is_file()
         return RunDirectory.open(known) if begun else RunDirectory.create(known, config(settings))
+
+    if begun:
+        Journal(known, settings.rounds).wait(f"{settings.clients} clients")
 
     return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 

@@ -17,6 +17,7 @@ from mmfl.experiment import Listener, interruptible
 from mmfl.flower import programs
 from mmfl.flower.app import SERVER, RunConfig, write_app
 from mmfl.flower.link import Control
+from mmfl.growing import Growing
 from mmfl.training import Record, Replica
 
 EVENTS = "events.jsonl"
@@ -38,26 +39,14 @@ class Trail:
     """What a run writes into its directory, as it comes."""
 
     def __init__(self, directory: Path):
-        self.directory, self.metrics = directory, directory / "metrics.jsonl"
-        self.file, self.offset = 0, 0
+        self.directory, self.metrics = directory, Growing(directory / "metrics.jsonl")
         self.seen: set[bytes] = set()
         self.fresh()  # what is there before the run begins is not news
 
     def fresh(self) -> list[Record]:
         """The records that have come since the last call; a run that resumes may have written the file anew."""
-        try:
-            with self.metrics.open("rb") as file:
-                found = self.metrics.stat()
-                if found.st_ino != self.file or found.st_size < self.offset:
-                    self.file, self.offset = found.st_ino, 0
-                file.seek(self.offset)
-                text = file.read()
-        except FileNotFoundError:
-            return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self.offset += len(whole)
         records = []
-        for line in whole.splitlines():
+        for line in self.metrics.fresh()[0]:
             mark = hashlib.blake2b(line, digest_size=16).digest()
             if mark not in self.seen:
                 self.seen.add(mark)

@@ -30,7 +30,7 @@ def installed() -> bool:
 def require_plotly() -> None:
     """Says what to install where plotly is not."""
     if not installed():
-        raise UserError("an HTML report needs plotly; install it with: pip install 'mmfl[report]'")
+        raise UserError("figures in a browser need plotly; install it with: pip install 'mmfl[report]'")
 
 
 def plotly_script() -> str:
@@ -69,10 +69,11 @@ def theme(dark: bool = False) -> dict[str, Any]:
 def spec_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> dict[str, Any]:
     """The figure as plotly.js takes it, `data` and `layout`: plain values, ready for JSON. It is in rows of at most so
     many panels, with one legend above."""
+    width = _WIDTH * columns // COLUMNS  # pages that have room for fewer columns are narrower
     columns = figure.columns(columns)
     rows = -(-len(figure.panels) // columns)
     marks = [mark for panel in figure.panels for mark in panel.marks]
-    top = _legend_height({mark.name for mark in marks if isinstance(mark, Line | Dots)})
+    top = _legend_height({mark.name for mark in marks if isinstance(mark, Line | Dots)}, width)
     height = max([_ROW, *map(_least_height, marks)])
     area = rows * (height + _TITLE) + (rows - 1) * _AXIS
     data: list[dict[str, Any]] = []
@@ -89,9 +90,9 @@ def spec_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> dict[
     listed: set[str] = set()
     for n, panel in enumerate(figure.panels):
         row, column = divmod(n, columns)
-        left = column * (1 + _GAP / _WIDTH) / columns
-        bar = _COLOUR_BAR / _WIDTH if any(isinstance(mark, Heat) for mark in panel.marks) else 0.0
-        across = (left, left + (1 + _GAP / _WIDTH) / columns - _GAP / _WIDTH - bar)
+        left = column * (1 + _GAP / width) / columns
+        bar = _COLOUR_BAR / width if any(isinstance(mark, Heat) for mark in panel.marks) else 0.0
+        across = (left, left + (1 + _GAP / width) / columns - _GAP / width - bar)
         ceiling = 1 - row * (height + _TITLE + _AXIS) / area
         up = (ceiling - (height + _TITLE) / area, ceiling - _TITLE / area)
         _place(layout, panel, n, across, (max(up[0], 0.0), up[1]), first=column == 0)
@@ -149,10 +150,10 @@ def _least_height(mark: Mark) -> int:
     return _BAR * len(mark.names) if isinstance(mark, Bars) else 0
 
 
-def _legend_height(names: Collection[str]) -> int:
+def _legend_height(names: Collection[str], width: int) -> int:
     """Pixels for a legend of these names."""
-    width = sum(48 + 7 * len(name) for name in names)
-    return -(-width // (_WIDTH - 100)) * _LEGEND + 10 if names else 4
+    length = sum(48 + 7 * len(name) for name in names)
+    return -(-length // (width - 100)) * _LEGEND + 10 if names else 4
 
 
 def _logarithmic(edges: Sequence[Numbers | None]) -> dict[str, Any]:

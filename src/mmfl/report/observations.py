@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from mmfl.diagnostics import Cost
 from mmfl.report.figure import Line, Numbers, Panel
@@ -35,15 +37,19 @@ def costs(comparison: Comparison) -> pd.DataFrame:
 def _table(
     comparison: Comparison, parts: Callable[[Record], Mapping[str, Record]], quantities: Sequence[str]
 ) -> pd.DataFrame:
-    found = [
-        (run.method, run.seed, name, record["round"], *map(values.get, quantities))
-        for run in comparison
-        for record in run.records
-        for name, values in parts(record).items()
-    ]
-    known = [row for row in found if any(value is not None for value in row[4:])]
-    frame = pd.DataFrame(known, columns=["method", "seed", "task", "round", *quantities])
-    return frame.astype({name: float for name in quantities if frame[name].dtype == object})
+    found = []
+    for run in comparison:
+        rows = [(name, record["round"], values) for record in run.records for name, values in parts(record).items()]
+        names, rounds, told = zip(*rows, strict=True) if rows else ((), (), ())
+        measured = {each: _numbers([values.get(each) for values in told]) for each in quantities}
+        found.append(pd.DataFrame({"method": run.method, "seed": run.seed, "task": names, "round": rounds, **measured}))
+    return pd.concat(found).dropna(subset=list(quantities), how="all").reset_index(drop=True)
+
+
+def _numbers(values: Sequence[float | None]) -> NDArray[Any]:
+    """An array, of whole numbers where all of them are; nan in place of None."""
+    array = np.array(values)
+    return array.astype(np.float64) if array.dtype == object else array
 
 
 def curves(table: pd.DataFrame, quantity: str, methods: Sequence[str], x: str = "round") -> list[Line]:
@@ -69,7 +75,7 @@ def banded(table: pd.DataFrame, low: str, middle: str, high: str, methods: Seque
 def _lines(rounds: pd.DataFrame, methods: Sequence[str]) -> list[Line]:
     """Lines of a table by method and round."""
     lines = []
-    known = set(rounds.index.get_level_values("method"))
+    known = set(rounds.index.unique("method"))
     for group, method in enumerate(methods):
         if method in known:
             mine = rounds.loc[method]

@@ -52,12 +52,12 @@ def differences(comparison: Comparison) -> Figure | None:
     if len(methods) < 2:
         return None
     table = paired(comparison, "mean")
-    if table["difference"].isna().all():
-        return None
     square = (len(methods), len(methods))
     values = table["difference"].to_numpy(dtype=np.float64).reshape(square)
-    texts = [f"{row.difference:+.3f}{'*' if row.sure else ''}" for row in table.itertuples()]
     blank = np.isnan(values) | np.eye(len(methods), dtype=bool)
+    if blank.all():  # no two methods have a seed in common
+        return None
+    texts = [f"{row.difference:+.3f}{'*' if row.sure else ''}" for row in table.itertuples()]
     written = np.where(blank, "", np.array(texts).reshape(square)).tolist()
     limit = float(np.nanmax(np.abs(values))) or 1.0
     heat = Heat(np.where(blank, np.nan, values), methods, methods, "difference", -limit, limit, written)

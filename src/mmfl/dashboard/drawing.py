@@ -1,0 +1,60 @@
+"""What is shown of a selection of runs: the report's figures and the table, of those that can be compared."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mmfl.dashboard.glance import Glance
+from mmfl.errors import UserError, nearest
+from mmfl.report.figures import FIGURES
+from mmfl.report.gather import Source, side_by_side
+from mmfl.report.interactive import spec_of
+from mmfl.report.tables import paired, results
+from mmfl.run import Comparison, from_records
+from mmfl.training import Record
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs that can be compared, if there are any, and what is to be said about those that cannot."""
+
+    runs: Comparison | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]]) -> Selection:
+    """Those of the runs that have something to show and the tasks of the first of them."""
+    pairs = list(zip(glances, records, strict=True))
+    notes = [f"{glance.id} has no finished round yet." for glance, mine in pairs if not mine]
+    known = [(glance, from_records(mine)) for glance, mine in pairs if mine]
+    if not known:
+        return Selection(None, notes)
+    first = known[0][0]
+    sources = []
+    for glance, comparison in known:
+        if set(glance.tasks) == set(first.tasks):
+            sources.append(Source(glance.id, glance.settings.config, comparison))
+        else:
+            theirs, ours = (", ".join(each.tasks) for each in (glance, first))
+            notes.append(f"{glance.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")
+    return Selection(side_by_side(sources), notes)
+
+
+def drawn(selection: Selection, name: str, columns: int, dark: bool) -> str:
+    """A figure as JSON, as plotly.js takes it; null where there is nothing to show."""
+    if name not in FIGURES:
+        raise UserError(f"there is no figure '{name}': {nearest(name, FIGURES)}")
+    made = FIGURES[name](selection.runs) if selection.runs else None
+    if made is None:
+        return "null"
+    return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, columns)})
+
+
+def tabled(selection: Selection) -> str:
+    """The tables of results as JSON, each with a title, headings and rows."""
+    found = {**results(selection.runs), **paired(selection.runs)} if selection.runs else {}
+    tables = [
+        {"title": title, "columns": list(frame.columns), "rows": frame.to_numpy().tolist()}
+        for title, frame in found.items()
+    ]
+    return json.dumps({"notes": selection.notes, "tables": tables})

@@ -1,0 +1,79 @@
+"""The runs below a folder: which there are, and what was recorded in those that are looked at."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mmfl.dashboard.glance import CONFIG, METRICS, Glance, Watched, parsed
+from mmfl.errors import UserError, nearest
+from mmfl.growing import Growing
+from mmfl.state import STATE
+from mmfl.training import Record
+
+_DEPTH = 5  # folders below the one that is served
+_MOST = 100 << 20  # bytes of records that are kept read
+
+
+class Records:
+    """The records of a run, read as they come."""
+
+    def __init__(self, path: Path):
+        self.file = Growing(path)
+        self.records: list[Record] = []
+
+    def look(self) -> list[Record]:
+        """All of them; only what is new is read."""
+        lines, anew = self.file.fresh()
+        self.records = ([] if anew else self.records) + parsed(lines)
+        return self.records
+
+
+class Index:
+    """The runs below a folder by their paths in it. Only those that were found there can be reached."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.runs: dict[str, Watched] = {}
+        self.read: OrderedDict[str, Records] = OrderedDict()
+
+    def look(self) -> list[Glance]:
+        """All runs that are there now, the latest first."""
+        found = dict(_find(self.folder, "", _DEPTH))
+        self.runs = {id: self.runs.get(id) or Watched(id, path) for id, path in found.items()}
+        return sorted((run.look() for run in self.runs.values()), key=lambda glance: (-glance.state.began, glance.id))
+
+    def run(self, id: str) -> Watched:
+        """One of the runs that were found."""
+        if id not in self.runs:
+            self.look()
+        if id not in self.runs:
+            raise UserError(f"no run '{id}' below {self.folder}: {nearest(id, self.runs)}")
+        return self.runs[id]
+
+    def records(self, ids: Sequence[str]) -> list[list[Record]]:
+        """What is recorded of some runs. Of those that were not asked for lately it is forgotten, if it is much."""
+        found = []
+        for id in ids:
+            self.read.setdefault(id, Records(self.run(id).path / METRICS))
+            self.read.move_to_end(id)
+            found.append(self.read[id].look())
+        while len(self.read) > len(ids) and sum(each.file.offset for each in self.read.values()) > _MOST:
+            self.read.popitem(last=False)
+        return found
+
+
+def _find(folder: Path, name: str, depth: int) -> Iterator[tuple[str, Path]]:
+    """Names and paths of the runs in a folder, and below; there are none within a run."""
+    try:
+        with os.scandir(folder) as entries:
+            inside = {entry.name: entry for entry in entries}
+    except OSError:
+        return
+    if CONFIG in inside and (STATE in inside or METRICS in inside):
+        yield name or folder.resolve().name, folder
+    elif depth:
+        for entry in inside.values():
+            if entry.is_dir() and not entry.name.startswith("."):
+                shown = os.fsencode(entry.name).decode(errors="replace")
+                yield from _find(Path(entry.path), f"{name}/{shown}" if name else shown, depth - 1)

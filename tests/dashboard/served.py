@@ -1,0 +1,62 @@
+"""A dashboard to test: small runs, trained on the spot, and a server that shows them."""
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import mmfl
+from mmfl.dashboard.server import Server
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+def make_run(path: Path, method: str = "random", tasks: tuple[str, ...] = ("a", "b"), **options) -> Path:
+    """A finished run of four rounds."""
+    data = mmfl.data.digits()
+    made = [mmfl.Task(name, mmfl.models.LogisticRegression, data, lr=0.2) for name in tasks]
+    settings = {"rounds": 4, "rate": 0.5, "directory": path, "checkpoint_every": 2}
+    mmfl.train(mmfl.Federation(made, clients=8), method, **{**settings, **options})
+    return path
+
+
+class Site:
+    """A server, and questions to it."""
+
+    def __init__(self, server: Server):
+        self.port, self.url = server.server_port, server.url
+
+    def ask(self, path: str, method: str = "GET", host: str | None = None, **headers: str):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.putrequest(method, path, skip_host=True)
+        for name, value in {"Host": host or f"127.0.0.1:{self.port}", **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        reply = connection.getresponse()
+        body = reply.read()
+        connection.close()
+        return reply, body
+
+    def get(self, question: str, *runs: str, **more: str):
+        reply, body = self.ask(f"/api/{question}?{urlencode([('run', run) for run in runs] + list(more.items()))}")
+        assert reply.status == 200, body
+        return json.loads(body)
+
+    def run(self, id: str = "run") -> dict:
+        return next(run for run in self.get("runs")["runs"] if run["id"] == id)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Site]:
+    """While active, the runs of a folder are served."""
+    with Server(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield Site(server)
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,257 @@
+"""What the server tells: over HTTP, of runs in every condition, and to nobody from elsewhere."""
+
+import base64
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from served import Site, make_run, serving
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    make_run(folder / "random")
+    make_run(folder / "sweeps" / "full", "full")
+    make_run(folder / "other", tasks=("c",))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path, made) -> Path:
+    shutil.copytree(made, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def site(folder):
+    with serving(folder) as site:
+        yield site
+
+
+def names(site: Site, *runs: str) -> list[str]:
+    """The lines of a figure."""
+    figure = site.get("figure", *runs, name="accuracy")
+    return sorted({trace["name"] for trace in figure["plot"]["data"] if trace.get("showlegend")})
+
+
+def test_every_run_below_the_folder_is_listed_with_what_it_is_and_how_far_it_got(site):
+    listed = {run["id"]: run for run in site.get("runs")["runs"]}
+    assert set(listed) == {"random", "sweeps/full", "other"}
+    run = listed["sweeps/full"]
+    assert (run["condition"], run["round"], run["rounds"]) == ("finished", 4, 4)
+    assert (run["methods"], run["tasks"], run["seeds"], run["clients"]) == (["full"], ["a", "b"], 1, 8)
+    assert 0 < run["metrics"]["full"] < 1
+
+
+def test_a_run_itself_can_be_served(folder):
+    with serving(folder / "random") as site:
+        assert [run["id"] for run in site.get("runs")["runs"]] == ["random"]
+
+
+def test_a_folder_that_is_no_run_and_hidden_ones_are_not_listed(folder, site):
+    for name in ("project", ".hidden"):
+        (folder / name).mkdir()
+        (folder / name / "config.toml").write_text("rounds = 3")
+    (folder / ".hidden" / "metrics.jsonl").touch()
+    assert len(site.get("runs")["runs"]) == 3
+
+
+def test_runs_with_the_same_tasks_are_compared_and_others_left_out_with_the_reason(site):
+    several = ("random", "sweeps/full", "other")
+    assert names(site, *several) == ["full", "random"]
+    told = site.get("figures", *several)
+    assert told["notes"] == ["other is left out: its tasks (c) are not those of random (a, b)."]
+    shown = [figure for name in told["names"] if (figure := site.get("figure", *several, name=name))]
+    assert len(shown) > 4
+    assert all(figure["plot"]["data"] for figure in shown)
+
+
+def test_a_method_in_several_runs_is_named_with_its_run(folder, site):
+    shutil.copytree(folder / "random", folder / "twin")
+    assert names(site, "random", "twin") == ["random (random)", "random (twin)"]
+
+
+def test_seeds_of_one_configuration_that_are_in_several_runs_are_one_method(folder, site):
+    make_run(folder / "seed-1", seed=1)
+    assert names(site, "random", "seed-1") == ["random"]
+
+
+def test_unchanged_answers_are_not_sent_again_and_changed_ones_are(folder, site):
+    site.get("runs")
+    for path in ("/", "/plotly.js", "/api/runs", "/api/log?run=random", "/api/figure?run=random&name=loss"):
+        reply, body = site.ask(path)
+        mark = reply.headers["ETag"]
+        assert body
+        again, nothing = site.ask(path, **{"If-None-Match": mark})
+        assert (again.status, nothing) == (304, b"")
+    with (folder / "random" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(last_record(folder / "random") | {"round": 5}) + "\n")
+    reply, _ = site.ask("/api/figure?run=random&name=loss", **{"If-None-Match": mark})
+    assert reply.status == 200
+
+
+def last_record(run: Path) -> dict:
+    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+def rounds_shown(site: Site, run: str) -> int:
+    """How many rounds a figure has seen: the points of a curve."""
+    figure = site.get("figure", run, name="accuracy")
+    return max(len(points(trace["x"])) for trace in figure["plot"]["data"])
+
+
+def points(values) -> list:
+    """The numbers of a trace, which plotly writes as a list or as bytes."""
+    if isinstance(values, list):
+        return values
+    return np.frombuffer(base64.b64decode(values["bdata"]), dtype=values["dtype"]).tolist()
+
+
+def test_a_half_written_last_line_waits_until_it_is_whole(folder, site):
+    metrics = folder / "random" / "metrics.jsonl"
+    line = json.dumps(last_record(folder / "random") | {"round": 5})
+    assert rounds_shown(site, "random") == 4
+    for text, rounds in ((line[:50], 4), (line[50:], 4), ("\n", 5)):
+        with metrics.open("a") as file:
+            file.write(text)
+        assert site.run("random")["round"] == rounds
+        assert rounds_shown(site, "random") == rounds
+
+
+def test_a_metrics_file_that_shrinks_or_is_written_anew_is_read_anew(folder, site):
+    metrics = folder / "random" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    assert rounds_shown(site, "random") == 4
+    metrics.write_text("".join(lines[:2]))
+    assert (site.run("random")["round"], rounds_shown(site, "random")) == (2, 2)
+    longer = [json.dumps(json.loads(lines[0]) | {"round": t, "seconds": 9.0}) + "\n" for t in range(1, 8)]
+    (folder / "new").write_text("".join(longer))
+    os.replace(folder / "new", metrics)
+    assert (site.run("random")["round"], rounds_shown(site, "random")) == (7, 7)
+    metrics.unlink()
+    assert site.run("random")["round"] == 0
+    assert site.get("figures", "random")["notes"] == ["random has no finished round yet."]
+
+
+def test_lines_that_are_no_records_are_passed_over(folder, site):
+    with (folder / "random" / "metrics.jsonl").open("a") as file:
+        file.write('nonsense\n[1]\n{"round": "x"}\n\n')
+    assert site.run("random")["round"] == 4
+    assert rounds_shown(site, "random") == 4
+
+
+def test_records_that_cannot_be_drawn_are_named_and_harm_no_other_run(folder, site):
+    (folder / "random" / "metrics.jsonl").write_text('{"round": 1, "method": "random"}\n')
+    reply, body = site.ask("/api/figures?run=random")
+    assert reply.status == 500
+    assert "KeyError" in json.loads(body)["error"]
+    assert len(site.get("runs")["runs"]) == 3
+    assert names(site, "sweeps/full") == ["full"]
+
+
+def test_the_metric_is_of_the_last_round_that_was_tested(folder, site):
+    record = last_record(folder / "random")
+    untested = [json.dumps(record | {"round": t, "mean": None, "worst": None, "pad": "x" * 2000}) for t in range(5, 90)]
+    with (folder / "random" / "metrics.jsonl").open("a") as file:
+        file.write("\n".join(untested) + "\n")
+    run = site.run("random")
+    assert (run["round"], run["metrics"]["random"]) == (89, pytest.approx(record["mean"]))
+
+
+@pytest.mark.parametrize(
+    ("told", "condition", "reason"),
+    [
+        ({"condition": "running", "host": socket.gethostname(), "pid": os.getpid(), "birth": "0"}, "lost", "ended"),
+        ({"condition": "running", "host": "elsewhere"}, "running", ""),
+        ({"condition": "failed", "reason": "no memory"}, "failed", "no memory"),
+        ({"condition": "stopped"}, "stopped", ""),
+    ],
+)
+def test_the_list_tells_the_condition_of_a_run(folder, site, told, condition, reason):
+    state = folder / "random" / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | told))
+    run = site.run("random")
+    assert run["condition"] == condition
+    assert reason in run["reason"]
+
+
+def test_runs_without_a_state_are_judged_by_their_rounds_and_deployments_by_how_they_say_they_ended(folder, site):
+    run = folder / "random"
+    (run / "state.json").unlink()
+    assert (site.run("random")["condition"], site.run("random")["rounds"]) == ("finished", 4)
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace("rounds = 4", "rounds = 9"))
+    assert site.run("random")["condition"] == "stopped"
+    (run / "ended.json").write_text('{"state": "failed", "message": "no nodes", "run": 1}')
+    assert (site.run("random")["condition"], site.run("random")["reason"]) == ("failed", "no nodes")
+
+
+@pytest.mark.parametrize("text", ["", "settings = 3", "rounds = [", "tasks = 1\nseeds = 'x'\nrounds = 'y'"])
+def test_a_configuration_that_is_none_does_not_hide_the_run(folder, site, text):
+    (folder / "random" / "config.toml").write_text(text)
+    assert site.run("random")["round"] == 4
+    assert site.get("config", "random") == [{"id": "random", "text": text}]
+
+
+def test_the_log_has_the_events_of_nodes_in_the_order_of_time(folder, site):
+    began, *_ = (folder / "random" / "log.txt").read_text().splitlines()
+    event = {"time": 1e9, "round": 2, "kind": "timeout", "node": "7", "client": "3", "detail": "no <answer>"}
+    (folder / "random" / "events.jsonl").write_text(json.dumps(event) + '\n{"half')
+    (log,) = site.get("log", "random")
+    assert log["lines"][0].endswith("round 2, node 7, client 3: timeout: no <answer>")
+    assert log["lines"][1] == began
+    assert log["lines"][-1].endswith("finished: 4 rounds")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/config?run=../secret",
+        "/api/log?run=..%2F..%2Fetc",
+        "/api/config?run=%2Fetc",
+        "/api/figures?run=random%00",
+        "/api/figure?run=random&name=acuracy",
+        "/api/table?run=nowhere",
+        "/api/nothing",
+        "/static/app.js",
+        "/../pyproject.toml",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+    ],
+)
+def test_nothing_but_the_runs_that_were_found_can_be_reached(folder, site, path):
+    secret = folder.parent / "secret"
+    shutil.copytree(folder / "random", secret)
+    reply, body = site.ask(path)
+    assert reply.status == 404
+    assert set(json.loads(body)) == {"error"}
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "127.0.0.1.example.org:80", "localhost.example.org", "", "[", "10.0.0.1"]
+)
+def test_a_name_that_is_not_of_this_machine_is_refused(site, host):
+    reply, body = site.ask("/api/runs", host=host or " ")
+    assert reply.status == 403
+    assert b"random" not in body
+
+
+def test_names_of_this_machine_are_served_whatever_the_port(site):
+    for host in ("localhost:1", "127.0.0.1", "localhost"):
+        assert site.ask("/api/runs", host=host)[0].status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_only_get_is_answered(site, method):
+    reply, _ = site.ask("/api/runs", method=method)
+    assert (reply.status, reply.headers["Allow"]) == (405, "GET")
+
+
+def test_the_page_may_load_nothing_from_elsewhere(site):
+    reply, body = site.ask("/")
+    assert "default-src 'self'" in reply.headers["Content-Security-Policy"]
+    assert b"http" not in body
