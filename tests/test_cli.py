@@ -50,7 +50,7 @@ def test_without_plotly_a_run_ends_with_pictures_and_a_report_is_refused(tmp_pat
     assert {path.name for path in (tmp_path / "run" / "report").iterdir()} == pictures
     refused = mmfl("report", "run", cwd=tmp_path, program=program)
     assert refused.returncode == 2
-    assert refused.stderr == "error: an HTML report needs plotly; install it with: pip install 'mmfl[report]'\n"
+    assert refused.stderr == "error: figures in a browser need plotly; install it with: pip install 'mmfl[report]'\n"
     assert not (tmp_path / "run" / "report.html").exists()
 
 
