@@ -18,7 +18,7 @@ from functools import cache
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from watched import Watched, federation_of, now, rounds_of
+from watched import Timed, federation_of, now, rounds_of
 
 import mmfl
 from mmfl.data.dataset import as_inputs
@@ -90,7 +90,7 @@ def row(name: str, seconds: float, whole: float, work: float, product: Product, 
     return f"{cells} {work / repeats / 1e9:.2f} | {rate / 1e9:.1f} | {rate / product.rate:.0%} |"
 
 
-def profile_round(options: argparse.Namespace, engine: Watched) -> list[str]:
+def profile_round(options: argparse.Namespace, engine: Timed) -> list[str]:
     """The phases of some rounds."""
     federation, rate = federation_of(options.preset)
     product = Product(engine.engine)
@@ -114,7 +114,7 @@ def profile_round(options: argparse.Namespace, engine: Watched) -> list[str]:
     return [*lines, row("round", whole, whole, sum(work.values()), product, options.rounds), _said(product)]
 
 
-def profile_cohort(options: argparse.Namespace, engine: Watched) -> list[str]:
+def profile_cohort(options: argparse.Namespace, engine: Timed) -> list[str]:
     """Local training of so many clients of the first task, by the best of some repeats."""
     federation, _ = federation_of(options.preset, f"federation.clients={options.cohort}", "federation.lacks=0.0")
     product = Product(engine.engine)
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--no-record", action="store_true", help="start all kernels one by one (GPU)")
     parser.add_argument("--cohort", type=int)
     options = parser.parse_args()
-    engine = Watched(Simulation(options.device, precision=options.precision, record=not options.no_record))
+    engine = Timed(Simulation(options.device, precision=options.precision, record=not options.no_record))
     cuda = engine.device.type == "cuda"
     what = torch.cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"

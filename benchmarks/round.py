@@ -2,7 +2,8 @@
 
 A round of mmfl is all of it but the test: losses of all clients where the method asks for them, allocation, training,
 aggregation and the record. The plain loop does the same clients' loss evaluations and trainings, one after another,
-and nothing else. Both are timed round by round in turn; milliseconds are medians.
+and nothing else. Both are timed round by round in turn, mmfl each time after a round that is not, because rounds of a
+run follow one another and the loop leaves nothing of ours in the caches; milliseconds are medians.
 
     python benchmarks/round.py [--rounds 5] [--device cpu|cuda] [--precision float32|tf32] [--methods random,full]
 
@@ -58,6 +59,7 @@ def compare(federation: mmfl.Federation, rate: float, method: str, engine: Watch
         next(happening)
     pairs = []
     for _ in range(repeats):
+        next(happening)
         engine.forget()
         begun = now(engine.device)
         next(happening)

@@ -15,10 +15,7 @@ from mmfl.training import Replica, rounds
 
 
 class Watched:
-    """An engine, or any other object, whose calls are timed, with what was asked for kept.
-
-    `seconds` sums the time by phase, `asked` has the requests of each; `forget` begins anew.
-    """
+    """An engine of which is kept what it was asked for, by phase; `forget` begins anew."""
 
     def __init__(self, engine: Simulation):
         self.engine = engine
@@ -28,19 +25,11 @@ class Watched:
         return getattr(self.engine, name)
 
     def forget(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
         self.asked: dict[str, list[Workload]] = defaultdict(list)
 
     def timed(self, phase: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, its time counted as a part of the phase."""
-
-        def call(*args: Any) -> Any:
-            begun = now(self.engine.device)
-            answer = work(*args)
-            self.seconds[phase] += now(self.engine.device) - begun
-            return answer
-
-        return call
+        """The same function: nothing is timed here."""
+        return work
 
     def losses(self, workloads: Sequence[Workload]) -> Any:
         return self._watch("losses", self.engine.losses, workloads)
@@ -54,6 +43,25 @@ class Watched:
     def _watch(self, phase: str, work: Callable[..., Any], requests: Sequence[Workload]) -> Any:
         self.asked[phase] += requests
         return self.timed(phase, work)(requests)
+
+
+class Timed(Watched):
+    """Sums the `seconds` of each phase as well, for which the device is waited for before and after it."""
+
+    def forget(self) -> None:
+        super().forget()
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def timed(self, phase: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, its time counted as a part of the phase."""
+
+        def call(*args: Any) -> Any:
+            begun = now(self.engine.device)
+            answer = work(*args)
+            self.seconds[phase] += now(self.engine.device) - begun
+            return answer
+
+        return call
 
 
 def now(device: torch.device) -> float:
@@ -72,7 +80,7 @@ def federation_of(preset: str, *settings: str) -> tuple[Federation, float]:
 def rounds_of(
     federation: Federation, method: str, rate: float, engine: Watched, evaluate_every: int | None = None
 ) -> Iterator[Any]:
-    """Round after round of a method, the time in its allocation and its aggregation counted too; tested as asked."""
+    """Round after round of a method, its allocation and its aggregation timed too, if at all; tested as asked."""
     made = make_method(method)
     made.allocation.allocate = engine.timed("allocation", made.allocation.allocate)  # type: ignore[method-assign]
     made.aggregation.aggregate = engine.timed("aggregation", made.aggregation.aggregate)  # type: ignore[method-assign]

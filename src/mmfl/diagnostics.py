@@ -123,9 +123,10 @@ def probability_quantiles(view: RoundView, allocation: Allocation, task: int) ->
     """Least, quartiles, median and largest chance of a processor of those who can train a task; nothing where nobody
     was left to chance."""
     p = allocation.probabilities[view.able[:, task], task]
-    if allocation.certain or not len(p) or np.isin(p, (0.0, 1.0)).all():
+    if allocation.certain or not len(p) or ((p == 0) | (p == 1)).all():
         return {}
-    return dict(zip(PROBABILITIES, np.quantile(p, [0, 0.25, 0.5, 0.75, 1]).tolist(), strict=True))
+    quantiles = np.interp([0, 0.25, 0.5, 0.75, 1], np.linspace(0, 1, len(p)), np.sort(p))
+    return dict(zip(PROBABILITIES, quantiles.tolist(), strict=True))
 
 
 def loss_variance(view: RoundView, allocation: Allocation, task: int) -> float | None:

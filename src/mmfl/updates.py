@@ -133,7 +133,7 @@ class Updates:
 
     def without_rows(self) -> "Updates":
         """What is known of them, without `flat`, which is large."""
-        return replace(self, flat=self.flat[:0].clone(), here=np.zeros(0, dtype=np.int64))
+        return replace(self, flat=self.flat.new_empty(0, self.flat.shape[1]), here=np.zeros(0, dtype=np.int64))
 
     def _where(self, good: NDArray[np.bool_]) -> "Updates":
         if good.all():

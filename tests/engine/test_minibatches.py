@@ -11,6 +11,7 @@ from torch import nn
 
 from mmfl.engine import Simulation
 from mmfl.engine.batches import Batches, Jobs
+from mmfl.engine.placed import Placed
 
 ROWS = torch.arange(100.0)[:, None]
 Steps = list[list[int]]
@@ -19,7 +20,7 @@ Steps = list[list[int]]
 def batches_of(*clients: int, sizes=SIZES, round=1, seed=0, **options) -> tuple[Jobs, Batches]:
     pool = federation(task(lambda: nn.Linear(1, 3), ROWS, CLASSES, **options), sizes=sizes)
     jobs = Jobs.of([ask(Simulation("cpu"), pool, client=clients or range(len(sizes)), round=round, seed=seed)])
-    return jobs, Batches(jobs, lambda tensor: tensor, torch.device("cpu"))
+    return jobs, Batches(jobs, Placed(torch.device("cpu")))
 
 
 def steps_of(*clients: int, **options) -> dict[int, Steps]:
@@ -79,7 +80,7 @@ def test_a_clients_batches_do_not_depend_on_who_else_is_there(others):
 def test_a_cohort_sees_what_its_clients_see_alone_and_weighs_nothing_else():
     whole, _ = batches_of()
     for bucket in whole.buckets(exact=False):
-        batches = Batches(bucket, lambda tensor: tensor, torch.device("cpu"))
+        batches = Batches(bucket, Placed(torch.device("cpu")))
         for step in range(bucket.steps.max()):
             active = int((bucket.steps > step).sum())
             x, y, share, length = batches.cohort(step, active)

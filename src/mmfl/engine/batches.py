@@ -1,6 +1,6 @@
 """Jobs and their mini-batches: which rows of which data each client sees at each local step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.base import Training
+from mmfl.engine.placed import Placed
 from mmfl.randomness import Purpose, bits
 from mmfl.transfer import sent
 
@@ -90,11 +91,12 @@ class Jobs:
     def buckets(self, exact: bool) -> list["Jobs"]:
         """Jobs of similar batch size together, most steps first, so that little is padded and nothing computed twice.
 
+        The largest batches come first: where buckets train side by side, the others do so meanwhile.
         With `exact`, only jobs with the same batches at every step share a bucket: then nothing is padded.
         """
         kind = self.size * (1 << 32) + self.batch if exact else _kinds(self.batch)
         steps = self.steps
-        order = np.lexsort((-steps, kind))
+        order = np.lexsort((-steps, -kind))
         bounds = np.flatnonzero(np.diff(kind[order])) + 1
         return [self.take(part) for part in np.split(order, bounds)]
 
@@ -105,8 +107,9 @@ class Jobs:
 
     def starts(self) -> tuple[Tensor, NDArray[np.int64]]:
         """Distinct starting weights [starts, parameters], and which of them each job has."""
-        used, which = np.unique(self.request, return_inverse=True)
-        return torch.stack([self.trainings[r].weights for r in used]), which
+        there = np.bincount(self.request, minlength=len(self.trainings)) > 0
+        used = np.flatnonzero(there).tolist()
+        return torch.stack([self.trainings[r].weights for r in used]), (np.cumsum(there) - 1)[self.request]
 
     def corrections(self) -> Tensor | None:
         """What is added to every gradient of each job, [jobs, parameters]; None where nothing is."""
@@ -142,23 +145,23 @@ def _kinds(batch: NDArray[np.int64]) -> NDArray[np.int64]:
 class Batches:
     """The mini-batches of all jobs of a bucket: without replacement, in an order addressed by job and epoch.
 
-    A job's full batch keeps the order of its data. `x` and `y` are the base tensors themselves where all jobs use
-    the same ones, otherwise the jobs' examples gathered once.
+    A job's full batch keeps the order of its data. `x` and `y` are the pool of all examples where there is one,
+    otherwise the jobs' examples gathered once.
     """
 
-    def __init__(self, jobs: Jobs, on_device: Callable[[Tensor], Tensor], device: torch.device):
-        self.device = device
+    def __init__(self, jobs: Jobs, placed: Placed):
+        self.device = placed.device
         self.size, self.batch, self.steps = jobs.size, jobs.batch, jobs.steps
         self.per_epoch = -(-jobs.size // jobs.batch)
         self.jobs = jobs
-        rows = self._rows(jobs, on_device)
+        rows = self._rows(jobs, placed)
         self.first, self.order = self._shuffled(jobs, rows)
 
-    def _rows(self, jobs: Jobs, on_device: Callable[[Tensor], Tensor]) -> Tensor:
+    def _rows(self, jobs: Jobs, placed: Placed) -> Tensor:
         """Sets the pool of examples and returns the pool rows of job after job."""
         sources = [(t.federation, t.task) for t in jobs.trainings]
         data = [federation.tasks[task].data for federation, task in sources]
-        used = np.unique(jobs.request)
+        used = np.flatnonzero(np.bincount(jobs.request)).tolist()
         shards = [federation.shards[task] for federation, task in sources]
         start = np.empty(len(jobs), dtype=np.int64)
         for r in used:
@@ -171,17 +174,17 @@ class Batches:
         source = np.repeat(jobs.request, jobs.size)
         for r in used:
             rows[source == r] = shards[r].index[position[source == r]]
-        first = data[used[0]]
-        if all(data[r].x is first.x and data[r].y is first.y for r in used):
-            self.x, self.y = on_device(first.x), on_device(first.y)
-            return sent(rows, self.device)
+        pool = placed.pool(data)
+        if pool:
+            self.x, self.y = pool.x, pool.y
+            return sent(rows + np.array([pool.begins[each] for each in data])[source], self.device)
         order, xs, ys = [], [], []
         for r in used:
             mine = np.flatnonzero(source == r)
             picked = sent(rows[mine], self.device)
             order.append(mine)
-            xs.append(on_device(data[r].x).index_select(0, picked))
-            ys.append(on_device(data[r].y).index_select(0, picked))
+            xs.append(placed(data[r].x).index_select(0, picked))
+            ys.append(placed(data[r].y).index_select(0, picked))
         self.x, self.y = torch.cat(xs), torch.cat(ys)
         place = np.empty(len(rows), dtype=np.int64)
         place[np.concatenate(order)] = np.arange(len(rows))
@@ -228,22 +231,32 @@ class Batches:
         return self.first[jobs] + np.where(batch < size, epoch * size, 0) + within, np.minimum(batch, size - within)
 
     def cohort(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Inputs and targets [active, width, ...] of a step of the first `active` jobs, example weights, batch sizes.
+        """Inputs and targets [active, width, ...] of the first `active` jobs at a step, their weights, batch sizes."""
+        cells, share, length = self.grid(step, active)
+        return (*self.at(cells), sent(share, self.device), sent(length, self.device))
 
-        Weights sum to 1 in each row; rows shorter than the widest are filled up with weight 0.
+    def grid(
+        self, step: int, active: int, shape: tuple[int, int] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
+        """Of a step of the first `active` jobs: where in `order` their examples are and what they weigh, [jobs, width],
+        and the batch sizes [jobs]; as large as is needed, or of a shape that is larger.
+
+        Weights sum to 1 in each row; rows shorter than the widest are filled up with weight 0, and so are rows without
+        a job.
         """
-        begin, length = self.position(step, slice(0, active))
-        width = int(length.max())
-        within, last = np.arange(width), length[:, None] - 1
-        cells = begin[:, None] + np.minimum(within, last)
-        share = (within <= last) / (last + 1)
+        place = self.position(step, slice(0, active))
+        jobs, width = shape or (active, int(place[1].max()))
+        begin, length = np.zeros((2, jobs), dtype=np.int64)
+        begin[:active], length[:active] = place
+        within, most = np.arange(width), np.maximum(length, 1)[:, None]
+        cells = begin[:, None] + np.minimum(within, most - 1)
+        return cells, ((within < length[:, None]) / most).astype(np.float32), length
+
+    def at(self, cells: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [jobs, width, ...] at these places in `order`."""
         rows = self.order[sent(cells.reshape(-1), self.device)]
-        return (
-            as_inputs(self.x.index_select(0, rows)).unflatten(0, (active, width)),
-            self.y.index_select(0, rows).unflatten(0, (active, width)),
-            sent(share.astype(np.float32), self.device),
-            sent(length, self.device),
-        )
+        x, y = as_inputs(self.x.index_select(0, rows)), self.y.index_select(0, rows)
+        return x.unflatten(0, cells.shape), y.unflatten(0, cells.shape)
 
     def examples(self, begin: int, length: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one batch."""

@@ -1,6 +1,6 @@
 """Chunk: jobs that train at once, and all they need for it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches, Jobs
+from mmfl.engine.placed import Placed
 from mmfl.engine.products import Product
 from mmfl.local import SGD, LocalRule, LocalStep
 from mmfl.transfer import sent
@@ -38,13 +39,13 @@ class Chunk:
         architecture: Architecture,
         rule: LocalRule,
         jobs: Jobs,
-        place: Callable[[Tensor], Tensor],
+        placed: Placed,
         weights: Tensor | None = None,
     ) -> "Chunk":
         """Draws the batches; `weights` is where to train, made here if not given."""
         starts, which = jobs.starts()
         rows = sent(which, starts.device)
-        batches = Batches(jobs, place, starts.device)
+        batches = Batches(jobs, placed)
         if weights is None:
             weights = starts.new_empty(len(jobs), starts.shape[1])
         rates = sent(jobs.learning_rates(), starts.device)[:, None]

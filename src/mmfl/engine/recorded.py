@@ -19,10 +19,12 @@ from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Jobs
 from mmfl.engine.chunk import Chunk, take_off
 from mmfl.engine.cohort import Cohort
+from mmfl.engine.lanes import GpuLane, Lane, Play
 from mmfl.local import SGD, LocalRule
 
 T = TypeVar("T")
-Play = Callable[[], None]
+_LANES = 8
+_MOST_STEPS = 8  # in a recording
 _MOST_EXAMPLES = 1 << 14  # in a step; more keep a GPU busy for longer than it takes to start them
 _MOST_BYTES = 1 << 32  # of what a step keeps for its way back
 _MOST = 64  # recordings to keep
@@ -31,7 +33,8 @@ _log = logging.getLogger("mmfl")
 
 @dataclass(eq=False)
 class Recording:
-    """The tensors that a step always reads and writes, [jobs, ...] each, and how to take one."""
+    """The tensors that a step always reads and writes, [jobs, ...] each, and how to take one, or as many as there are
+    with the same batches."""
 
     weights: Tensor
     x: Tensor
@@ -43,32 +46,31 @@ class Recording:
     play: Play
 
     def begin(self, chunk: Chunk) -> None:
-        """The jobs' weights at their start; rows without a job have step size 0."""
+        """The jobs' weights at their start. Rows without a job keep what they had: their examples weigh nothing."""
         jobs = len(chunk.jobs)
         torch.index_select(chunk.starts, 0, chunk.which, out=self.weights[:jobs])
-        self.weights[jobs:] = chunk.starts[0]
-        self.rates[:jobs], self.rates[jobs:] = chunk.rates, 0.0
+        self.rates[:jobs] = chunk.rates
         self.seen.zero_()
 
     def load(self, chunk: Chunk, step: int, active: int) -> None:
         """The batches of a step; who has none takes no part in it."""
-        x, y, share, length = chunk.batches.cohort(step, active)
-        width = x.shape[1]
-        self.x[:active, :width], self.y[:active, :width] = x, y
-        self.share.zero_()
-        self.share[:active, :width] = share
-        self.length.zero_()
-        self.length[:active] = length
+        cells, share, length = chunk.batches.grid(step, active, (self.share.shape[0], self.share.shape[1]))
+        x, y = chunk.batches.at(cells)
+        given = x, y, torch.from_numpy(share), torch.from_numpy(length)
+        for buffer, new in zip((self.x, self.y, self.share, self.length), given, strict=True):
+            buffer.copy_(new, non_blocking=True)
 
 
 class Recorder:
     """Makes recordings when they are first needed, and keeps the latest ones.
 
+    Those of similar batch widths are played after one another, others at the same time: results are there after `join`.
     `record` makes of a step something that plays it again; tests give one that needs no GPU.
     """
 
     def __init__(self, record: Callable[[Play], Play] | None = None):
-        self.record = record or _OnGpu()
+        self._lanes: list[Lane] = [Lane(record) if record else GpuLane() for _ in range(_LANES)]
+        self._playing: list[Chunk] = []  # their memory is in use
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
         self._refused: set[Architecture] = set()
 
@@ -100,23 +102,38 @@ class Recorder:
 
     def forget(self) -> None:
         """Lets go of all recordings and their memory."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        self._playing.clear()
         self._known.clear()
-        if isinstance(self.record, _OnGpu):
-            self.record = _OnGpu()
+        self._lanes = [GpuLane() if isinstance(lane, GpuLane) else lane for lane in self._lanes]
+
+    def lane(self, width: int) -> Lane:
+        """Where batches of this width are played: neighbouring octaves have different lanes."""
+        return self._lanes[(width - 1).bit_length() % _LANES]
+
+    def join(self) -> None:
+        """What follows comes after all that is being played."""
+        for lane in self._lanes:
+            lane.join()
+        self._playing.clear()
 
     def train(self, chunk: Chunk) -> Tensor:
-        """As `train_cohort`."""
-        with torch.cuda.device_of(chunk.weights):
-            return self._train(chunk)
+        """As `train_cohort`, but what it gives must not be used before `join`."""
+        self._playing.append(chunk)
+        lane = self.lane(_width(int(chunk.jobs.batch.max())))
+        with torch.cuda.device_of(chunk.weights), lane.taken():
+            return self._train(chunk, lane)
 
-    def _train(self, chunk: Chunk) -> Tensor:
+    def _train(self, chunk: Chunk, lane: Lane) -> Tensor:
         jobs, steps = chunk.jobs, chunk.jobs.steps
-        size = _rounded(len(jobs)), _width(int(jobs.batch.max()))
-        recording = self.kept((chunk.architecture, *size), lambda: self._make(chunk, *size))
+        most, whole = int(steps[0]), bool((jobs.batch == jobs.size).all())
+        same = whole and most <= _MOST_STEPS and int(steps[-1]) == most
+        size = _rounded(len(jobs)), _width(int(jobs.batch.max())), most if same else 1
+        recording = self.kept((chunk.architecture, *size), lambda: self._make(chunk, *size, lane))
         recording.begin(chunk)
-        whole = bool((jobs.batch == jobs.size).all())
         loaded = 0
-        for step in range(int(steps[0])):
+        for step in range(0, most, size[2]):
             active = int(np.searchsorted(-steps, -step))
             if not whole or active != loaded:
                 recording.load(chunk, step, active)
@@ -126,7 +143,7 @@ class Recorder:
         chunk.weights.sub_(recording.weights[: len(jobs)])
         return recording.seen[: len(jobs)].clone()
 
-    def _make(self, chunk: Chunk, jobs: int, width: int) -> Recording:
+    def _make(self, chunk: Chunk, jobs: int, width: int, steps: int, lane: Lane) -> Recording:
         x, y, share, length = chunk.batches.cohort(0, 1)
         made = Recording(
             chunk.starts[:1].repeat(jobs, 1),
@@ -141,35 +158,16 @@ class Recorder:
         cohort = Cohort(chunk.architecture, chunk.weights.device)
         pieces = chunk.architecture.layout.pieces(made.weights)
 
-        def step() -> None:
-            loss, gradients = cohort.differentiate(made.weights, (made.x,), made.y, made.share)
-            for n, parts in gradients:
-                take_off(parts, pieces[n][0], made.rates)
-            made.seen.add_(loss * made.length)
+        def take() -> None:
+            for _ in range(steps):
+                loss, gradients = cohort.differentiate(made.weights, (made.x,), made.y, made.share)
+                for n, parts in gradients:
+                    take_off(parts, pieces[n][0], made.rates)
+                made.seen.add_(loss * made.length)
 
-        made.play = self.record(step)
+        made.play = lane.record(take)
         chunk.architecture.bare.clear()
         return made
-
-
-class _OnGpu:
-    """Records on a GPU. All recordings share one pool of memory, since no two are played at once."""
-
-    def __init__(self) -> None:
-        self.pool: Any = None
-
-    def __call__(self, step: Play) -> Play:
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):  # kernels are compiled and libraries find their workspace
-            step()
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        # Other threads, such as those that watch over several processes, may use the GPU meanwhile.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            step()
-        self.pool = graph.pool()
-        return graph.replay
 
 
 def _rounded(jobs: int) -> int:

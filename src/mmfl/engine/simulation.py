@@ -24,6 +24,7 @@ from mmfl.engine.chunk import Chunk
 from mmfl.engine.cohort import train_cohort
 from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory, room_for_updates
 from mmfl.engine.operators import BATCH_NORM, Operators
+from mmfl.engine.placed import Placed
 from mmfl.engine.precision import Precision, checked, multiplying, widened
 from mmfl.engine.recorded import Recorder
 from mmfl.engine.sequential import train_sequential
@@ -78,10 +79,10 @@ class Simulation:
         self.recorder, self.passes = Recorder(), Recorder()  # of local steps, and of passes that measure losses
         self.record = record and self.device.type == "cuda"
         self.space = Space(self.device)
+        self.placed = Placed(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
         self._apart: set[Architecture] = set()
-        self._placed: dict[int, tuple[Tensor, Tensor]] = {}
 
     @cached_property
     def room(self) -> int:
@@ -166,16 +167,16 @@ class Simulation:
         """Bucket after bucket, each into its rows of one matrix of updates."""
         buckets = jobs.buckets(exact=architecture.coupled)
         flat = self.space.matrix(len(jobs), architecture.length)
-        seen = torch.zeros(len(jobs), dtype=torch.float64, device=self.device)
+        seen: list[Tensor] = []
         begin = 0
         for bucket in buckets:
-            here = slice(begin, begin + len(bucket))
-            self._train_bucket(architecture, rule, bucket, flat[here], seen[here])
+            seen += self._train_bucket(architecture, rule, bucket, flat[begin : begin + len(bucket)])
             begin += len(bucket)
+        self.recorder.join()
         request, row, steps, examples = (
             np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row", "steps", "examples")
         )
-        loss = seen.cpu().numpy() / examples  # the one time that the device is waited for
+        loss = torch.cat(seen).double().cpu().numpy() / examples  # the one time that the device is waited for
         if len(jobs.trainings) == 1:
             return [Trained(jobs.trainings[0].client[row], flat, loss, steps)]
         mine = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
@@ -184,18 +185,17 @@ class Simulation:
             for training, n in zip(jobs.trainings, mine, strict=True)
         ]
 
-    def _train_bucket(
-        self, architecture: Architecture, rule: LocalRule, jobs: Jobs, flat: Tensor, seen: Tensor
-    ) -> None:
-        """Trains chunk by chunk, into rows of `flat` and of the sums of losses `seen`; where memory runs out, with
-        chunks of half the size from there on."""
+    def _train_bucket(self, architecture: Architecture, rule: LocalRule, jobs: Jobs, flat: Tensor) -> list[Tensor]:
+        """Trains chunk by chunk, into rows of `flat`, and gives the sums of losses; where memory runs out, with chunks
+        of half the size from there on."""
         begin, width = 0, int(jobs.batch.max())
+        seen: list[Tensor] = []
         while begin < len(jobs):
             way = self._way(architecture, rule, jobs)
             end = min(begin + self.chunks.size(architecture, width, len(jobs) - begin), len(jobs))
             part = jobs.take(np.arange(begin, end))
             try:
-                chunk = Chunk.of(architecture, rule, part, self._place, flat[begin:end])
+                chunk = Chunk.of(architecture, rule, part, self.placed, flat[begin:end])
                 losses = way(chunk)
                 failed: str | None = None
             except (RuntimeError, MemoryError) as error:
@@ -205,7 +205,7 @@ class Simulation:
                 if hopeless:
                     raise
             if failed is None:
-                seen[begin:end] = losses
+                seen.append(losses)
                 begin = end
             elif lacks_memory:  # here, not in the except block, which keeps the failed chunk's tensors alive
                 self.recorder.forget()
@@ -215,6 +215,7 @@ class Simulation:
                 self.recorder.refuse(architecture, failed)
             else:
                 self._give_up_vectorising(architecture, failed)
+        return seen
 
     def _way(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Chunk], Tensor]:
         """How to train this bucket: vectorised or sequentially."""
@@ -232,7 +233,7 @@ class Simulation:
         narrow = " bfloat16" if self.precision == "bfloat16" else ""
         key = f"{architecture.code} batch<={width}{narrow}"
         if key not in self.choices:
-            sample = Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 16))), self._place)
+            sample = Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 16))), self.placed)
             self.choices.decide(
                 key,
                 {"vectorised": _time(train_cohort, sample), "sequential": _time(self._side_by_side, sample)},
@@ -249,7 +250,7 @@ class Simulation:
             self._give_up_vectorising(architecture, "it draws random numbers of its own")
             return
         try:
-            train_cohort(Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self._place))
+            train_cohort(Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self.placed))
         except (RuntimeError, ValueError, TypeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 self._give_up_vectorising(architecture, str(error))
@@ -262,28 +263,26 @@ class Simulation:
     def _losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor:
         """Mean losses of the clients of workloads of one architecture, one workload after the other and its clients in
         ascending order. They stay on the device, which need not be waited for."""
-        shards = [_only(each.federation.shards[each.task], each.client) for each in workloads]
         if self._may_join(architecture):
-            together = self._together(architecture, workloads, shards)
+            together = self._together(architecture, workloads)
             if together is not None:
                 return together
             self._apart.add(architecture)
         means = []
-        for workload, mine in zip(workloads, shards, strict=True):
+        for workload in workloads:
+            mine = workload.federation.shards[workload.task].only(workload.client)
             task = workload.federation.tasks[workload.task]
             (values,) = self._forward(workload, task.data.x, task.data.y, mine, (task.loss,))
             means.append(torch.segment_reduce(values, "mean", lengths=sent(mine.sizes, self.device)))
         return torch.cat(means)
 
-    def _together(
-        self, architecture: Architecture, workloads: Sequence[Workload], shards: Sequence[Shards]
-    ) -> Tensor | None:
+    def _together(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor | None:
         """Mean losses by one pass for all workloads, recorded if that can be done; None if torch cannot batch it."""
         most, failed = forward_chunk(architecture, self.device), ""
         for recorder in (self.passes, None) if self.record else (None,):
             try:
                 with multiplying(self.precision):
-                    means = losses_together(architecture, workloads, shards, self._place, most, recorder)
+                    means = losses_together(architecture, workloads, self.placed, most, recorder)
             except (RuntimeError, ValueError, TypeError) as error:
                 if is_out_of_memory(error):
                     raise
@@ -320,7 +319,7 @@ class Simulation:
         architecture = self.architecture(workload.federation.tasks[workload.task])
         parameters = architecture.layout.named(workload.weights)
         module = architecture.module.eval()
-        x, y = self._place(x), self._place(y)
+        x, y = self.placed(x), self.placed(y)
         index = sent(shards.index, self.device)
         sizes = (
             shards.sizes[shards.sizes > 0].tolist()
@@ -341,12 +340,6 @@ class Simulation:
         module.train()
         return [torch.cat(column) for column in values]
 
-    def _place(self, tensor: Tensor) -> Tensor:
-        """The tensor on the device; base tensors are moved once and stay there."""
-        if id(tensor) not in self._placed:
-            self._placed[id(tensor)] = (tensor, tensor.to(self.device))
-        return self._placed[id(tensor)][1]
-
 
 def _time(way: Callable[[Chunk], Tensor], chunk: Chunk) -> float:
     """Seconds to train the chunk, the better of two after a first that warms up."""
@@ -361,15 +354,6 @@ def _time(way: Callable[[Chunk], Tensor], chunk: Chunk) -> float:
             return float("inf")
         seconds.append(time.perf_counter() - begun)
     return min(seconds[1:])
-
-
-def _only(shards: Shards, clients: NDArray[np.int64]) -> Shards:
-    """The shards of the given clients alone, in ascending order."""
-    if len(clients) == len(shards.sizes):
-        return shards
-    others = np.ones(len(shards.sizes), dtype=bool)
-    others[clients] = False
-    return Shards(shards.without(others).index, np.concatenate([[0], np.cumsum(shards.sizes[~others])]))
 
 
 def choose_device(device: str | torch.device | None) -> torch.device:

@@ -4,8 +4,7 @@ A GPU takes as long to be told of a pass over a few thousand examples as to make
 and a recorded one better still.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,11 +14,12 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.cohort import Cohort
+from mmfl.engine.lanes import Lane
+from mmfl.engine.placed import Placed
 from mmfl.engine.precision import widened
 from mmfl.engine.products import Factors
 from mmfl.engine.recorded import Recorder
 from mmfl.objectives import per_example
-from mmfl.partition import Shards
 from mmfl.transfer import sent
 
 _WIDTH = 64  # recorded passes are a multiple of it wide
@@ -29,40 +29,69 @@ _WIDTH = 64  # recorded passes are a multiple of it wide
 def losses_together(
     architecture: Architecture,
     workloads: Sequence[Workload],
-    shards: Sequence[Shards],
-    place: Callable[[Tensor], Tensor],
+    placed: Placed,
     most: int,
     recorder: Recorder | None = None,
 ) -> Tensor:
-    """Mean losses of the workloads' clients, those of one workload after the other; at most so many examples at once.
-
-    Rows are filled up to the longest with their last example; what is added makes a segment of its own, and is dropped.
-    """
-    device = workloads[0].weights.device
-    length = -(-max(len(each.index) for each in shards) // _WIDTH) * _WIDTH
-    index = sent(np.stack([np.pad(each.index, (0, length - len(each.index)), "edge") for each in shards]), device)
+    """Mean losses of the workloads' clients, one workload after the other; at most so many examples at once."""
     weights = torch.stack([each.weights for each in workloads])
-    tasks = [each.federation.tasks[each.task] for each in workloads]
+    longest = max(int(each.federation.sizes[each.client, each.task].sum()) for each in workloads)
+    shape = len(workloads), -(-longest // _WIDTH) * _WIDTH
+    if recorder and shape[0] * shape[1] <= most and recorder.takes(architecture, shape[0] * shape[1]):
+        lane = recorder.lane(shape[1])
+        with torch.cuda.device_of(weights), lane.taken():
+            played = recorder.kept(
+                (architecture, "losses", *shape),
+                lambda: _Pass(architecture, weights, Examples(workloads, shape[1], placed), lane),
+            )
+            means = played(weights, workloads, placed)
+        lane.join()
+        return means
+    examples = Examples(workloads, shape[1], placed)
+    parts = examples.index.split(max(1, most // len(workloads)), 1)
+    return examples.means(torch.cat([_values(architecture, weights, *examples.at(rows)) for rows in parts], 1))
 
-    def batch(rows: Tensor) -> list[Tensor]:
+
+class Examples:
+    """Examples of the workloads' clients: a row for each workload, all of one length, filled up with their last one.
+
+    What is added makes a segment of its own, and is dropped.
+    """
+
+    def __init__(self, workloads: Sequence[Workload], length: int, placed: Placed):
+        self._placed, device = placed, placed.device
+        self._whose = [(each.federation, each.task, each.client) for each in workloads]
+        self._data = [each.federation.tasks[each.task].data for each in workloads]
+        shards = [each.federation.shards[each.task].only(each.client) for each in workloads]
+        self.index = sent(
+            np.stack([np.pad(each.index, (0, length - len(each.index)), "edge") for each in shards]), device
+        )
+        segments = [np.append(each.sizes, length - len(each.index)) for each in shards]
+        kept = np.concatenate([np.arange(len(each)) < len(each) - 1 for each in segments])
+        self._segments, self._kept = sent(np.concatenate(segments), device), sent(np.flatnonzero(kept), device)
+
+    def are_of(self, workloads: Sequence[Workload]) -> bool:
+        """Whether the workloads' examples are these."""
+        return all(
+            federation is each.federation and task == each.task and np.array_equal(client, each.client)
+            for (federation, task, client), each in zip(self._whose, workloads, strict=True)
+        )
+
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets [workloads, rows, ...]."""
-        bases = [task.data.x for task in tasks], [task.data.y for task in tasks]
-        x, y = (torch.stack([place(b).index_select(0, r) for b, r in zip(base, rows, strict=True)]) for base in bases)
-        return [as_inputs(x), y]
+        bases = [data.x for data in self._data], [data.y for data in self._data]
+        x, y = (
+            torch.stack([self._placed(b).index_select(0, r) for b, r in zip(base, rows, strict=True)]) for base in bases
+        )
+        return as_inputs(x), y
 
-    if recorder and len(workloads) * length <= most and recorder.takes(architecture, len(workloads) * length):
-        with torch.cuda.device_of(weights):
-            values = _recorded(recorder, architecture, weights, *batch(index))
-    else:
-        wide = max(1, most // len(workloads))
-        values = torch.cat([_pass(architecture, weights, *batch(rows)) for rows in index.split(wide, 1)], 1)
-    segments = [np.append(each.sizes, length - len(each.index)) for each in shards]
-    kept = np.concatenate([np.arange(len(each)) < len(each) - 1 for each in segments])
-    means = torch.segment_reduce(values.double().flatten(), "mean", lengths=sent(np.concatenate(segments), device))
-    return means[sent(np.flatnonzero(kept), device)]
+    def means(self, values: Tensor) -> Tensor:
+        """The mean of each client's values [workloads, length]."""
+        means = torch.segment_reduce(values.double().flatten(), "mean", lengths=self._segments, unsafe=True)
+        return means[self._kept]
 
 
-def _pass(architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _values(architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """The loss of every example, [workloads, examples]."""
     cohort = Cohort(architecture, weights.device)
     if cohort.operators:
@@ -76,29 +105,26 @@ def _pass(architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -> 
         architecture.bare.module.train()
 
 
-@dataclass(eq=False)
 class _Pass:
-    """The tensors that a recorded pass always reads and writes, and how to make it."""
+    """A recorded pass: the tensors that it always reads and writes, and how to make it."""
 
-    weights: Tensor
-    x: Tensor
-    y: Tensor
-    values: Tensor
-    play: Callable[[], None]
-
-
-def _recorded(recorder: Recorder, architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    def make() -> _Pass:
-        made = _Pass(weights.clone(), x.clone(), y.clone(), weights.new_empty(y.shape[:2]), lambda: None)
+    def __init__(self, architecture: Architecture, weights: Tensor, examples: Examples, lane: Lane):
+        self._examples, self._weights = examples, weights.clone()
+        self._x, self._y = examples.at(examples.index)
+        self._losses = weights.new_empty(self._y.shape[:2])
 
         def once() -> None:
-            made.values.copy_(_pass(architecture, made.weights, made.x, made.y))
+            self._losses.copy_(_values(architecture, self._weights, self._x, self._y))
 
-        made.play = recorder.record(once)
-        return made
+        self._play = lane.record(once)
 
-    found = recorder.kept((architecture, "losses", *y.shape[:2]), make)
-    for buffer, given in ((found.weights, weights), (found.x, x), (found.y, y)):
-        buffer.copy_(given)
-    found.play()
-    return found.values
+    def __call__(self, weights: Tensor, workloads: Sequence[Workload], placed: Placed) -> Tensor:
+        """The mean losses; examples are gathered only if they are others than the last time."""
+        if not self._examples.are_of(workloads):
+            self._examples = Examples(workloads, self._x.shape[1], placed)
+            x, y = self._examples.at(self._examples.index)
+            self._x.copy_(x)
+            self._y.copy_(y)
+        self._weights.copy_(weights)
+        self._play()
+        return self._examples.means(self._losses)

@@ -43,6 +43,14 @@ class Shards:
         kept = np.where(clients, 0, self.sizes)
         return Shards(self.index[np.repeat(~clients, self.sizes)], np.concatenate([[0], np.cumsum(kept)]))
 
+    def only(self, clients: NDArray[np.int64]) -> "Shards":
+        """The shards of the given clients alone, in ascending order."""
+        if len(clients) == len(self.sizes):
+            return self
+        others = np.ones(len(self.sizes), dtype=bool)
+        others[clients] = False
+        return Shards(self.without(others).index, np.concatenate([[0], np.cumsum(self.sizes[~others])]))
+
 
 @dataclass(frozen=True, eq=False)
 class Split:
