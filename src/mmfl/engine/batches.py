@@ -94,9 +94,9 @@ class Jobs:
         The largest batches come first: where buckets train side by side, the others do so meanwhile.
         With `exact`, only jobs with the same batches at every step share a bucket: then nothing is padded.
         """
-        kind = self.size * (1 << 32) + self.batch if exact else _kinds(self.batch)
+        kind = -(self.size * (1 << 32) + self.batch) if exact else _kinds(self.batch)
         steps = self.steps
-        order = np.lexsort((-steps, -kind))
+        order = np.lexsort((-steps, kind))
         bounds = np.flatnonzero(np.diff(kind[order])) + 1
         return [self.take(part) for part in np.split(order, bounds)]
 
@@ -127,18 +127,24 @@ class Jobs:
 
 
 def _kinds(batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which batch sizes are similar enough to be padded to one another: those within an octave, or within a finer
-    part of it where there is so much work that every part alone fills a device.
+    """Which batch sizes are similar enough to be padded to one another, numbered from the largest: those over half of
+    the largest, then those over half of the largest of the others, and so on; more than half where there is so much
+    work that every part alone fills a device.
 
-    >>> _kinds(np.array([9, 12, 15, 40]))
-    array([32, 32, 32, 48])
+    >>> _kinds(np.array([9, 40, 15, 12]))
+    array([1, 0, 1, 1])
     >>> np.unique(_kinds(np.repeat([9, 12, 15], 5000)))
-    array([26, 29, 32])
+    array([0, 1, 2])
     """
-    octave = np.ceil(np.log2(batch)).astype(np.int64)
-    work = np.bincount(octave, weights=batch)[octave]
-    parts = np.minimum(2 ** np.floor(np.log2(np.maximum(work / _ENOUGH, 1))), _FINEST).astype(np.int64)
-    kinds: NDArray[np.int64] = np.ceil(np.log2(batch) * parts).astype(np.int64) * (_FINEST // parts)
+    kinds, left, number = np.empty(len(batch), dtype=np.int64), np.ones(len(batch), dtype=bool), 0
+    while left.any():
+        largest = batch[left].max()
+        work = batch[left & (2 * batch > largest)].sum()
+        parts = min(2 ** int(np.log2(max(work / _ENOUGH, 1))), _FINEST)
+        near = left & (batch > largest * 2 ** (-1 / parts))
+        kinds[near] = number
+        left &= ~near
+        number += 1
     return kinds
 
 

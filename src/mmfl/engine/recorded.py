@@ -24,7 +24,6 @@ from mmfl.local import SGD, LocalRule
 
 T = TypeVar("T")
 _LANES = 8
-_MOST_STEPS = 8  # in a recording
 _MOST_EXAMPLES = 1 << 14  # in a step; more keep a GPU busy for longer than it takes to start them
 _MOST_BYTES = 1 << 32  # of what a step keeps for its way back
 _MOST = 64  # recordings to keep
@@ -33,8 +32,7 @@ _log = logging.getLogger("mmfl")
 
 @dataclass(eq=False)
 class Recording:
-    """The tensors that a step always reads and writes, [jobs, ...] each, and how to take one, or as many as there are
-    with the same batches."""
+    """The tensors that a step always reads and writes, [jobs, ...] each, and how to take one."""
 
     weights: Tensor
     x: Tensor
@@ -127,13 +125,12 @@ class Recorder:
 
     def _train(self, chunk: Chunk, lane: Lane) -> Tensor:
         jobs, steps = chunk.jobs, chunk.jobs.steps
-        most, whole = int(steps[0]), bool((jobs.batch == jobs.size).all())
-        same = whole and most <= _MOST_STEPS and int(steps[-1]) == most
-        size = _rounded(len(jobs)), _width(int(jobs.batch.max())), most if same else 1
+        size = _rounded(len(jobs)), _width(int(jobs.batch.max()))
         recording = self.kept((chunk.architecture, *size), lambda: self._make(chunk, *size, lane))
         recording.begin(chunk)
+        whole = bool((jobs.batch == jobs.size).all())
         loaded = 0
-        for step in range(0, most, size[2]):
+        for step in range(int(steps[0])):
             active = int(np.searchsorted(-steps, -step))
             if not whole or active != loaded:
                 recording.load(chunk, step, active)
@@ -143,7 +140,7 @@ class Recorder:
         chunk.weights.sub_(recording.weights[: len(jobs)])
         return recording.seen[: len(jobs)].clone()
 
-    def _make(self, chunk: Chunk, jobs: int, width: int, steps: int, lane: Lane) -> Recording:
+    def _make(self, chunk: Chunk, jobs: int, width: int, lane: Lane) -> Recording:
         x, y, share, length = chunk.batches.cohort(0, 1)
         made = Recording(
             chunk.starts[:1].repeat(jobs, 1),
@@ -158,14 +155,13 @@ class Recorder:
         cohort = Cohort(chunk.architecture, chunk.weights.device)
         pieces = chunk.architecture.layout.pieces(made.weights)
 
-        def take() -> None:
-            for _ in range(steps):
-                loss, gradients = cohort.differentiate(made.weights, (made.x,), made.y, made.share)
-                for n, parts in gradients:
-                    take_off(parts, pieces[n][0], made.rates)
-                made.seen.add_(loss * made.length)
+        def step() -> None:
+            loss, gradients = cohort.differentiate(made.weights, (made.x,), made.y, made.share)
+            for n, parts in gradients:
+                take_off(parts, pieces[n][0], made.rates)
+            made.seen.add_(loss * made.length)
 
-        made.play = lane.record(take)
+        made.play = lane.record(step)
         chunk.architecture.bare.clear()
         return made
 
