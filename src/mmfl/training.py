@@ -25,7 +25,7 @@ from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.objectives import lower_is_better
-from mmfl.updates import Updates
+from mmfl.updates import Updates, finite_rows
 from mmfl.world import World
 
 Record = dict[str, Any]
@@ -179,11 +179,11 @@ class Round:
         self.allocation, state.allocation = method.allocation.allocate(self.view, state.allocation)
         self.decided = True
 
-    def aggregate(self, task: int) -> None:
-        """The next global weights of a task; its updates are let go of."""
+    def aggregate(self, task: int, finite: NDArray[np.bool_]) -> None:
+        """The next global weights of a task, whose updates are let go of; some of their rows are `finite`."""
         method, state, view = self.replica.method, self.replica.state, self.view
         returned = Updates.of(task, self.trained.pop(task), self.allocation)
-        received = returned.valid()
+        received = returned.valid(finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         state.weights[task], state.aggregation[task] = method.aggregation.aggregate(
             state.weights[task], taken, view, state.aggregation[task]
@@ -235,8 +235,9 @@ def rounds(
         collect(engine, current)
         for portion in portions(engine, requests(current, [each.late for each in current])):
             train(engine, [(each, s, clients) for each, s, clients in portion if s not in each.trained])
-            for each, s, _ in portion:
-                each.aggregate(s)
+            finite = finite_rows([each.trained[s].flat for each, s, _ in portion])
+            for (each, s, _), good in zip(portion, finite, strict=True):
+                each.aggregate(s, good)
         for each in current:
             each.end()
         agree(engine.world, replicas)

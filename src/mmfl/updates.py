@@ -1,5 +1,6 @@
 """Updates: what came back from the clients of one task."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,11 +120,11 @@ class Updates:
         """Without the rows of those that trained but were not drawn."""
         return self._where(self.count > 0)
 
-    def valid(self) -> "Updates":
-        """Without the rows that hold anything but finite numbers: such a client counts as absent."""
-        finite = torch.isfinite(self.flat.sum(1)).cpu().numpy()
-        if not finite.all():  # a sum may overflow where no entry does
-            finite[~finite] = torch.isfinite(self.flat[sent(~finite, self.flat.device)]).all(1).cpu().numpy()
+    def valid(self, finite: NDArray[np.bool_] | None = None) -> "Updates":
+        """Without the rows that hold anything but finite numbers: such a client counts as absent. Which rows of `flat`
+        are finite is found out here, if it is not known."""
+        if finite is None:
+            (finite,) = finite_rows([self.flat])
         if self.norm is None:
             good = self.whole(finite.astype(np.float64)) > 0
         else:
@@ -150,3 +151,13 @@ class Updates:
         names = ("client", "count", "probability", "loss", "steps", "norm", "inner")
         columns = {name: getattr(self, name) for name in names}
         return {name: None if column is None else column[rows] for name, column in columns.items()}
+
+
+def finite_rows(updates: Sequence[Tensor]) -> list[NDArray[np.bool_]]:
+    """Which rows of each of some matrices on one device hold nothing but finite numbers; it is waited for once."""
+    likely = torch.cat([torch.isfinite(flat.sum(1)) for flat in updates]).cpu().numpy()
+    finite = np.split(likely, np.cumsum([len(flat) for flat in updates])[:-1])
+    for flat, good in zip(updates, finite, strict=True):
+        if not good.all():  # a sum may overflow where no entry does
+            good[~good] = torch.isfinite(flat[sent(~good, flat.device)]).all(1).cpu().numpy()
+    return finite

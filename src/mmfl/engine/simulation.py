@@ -176,13 +176,12 @@ class Simulation:
         request, row, steps, examples = (
             np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row", "steps", "examples")
         )
-        loss = torch.cat(seen).double().cpu().numpy() / examples  # the one time that the device is waited for
-        if len(jobs.trainings) == 1:
-            return [Trained(jobs.trainings[0].client[row], flat, loss, steps)]
         mine = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
+        parts = [flat] if len(mine) == 1 else [flat[sent(n, self.device)] for n in mine]
+        loss = torch.cat(seen).double().cpu().numpy() / examples  # the one time that the device is waited for
         return [
-            Trained(training.client[row[n]], flat[sent(n, self.device)], loss[n], steps[n])
-            for training, n in zip(jobs.trainings, mine, strict=True)
+            Trained(training.client[row[n]], part, loss[n], steps[n])
+            for training, part, n in zip(jobs.trainings, parts, mine, strict=True)
         ]
 
     def _train_bucket(self, architecture: Architecture, rule: LocalRule, jobs: Jobs, flat: Tensor) -> list[Tensor]:
