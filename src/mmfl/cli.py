@@ -398,6 +398,8 @@ def _new_directory(config: "Config") -> Path:
 
 def main() -> None:
     """Entry point: mistakes of the user end with one line and exit code 2."""
+    # Read by torch when it is first used: its idle threads would otherwise take the time of others by waiting actively.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     logging.basicConfig(
         level=logging.WARNING,
         format="%(message)s",
