@@ -40,8 +40,9 @@ class Placed:
     On a CPU they are where they have always been.
     """
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, pooling: bool | None = None):
         self.device = device
+        self.pooling = device.type != "cpu" if pooling is None else pooling
         self._alone: dict[int, tuple[Tensor, Tensor]] = {}
         self._pools: dict[tuple[object, ...], Pool] = {}
 
@@ -59,7 +60,7 @@ class Placed:
         distinct = dict.fromkeys(data)
         kinds = {(each.x.shape[1:], each.x.dtype, each.y.shape[1:], each.y.dtype) for each in distinct}
         shared = len({id(each.x) for each in distinct}) < len(distinct)  # targets alone differ: one copy will do
-        if self.device.type == "cpu" or len(kinds) > 1 or shared:
+        if not self.pooling or len(kinds) > 1 or shared:
             return None
         (kind,) = kinds
         before = self._pools.get(kind) or Pool(
