@@ -4,6 +4,7 @@ import atexit
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from mmfl import Task, data, models
+from mmfl import Task, cli, data, models
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 
@@ -65,6 +66,19 @@ def refusals(*rows):
     return pytest.mark.parametrize(
         ("make", "words"), [pytest.param(make, words, id=" ".join(words)) for make, *words in rows]
     )
+
+
+@pytest.fixture
+def answer(monkeypatch, capsys):
+    """Asks `mmfl` in this process, which has imported everything: exit code, output and errors."""
+
+    def ask(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mmfl", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return (left.value.code or 0, *capsys.readouterr())
+
+    return ask
 
 
 @pytest.fixture(scope="session")
