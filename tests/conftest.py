@@ -26,6 +26,15 @@ settings.register_profile("mmfl", deadline=None, derandomize=True, database=None
 settings.load_profile("mmfl")
 
 
+@pytest.hookimpl(trylast=True)  # once it is known which tests run
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests are dealt out to the beginnings of both halves: of two processes, each begins with a half."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if item not in long]
+    half = len(items) // 2 - len(long[::2])
+    items[:] = [*long[::2], *others[:half], *long[1::2], *others[half:]]
+
+
 def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None) -> RoundView:
     """The view of a round in which the clients hold `sizes` [clients, tasks] examples."""
     sizes = np.asarray(sizes, dtype=np.int64)

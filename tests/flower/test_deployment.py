@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 
 
 @needs_flower
+@pytest.mark.long
 def test_the_command_line_deploys_over_nodes_with_keys_and_gives_the_simulations_weights(clean, tmp_path):
     place = tmp_path / "run"
     command = [sys.executable, "-m", "mmfl", "deploy", str(module(tmp_path)), "--local", "2", "--clients", "4"]
@@ -69,6 +70,7 @@ def serving(folder: Path) -> list[int]:
 
 
 @needs_flower
+@pytest.mark.long
 def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_path):
     orders = tmp_path / "orders"
     orders.mkdir()
