@@ -53,8 +53,10 @@ def started(*arguments: str, cwd: Path, program: str = PROGRAM, env: Mapping[str
 
 @cache
 def helper() -> subprocess.Popen:
-    """The process that is forked; it ends with its input."""
-    process = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """The process that is forked; it ends with its input. It has as many threads as a user's, whatever tests have."""
+    env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, __file__], env=env, text=True, **pipes)
     atexit.register(process.communicate)
     return process
 
