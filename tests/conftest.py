@@ -4,6 +4,7 @@ import atexit
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from mmfl import Task, data, models
+from mmfl import Task, cli, data, models
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 
@@ -23,6 +24,15 @@ atexit.register(shutil.rmtree, os.environ["MMFL_CACHE"], ignore_errors=True)
 
 settings.register_profile("mmfl", deadline=None, derandomize=True, database=None, max_examples=60)
 settings.load_profile("mmfl")
+
+
+@pytest.hookimpl(trylast=True)  # once it is known which tests run
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests are dealt out to the beginnings of both halves: of two processes, each begins with a half."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if item not in long]
+    half = len(items) // 2 - len(long[::2])
+    items[:] = [*long[::2], *others[:half], *long[1::2], *others[half:]]
 
 
 def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None) -> RoundView:
@@ -65,6 +75,19 @@ def refusals(*rows):
     return pytest.mark.parametrize(
         ("make", "words"), [pytest.param(make, words, id=" ".join(words)) for make, *words in rows]
     )
+
+
+@pytest.fixture
+def answer(monkeypatch, capsys):
+    """Asks `mmfl` in this process, which has imported everything: exit code, output and errors."""
+
+    def ask(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mmfl", *arguments])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return (left.value.code or 0, *capsys.readouterr())
+
+    return ask
 
 
 @pytest.fixture(scope="session")

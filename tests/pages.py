@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from mmfl.cli import app
 from mmfl.config import parse
+from prompt import mmfl
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
@@ -24,7 +25,6 @@ PAGES = [page for page in PAGES if "/discussion/" not in page]  # those are part
 BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 SPAN = re.compile(r"`(mmfl [^`]+)`")
 PROGRAMS = {
-    "mmfl": [sys.executable, "-m", "mmfl"],
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "python": [sys.executable],
 }
@@ -86,8 +86,11 @@ def check(command: str, shown: str, folder: Path) -> None:
     """Runs a command. It must succeed, or end as a mistake does where an error is shown, and print what is shown,
     where `...` stands for anything."""
     program, *arguments = shlex.split(command)
-    words = [*PROGRAMS.get(program, [program]), *arguments]
-    done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    if program == "mmfl":
+        done = mmfl(*arguments, cwd=folder, env=ENVIRONMENT)
+    else:
+        words = [*PROGRAMS.get(program, [program]), *arguments]
+        done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
     printed = done.stdout + done.stderr
     assert done.returncode == (2 if shown.startswith("error:") else 0), f"{command}: {printed}"
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from prompt import PROGRAM, mmfl, started
+
 ROOT = Path(__file__).parent.parent
 SMALL = ["--set", "tasks.digits.epochs=1", "--rounds", "6", "--seeds", "1"]
-
-
-def mmfl(*arguments: str, cwd: Path, program: str = "from mmfl.cli import main; main()", **options):
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, **options)
 
 
 def final_weights(run: Path) -> bytes:
@@ -62,14 +59,14 @@ def test_a_users_own_module_runs_by_dotted_path_from_anywhere(tmp_path):
     assert mmfl("resume", "run", cwd=tmp_path).returncode == 0
 
 
-def test_listings_name_every_method_and_data_set(tmp_path):
+def test_listings_name_every_method_and_data_set(answer):
     for command, words in (
         ("methods", ["mmfl-lvr", "fedcluster", "stalevre-systematic"]),
         ("datasets", ["digits", "fashion-mnist", "[1, 8, 8]", "lvr-3tasks", "group-dynamic-clients"]),
     ):
-        listing = mmfl(command, cwd=tmp_path)
-        assert listing.returncode == 0
-        assert all(word in listing.stdout for word in words)
+        code, listing, _ = answer(command)
+        assert code == 0
+        assert all(word in listing for word in words)
 
 
 def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
@@ -103,14 +100,15 @@ def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
         (["run", "--rounds", "ten"], ["--rounds", "integer"]),
     ],
 )
-def test_mistakes_end_with_code_2_one_or_two_lines_and_no_traceback(tmp_path, arguments, words):
+def test_mistakes_end_with_code_2_one_or_two_lines_and_no_traceback(tmp_path, monkeypatch, answer, arguments, words):
     (tmp_path / "file").touch()
-    failed = mmfl(*arguments, cwd=tmp_path)
-    assert failed.returncode == 2
-    assert all(word in failed.stderr for word in words), failed.stderr
-    assert "Traceback" not in failed.stderr
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = answer(*arguments)
+    assert code == 2
+    assert all(word in errors for word in words), errors
+    assert "Traceback" not in errors
     if words[0].startswith("error"):
-        assert len(failed.stderr.strip().splitlines()) <= 2
+        assert len(errors.strip().splitlines()) <= 2
     assert not (tmp_path / "unused").exists()
 
 
@@ -174,34 +172,34 @@ def test_resume_after_kill_gives_the_same_bits(tmp_path, reference, where, count
 
 def test_ctrl_c_stops_after_the_round_and_the_run_can_be_resumed(tmp_path, reference):
     slow = "import time, mmfl.training as t; e = t.evaluate; t.evaluate = lambda *a: (time.sleep(0.4), e(*a))[1]\n"
-    command = [sys.executable, "-c", slow + "from mmfl.cli import main; main()", *KILLED]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metrics = tmp_path / "run" / "metrics.jsonl"
-    waited = time.monotonic()
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 8):
-        assert time.monotonic() - waited < 60
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "mmfl resume run" in out
-    assert "Traceback" not in err
+    with started(*KILLED, cwd=tmp_path, program=slow + PROGRAM) as (number, end):
+        waited = time.monotonic()
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 8):
+            assert time.monotonic() - waited < 60
+            time.sleep(0.02)
+        os.kill(number, signal.SIGINT)
+        stopped = end()
+    assert stopped.returncode == 130, stopped.stderr
+    assert "mmfl resume run" in stopped.stdout
+    assert "Traceback" not in stopped.stderr
     assert mmfl("resume", "run", cwd=tmp_path).returncode == 0
     assert final_weights(tmp_path / "run") == final_weights(reference)
     assert lines(tmp_path / "run") == lines(reference)
 
 
-def test_resume_refuses_what_python_started_and_what_is_damaged(tmp_path, reference):
+def test_resume_refuses_what_python_started_and_what_is_damaged(tmp_path, monkeypatch, answer):
+    monkeypatch.chdir(tmp_path)
     for name, content, words in (
         ("python", 'source = "python"\n', "was started from Python"),
         ("damaged", "rounds = = 3", "cannot be read"),
-        ("foreign", (reference / "config.toml").read_text() + "\n[extra]\nx = 1\n", "unknown key 'extra'"),
+        ("foreign", "rounds = 3\n[extra]\nx = 1\n", "unknown key 'extra'"),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.toml").write_text(content)
-        refused = mmfl("resume", name, cwd=tmp_path)
-        assert refused.returncode == 2
-        assert words in refused.stderr
+        code, _, errors = answer("resume", name)
+        assert code == 2
+        assert words in errors
 
 
 def test_a_terminal_shows_live_progress_and_is_left_clean(tmp_path):

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from PIL import Image
 
 import mmfl
+import prompt
 from conftest import refused, toy_task
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
@@ -46,8 +46,7 @@ def runs(tmp_path_factory) -> Path:
 
 
 def mmfl_report(*arguments: str, cwd: Path):
-    command = [sys.executable, "-m", "mmfl", "report", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+    return prompt.mmfl("report", *arguments, cwd=cwd)
 
 
 class Page(HTMLParser):

@@ -3,13 +3,12 @@
 import json
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import mmfl
+import prompt
 from mmfl import state
 from mmfl.experiment import Listener
 
@@ -81,8 +80,7 @@ def test_a_run_whose_process_is_gone_is_lost_even_if_its_number_is_taken(tmp_pat
     program = (
         "import os, sys; from test_state import At, train\ntrain(sys.argv[1], At(2, lambda: os.kill(os.getpid(), 9)))"
     )
-    command = [sys.executable, "-c", program, tmp_path / "run"]
-    killed = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, timeout=60)
+    killed = prompt.mmfl(str(tmp_path / "run"), cwd=Path(__file__).parent, program=program)
     assert killed.returncode == -9, killed.stderr
     lost = state.read(tmp_path / "run")
     assert (lost.condition, lost.round, lost.reason) == ("lost", 2, ENDED)

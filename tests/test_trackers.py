@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import mmfl
+import prompt
 from conftest import refused
 from mmfl import trackers
 from mmfl.config import parse
@@ -56,8 +57,7 @@ def crashed_and_resumed(make, directory: Path, at: int) -> mmfl.Comparison:
 
 def mmfl_command(*arguments: str, cwd: Path, before: str = "", **env: str) -> subprocess.CompletedProcess:
     variables = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", **env}
-    command = [sys.executable, "-c", f"{before}\nfrom mmfl.cli import main; main()", *arguments]
-    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=120)
+    return prompt.mmfl(*arguments, cwd=cwd, program=f"{before}\n{prompt.PROGRAM}", env=variables)
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -6,17 +6,12 @@ import subprocess
 import sys
 from urllib.request import urlopen
 
-COMMAND = "from mmfl.cli import main; main()"
-
-
-def dashboard(*arguments: str, program: str = COMMAND, cwd) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", program, "dashboard", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+from prompt import PROGRAM, mmfl
 
 
 def test_it_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path):
     (tmp_path / "runs").mkdir()
-    command = [sys.executable, "-c", COMMAND, "dashboard", "--no-open"]
+    command = [sys.executable, "-c", PROGRAM, "dashboard", "--no-open"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         said = process.stdout.readline()
@@ -34,13 +29,13 @@ def test_it_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path):
 def test_a_port_that_is_taken_is_named(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        refused = dashboard(".", "--port", port, "--no-open", cwd=tmp_path)
+        refused = mmfl("dashboard", ".", "--port", port, "--no-open", cwd=tmp_path)
     assert refused.returncode == 2
     assert refused.stderr == f"error: dashboard: port {port} cannot be had: Address already in use.\n"
 
 
 def test_without_plotly_it_says_how_to_install_it(tmp_path):
-    refused = dashboard(".", program=f"import sys; sys.modules['plotly'] = None\n{COMMAND}", cwd=tmp_path)
+    refused = mmfl("dashboard", ".", program=f"import sys; sys.modules['plotly'] = None\n{PROGRAM}", cwd=tmp_path)
     assert refused.returncode == 2
     assert "pip install 'mmfl[report]'" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1

@@ -2,8 +2,7 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,8 @@ from scipy import stats
 from tiny import SCORES, TINY, part, table
 
 import mmfl
+import prompt
 from conftest import refused, toy_task
-from mmfl import cli
 from mmfl.differences import difference
 from mmfl.experiments import CATALOGUE, pages, reproduce
 from mmfl.experiments.evidence import alike, fact, greater, spread
@@ -368,28 +367,16 @@ main()
 """
 
 
-def mmfl_reproduce(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", PROGRAM, "reproduce", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-
-
 @pytest.fixture
-def answer(tmp_path, monkeypatch, capsys):
-    """Asks `mmfl reproduce` in this process, which is much faster: exit code, output and errors."""
+def answer(answer, tmp_path, monkeypatch):
+    """Asks `mmfl reproduce` with that table too."""
     monkeypatch.setitem(CATALOGUE, TINY.id, TINY)
     monkeypatch.chdir(tmp_path)
-
-    def ask(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["mmfl", "reproduce", *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return (left.value.code or 0, *capsys.readouterr())
-
-    return ask
+    return partial(answer, "reproduce")
 
 
 def test_a_table_is_reproduced_by_name(tmp_path):
-    done = mmfl_reproduce("tiny-table", "--quick", cwd=tmp_path)
+    done = prompt.mmfl("reproduce", "tiny-table", "--quick", cwd=tmp_path, program=PROGRAM)
     assert done.returncode == 0, done.stderr
     assert all(words in done.stdout for words in ("tiny/a: 7 rounds, 3 seeds", "ours|theirs", "holds"))
     made = tmp_path / "results-quick"

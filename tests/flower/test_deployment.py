@@ -15,6 +15,7 @@ from traces import clean, needs_flower
 import mmfl
 from mmfl.experiment import Listener
 from mmfl.flower.local import Local
+from mmfl.flower.processes import wait_until
 from mmfl.flower.submission import Ended
 from mmfl.run import RunDirectory
 
@@ -23,6 +24,7 @@ HERE = Path(__file__).parent
 
 
 @needs_flower
+@pytest.mark.long
 def test_the_command_line_deploys_over_nodes_with_keys_and_gives_the_simulations_weights(clean, tmp_path):
     place = tmp_path / "run"
     command = [sys.executable, "-m", "mmfl", "deploy", str(module(tmp_path)), "--local", "2", "--clients", "4"]
@@ -69,6 +71,7 @@ def serving(folder: Path) -> list[int]:
 
 
 @needs_flower
+@pytest.mark.long
 def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_path):
     orders = tmp_path / "orders"
     orders.mkdir()
@@ -96,6 +99,8 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
         troubles, submitted = Troubles(plan), local.submit(settings)
         with pytest.raises(ServerKilledError):
             submitted.follow(troubles, 7, local.check)
+        again = local.nodes[-1]
+        wait_until(lambda: again.id is not None, again.supernode, 60, "it connected")
         assert local.submit(settings, resume=True).follow(troubles, 7, local.check) == Ended("finished")
     run = mmfl.load(tmp_path / "run").runs[0]
     assert [record["round"] for record in run.records] == list(range(1, 8))

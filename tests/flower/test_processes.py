@@ -44,6 +44,7 @@ class Heard(Listener):
 
 
 @needs_flower
+@pytest.mark.long
 def test_echo_over_two_nodes_goes_on_after_a_worker_was_killed_and_stops_when_asked(clean, tmp_path):
     local = Local(ECHO, tmp_path, secure=True, worker=WORKER, server=APP)
     with local:
@@ -68,6 +69,7 @@ def test_echo_over_two_nodes_goes_on_after_a_worker_was_killed_and_stops_when_as
 
 
 @needs_flower
+@pytest.mark.long
 def test_a_server_that_crashes_is_a_failed_run(clean, tmp_path, monkeypatch):
     monkeypatch.setattr(submission, "_SILENCE", 1.0)
     ended = deploy_local(ECHO, [[0]], {"nodes": 1, "rounds": 1, "crash": True}, tmp_path, worker=WORKER, server=APP)

@@ -29,6 +29,7 @@ __all__ = ["clean"]
 
 
 @needs_flower
+@pytest.mark.long
 def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_do(clean, tmp_path):
     keys = make_keys(tmp_path / "keys", ["localhost"], 1)
     strange = make_keys(tmp_path / "strange", ["localhost"], 1)

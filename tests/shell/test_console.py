@@ -12,7 +12,7 @@ import pytest
 from command import PROGRAM, UNDECIDED, mmfl
 from terminal import COLOURS, Terminal
 
-from mmfl import cli
+import prompt
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
 TRAINING = ["run", "quadratic", "--rounds", "3", "--seeds", "2", "--out", "run"]
@@ -43,7 +43,7 @@ def test_a_dumb_terminal_gets_lines_without_escape_codes(tmp_path):
 
 
 def test_colours_forced_into_a_pipe_come_without_drawing_over_lines(tmp_path):
-    done = mmfl(*TRAINING, cwd=tmp_path, FORCE_COLOR="1")
+    done = prompt.mmfl(*TRAINING, cwd=tmp_path, env={**UNDECIDED, "FORCE_COLOR": "1"})
     assert done.returncode == 0, done.stderr
     assert set(re.findall(r"\x1b\[[0-9;?]*(.)", done.stdout)) == {"m"}
     assert "round 3/3" in done.stdout
@@ -60,27 +60,21 @@ def test_installing_completion_is_said_without_colours_too(tmp_path, env):
 def folder(tmp_path_factory):
     """A folder with a finished comparison, in runs/done."""
     path = tmp_path_factory.mktemp("shell")
-    done = mmfl(
+    done = prompt.mmfl(
         *("compare", "quadratic", "--methods", "random,full", "--rounds", "4", "--seeds", "2", "--quiet"),
         *("--out", "runs/done"),
         cwd=path,
+        env=UNDECIDED,
     )
     assert done.returncode == 0, done.stderr
     return path, done.stdout
 
 
 @pytest.fixture
-def answer(folder, monkeypatch, capsys):
-    """Asks in this process, which has imported everything: exit code, output and errors."""
+def answer(answer, folder, monkeypatch):
+    """Asks in that folder."""
     monkeypatch.chdir(folder[0])
-
-    def ask(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mmfl", *arguments])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return (left.value.code or 0, *capsys.readouterr())
-
-    return ask
+    return answer
 
 
 def test_quiet_shows_the_final_table_only(folder):
@@ -178,13 +172,13 @@ class Node:
     def __init__(self, *_): os.kill(os.getpid(), signal.{signal.SIGTERM.name})
 commands.Node = Node
 {PROGRAM}"""
-    done = mmfl("node", "app.py", "--clients", "0", cwd=tmp_path, program=told)
+    done = prompt.mmfl("node", "app.py", "--clients", "0", cwd=tmp_path, program=told)
     assert done.returncode == 143, done.stderr
     assert done.stderr == ""
 
 
 def test_a_deployment_that_cannot_start_ends_with_2(tmp_path):
-    done = mmfl("deploy", "missing.py", "--local", "2", cwd=tmp_path)
+    done = prompt.mmfl("deploy", "missing.py", "--local", "2", cwd=tmp_path)
     assert done.returncode == 2
     assert "missing.py" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,0 +1,90 @@
+"""The command in a process of its own, as a shell starts it, but without waiting for torch each time.
+
+A helper imports what takes seconds, nothing of mmfl among it, and forks itself for every command: whatever a command
+imports, changes or breaks stays in its own process.
+"""
+
+import atexit
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+PROGRAM = "from mmfl.cli import main; main()"
+SECONDS = 120
+
+
+def mmfl(
+    *arguments: str, cwd: Path, program: str = PROGRAM, env: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess:
+    """What became of the command with these arguments."""
+    with started(*arguments, cwd=cwd, program=program, env=env) as (_, end):
+        return end()
+
+
+@contextmanager
+def started(*arguments: str, cwd: Path, program: str = PROGRAM, env: Mapping[str, str] = os.environ) -> Iterator[tuple]:
+    """While the command runs: its process number, and a function that waits until it has ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("out", "err")]
+        told = {"program": program, "arguments": arguments, "cwd": str(cwd), "env": dict(env)}
+        print(json.dumps({**told, "files": list(map(str, files))}), file=helper().stdin, flush=True)
+        number, code = int(helper().stdout.readline()), []
+
+        def end() -> subprocess.CompletedProcess:
+            code.append(int(helper().stdout.readline()))
+            return subprocess.CompletedProcess(list(arguments), code[0], *(file.read_text() for file in files))
+
+        try:
+            yield number, end
+        finally:
+            if not code:
+                os.kill(number, signal.SIGKILL)
+                end()
+
+
+@cache
+def helper() -> subprocess.Popen:
+    """The process that is forked; it ends with its input. It has as many threads as a user's, whatever tests have."""
+    env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, __file__], env=env, text=True, **pipes)
+    atexit.register(process.communicate)
+    return process
+
+
+def serve() -> None:
+    """Forks for every line of input, and says the new process's number and then how it ended."""
+    for name in ("torch", "pandas", "sklearn.datasets"):
+        import_module(name)
+    gc.freeze()  # or every process would look through all of it before it ends
+    for line in sys.stdin:
+        if not (number := os.fork()):
+            become(**json.loads(line))
+        print(number, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), flush=True)
+
+
+def become(program: str, arguments: Sequence[str], cwd: str, env: Mapping[str, str], files: Sequence[str]) -> None:
+    """Makes this process what `python -c program arguments` would be."""
+    signal.alarm(SECONDS)
+    for place, name in enumerate([os.devnull, *files]):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), place)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv, sys.path[0] = ["-c", *arguments], ""
+    exec(program, {"__name__": "__main__"})
+    sys.exit()
+
+
+if __name__ == "__main__":
+    serve()
