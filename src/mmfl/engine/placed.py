@@ -19,7 +19,7 @@ class Pool:
     y: Tensor
     begins: dict[Dataset, int]
 
-    def among(self, data: Sequence[Dataset], device: torch.device) -> "Pool":
+    def grown(self, data: Sequence[Dataset], device: torch.device) -> "Pool":
         """A pool that has these as well."""
         new = [each for each in dict.fromkeys(data) if each not in self.begins]
         x, y = (
@@ -72,7 +72,7 @@ class Placed:
         if before.x.nbytes + lacking > _MOST_BYTES:
             return None
         if lacking:
-            after = self._pools[kind] = before.among(data, self.device)
+            after = self._pools[kind] = before.grown(data, self.device)
             for each, begin in after.begins.items():
                 for tensor, pooled in ((each.x, after.x), (each.y, after.y)):
                     self._alone[id(tensor)] = tensor, pooled[begin : begin + len(tensor)]
