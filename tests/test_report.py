@@ -16,7 +16,7 @@ import mmfl
 from conftest import refused, toy_task
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
-from mmfl.report.gather import Source, gather, side_by_side
+from mmfl.report.gather import Source, gather, side_by_side, unlike
 from mmfl.report.page import page, write
 from mmfl.run import Comparison, Run, RunDirectory, load
 
@@ -145,9 +145,9 @@ def test_the_heading_and_the_tables_say_what_was_run(runs, shown):
     words = shown.words["dd"]
     assert {", ".join(METHODS), "12", "6", "0, 1, 2", "0.5", "run"} <= set(words)
     assert any(mmfl.__version__ in word for word in words)
-    tables = shown.words["caption"]
-    assert tables[0] == "final test metric, mean of 3 seeds"
-    assert "final test metric minus that of random, 95% intervals" in tables
+    captions = shown.words["caption"]
+    assert captions[0] == "final test metric, mean of 3 seeds"
+    assert "final test metric minus that of random, 95% intervals" in captions
     final = load(runs).table().loc["mmfl-group", "mean"]
     assert f"{final:.3f}" in shown.words["td"]
 
@@ -293,15 +293,15 @@ def test_metrics_that_are_better_when_low_are_said_to_be(tmp_path):
         assert (worst["(worst)"] >= worst[task] - 1e-12).all()
 
 
-def test_long_curves_are_thinned_but_keep_both_ends():
-    def record(round: int) -> dict:
-        values = {"metric": round / 5000, "loss": 1.0, "step_size": 1.0}
-        cost = {
-            "trainings": 1, "processors": 1, "forward_passes": 0, "bytes_up": 9, "bytes_down": 9, "stored_bytes": 0,
-        }  # fmt: skip
-        told = {"round": round, "mean": 0.5, "worst": 0.5, "tasks": {"a": values}, "clients": 5, "clients_seen": 1}
-        return told | {"cost": cost, "drawn": {"a": [[0], [1]]}, "seconds": 0.1, "method": "random", "seed": 0}
+def record(round: int, drawn: int = 0, **values: float) -> dict:
+    """A round of the task `a`, which one of five clients trained."""
+    values = {"metric": round / 5000, "loss": 1.0, "step_size": 1.0} | values
+    cost = {"trainings": 1, "processors": 1, "forward_passes": 0, "bytes_up": 9, "bytes_down": 9, "stored_bytes": 0}
+    told = {"round": round, "mean": 0.5, "worst": 0.5, "tasks": {"a": values}, "clients": 5, "clients_seen": 1}
+    return told | {"cost": cost, "drawn": {"a": [[drawn], [1]]}, "seconds": 0.1, "method": "random", "seed": 0}
 
+
+def test_long_curves_are_thinned_but_keep_both_ends():
     comparison = Comparison([Run([record(t) for t in range(1, 5001)], "random", 0, ["a"], 5)])
     line = FIGURES["accuracy"](comparison).panels[0].marks[0]
     assert len(line.x) == 400
@@ -321,7 +321,36 @@ def test_seeds_of_one_experiment_are_put_together_and_other_runs_told_apart(tmp_
     one = side_by_side(gather([tmp_path / "a", tmp_path / "b", tmp_path / "a"]))
     assert [(run.method, run.seed) for run in one] == [("random", 0), ("random", 1), ("random", 2)]
     both = side_by_side(gather([tmp_path / "a", tmp_path / "c"]))
-    assert both.methods == ["random (a)", "random (c)", "full"]
+    assert both.methods == ["random (a)", "random (c)", "full (c)"]
+    assert [both.full_of(method) for method in both.methods] == [None, "full (c)", "full (c)"]
+    table = both.table()
+    assert np.isnan(table.loc["random (a)", "relative"])
+    assert table.loc["random (c)", "relative"] == pytest.approx(load(tmp_path / "c").table().loc["random", "relative"])
+    assert set(FIGURES["relative"](both).table["method"]) == {"random (c)"}
+
+
+def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_warning(tmp_path):
+    tasks = [{"name": "a", "lr": 0.1}]
+    for name, config, rounds in (
+        ("one", {"methods": ["random"], "rounds": 2, "rate": 0.5, "tasks": tasks}, 2),
+        ("other", {"methods": ["full"], "rounds": 6, "rate": 0.5, "tasks": [{**tasks[0], "lr": 0.2}]}, 6),
+        ("third", {"methods": ["full"], "rounds": 6, "rate": 0.5, "seeds": 4, "tasks": tasks}, 2),
+    ):
+        directory = RunDirectory.create(tmp_path / name, config)
+        directory.append([record(t) | {"method": config["methods"][0]} for t in range(1, rounds + 1)])
+    sources = gather([tmp_path / "one", tmp_path / "other"])
+    assert unlike(sources) == ["rounds trained: 2 (one), 6 (other)", "tasks.a.lr: 0.1 (one), 0.2 (other)"]
+    both = side_by_side(sources)
+    assert both.methods == ["random", "full"]
+    assert both.full_of("random") is None  # that of another experiment
+    shown = Page(page(both, [], sources))
+    assert shown.words["li"] == unlike(sources)
+    done = mmfl_report("one", "other", "one", "--out", "both.html", cwd=tmp_path)
+    assert "given more than once, and counted once: one\n" in done.stdout
+    assert "These runs differ in more than methods and seeds" in done.stdout
+    unfinished = gather([tmp_path / "one", tmp_path / "third"])
+    assert unlike(unfinished) == ["rounds: 2 (one), 6 (third)"]  # of which 2 were trained
+    assert unlike(sources[:1]) == []
 
 
 def test_runs_of_other_tasks_are_not_compared(runs, tmp_path):

@@ -20,7 +20,10 @@ from mmfl.training import Record
 
 
 class Run:
-    """One method with one seed: its record of every round and, after training, its weights."""
+    """One method with one seed: its record of every round and, after training, its weights.
+
+    `full` is what full participation in the same experiment is called, which it is measured by.
+    """
 
     def __init__(
         self,
@@ -31,11 +34,13 @@ class Run:
         clients: int,
         federation: Federation | None = None,
         weights: Sequence[Tensor] | None = None,
+        full: str = "full",
     ):
         self.records = list(records)
         self.method, self.seed = method, seed
         self.tasks, self.clients = list(tasks), clients
         self.federation, self.weights = federation, weights
+        self.full = full
 
     def frame(self, quantity: str) -> pd.DataFrame:
         """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
@@ -155,6 +160,11 @@ class Comparison:
             raise UserError(f"no runs of method '{method}': {nearest(method, self.methods)}")
         return [run for run in self.runs if run.method == method]
 
+    def full_of(self, method: str) -> str | None:
+        """What full participation in a method's experiment is called; None where it was not run."""
+        full = self.of(method)[0].full
+        return full if full in self.methods else None
+
     def __len__(self) -> int:
         return len(self.runs)
 
@@ -164,16 +174,17 @@ class Comparison:
     def table(self, window: int | None = None) -> pd.DataFrame:
         """One row per method: final metric of each task, mean and worst task, their spread over seeds, and costs.
 
-        `relative` is the mean over tasks divided by that of full participation, seed by seed, where that was run.
+        `relative` is the mean over tasks divided by that of full participation in the same experiment, seed by seed,
+        where that was run.
         """
         finals, rows = self.finals(window), {}
         for method in self.methods:
-            mine = pd.DataFrame(finals.loc[method])
+            mine, full = pd.DataFrame(finals.loc[method]), self.full_of(method)
             costs = pd.concat([run.costs for run in self.of(method)]).mean()
             rows[method] = {
                 **mine.mean().to_dict(),
                 "spread": float(mine["mean"].std(ddof=1)) if len(mine) > 1 else np.nan,
-                "relative": _ratio(mine["mean"], finals.loc["full"]["mean"]) if "full" in self.methods else np.nan,
+                "relative": _ratio(mine["mean"], finals.loc[full]["mean"]) if full else np.nan,
                 "trainings": float(costs["trainings"]),
                 "forward_passes": float(costs["forward_passes"]),
                 "megabytes": float(costs["bytes_up"] + costs["bytes_down"]) / 1e6,

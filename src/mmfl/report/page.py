@@ -18,7 +18,7 @@ from mmfl.objectives import METRICS, lower_is_better
 from mmfl.report import tables
 from mmfl.report.figure import Figure
 from mmfl.report.figures import figures
-from mmfl.report.gather import Source
+from mmfl.report.gather import UNLIKE, Source, unlike
 from mmfl.report.interactive import plotly_script, spec_of, theme
 from mmfl.report.traces import text_of
 from mmfl.run import Comparison
@@ -38,6 +38,7 @@ _PAGE = """<!DOCTYPE html>
 <header>
 <h1>{title}</h1>
 {facts}
+{differing}
 <noscript><p>The figures need JavaScript; <code>mmfl report --export png</code> draws them as pictures.</p></noscript>
 </header>
 <nav>{contents}</nav>
@@ -76,6 +77,7 @@ def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Sourc
         title=escape(_title(comparison)),
         style=(own / "page.css").read_text(),
         facts=_facts(comparison, sources),
+        differing=_differing(sources),
         contents=" ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in parts.items()),
         choice=_choice(comparison),
         sections="\n".join(sections),
@@ -108,6 +110,12 @@ def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
     }
     lines = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
     return f"<dl>{''.join(lines)}</dl>"
+
+
+def _differing(sources: Sequence[Source]) -> str:
+    """A warning where runs are compared that differ in more than methods and seeds."""
+    found = "".join(f"<li>{escape(text)}</li>" for text in unlike(sources)) if sources else ""
+    return f'<div class="note" role="note"><p>{UNLIKE}:</p><ul>{found}</ul></div>' if found else ""
 
 
 def _tasks(comparison: Comparison, sources: Sequence[Source]) -> Iterable[str]:

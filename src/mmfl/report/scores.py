@@ -24,13 +24,17 @@ def accuracy(comparison: Comparison) -> Figure | None:
 
 def relative(comparison: Comparison) -> Figure | None:
     """The metric divided by that of full participation with the same seed, by round."""
-    if "full" not in comparison.methods or len(comparison.methods) < 2:
+    fulls = {
+        method: full for method in comparison.methods if (full := comparison.full_of(method)) not in (None, method)
+    }
+    if not fulls:
         return None
     table = scores(comparison)
-    keys = ["seed", "task", "round"]
-    full = table[table["method"] == "full"].set_index(keys)["value"].rename("full")
-    table = table[table["method"] != "full"].join(full, on=keys)
-    table["value"] = (table["value"] / table.pop("full")).replace([np.inf, -np.inf], np.nan)
+    keys = ["full", "seed", "task", "round"]
+    theirs = table.rename(columns={"method": "full"}).set_index(keys)["value"].rename("theirs")
+    table = table[table["method"].isin(list(fulls))]
+    table = table.assign(full=table["method"].map(fulls)).join(theirs, on=keys).drop(columns="full")
+    table["value"] = (table["value"] / table.pop("theirs")).replace([np.inf, -np.inf], np.nan)
     table = table.dropna(subset=["value"]).reset_index(drop=True)
     panels = _score_panels(comparison, table, "relative to full", reference=1.0)
     caption = "The test metric divided by that of full participation in the same round with the same seed."

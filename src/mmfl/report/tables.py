@@ -35,14 +35,16 @@ def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
 
 
 def paired(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Differences of the final mean and worst task to the first method and to full participation, paired over seeds,
-    with 95% intervals; nothing where there is a single method."""
+    """Differences of the final mean and worst task to the first method and to full participation of the same
+    experiment, paired over seeds, with 95% intervals; nothing where there is a single method."""
     finals, methods, tables = comparison.finals(), comparison.methods, {}
-    for other in dict.fromkeys([methods[0], *(name for name in methods if name == "full")]):
+    fulls = [name for name in methods if comparison.full_of(name) == name]
+    for other in dict.fromkeys([methods[0], *fulls]):
         theirs = finals.loc[other]
+        mine = methods if other == methods[0] else [name for name in methods if comparison.full_of(name) == other]
         rows = [
             {"method": method, **{name: _gap(difference(ours[name], theirs[name])) for name in ("mean", "worst")}}
-            for method in methods
+            for method in mine
             if method != other
             for ours in [finals.loc[method]]
         ]
