@@ -14,6 +14,7 @@ from PIL import Image
 
 import mmfl
 from conftest import refused, toy_task
+from mmfl.report import tables
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
 from mmfl.report.gather import Source, gather, side_by_side, unlike
@@ -146,8 +147,8 @@ def test_the_heading_and_the_tables_say_what_was_run(runs, shown):
     assert {", ".join(METHODS), "12", "6", "0, 1, 2", "0.5", "run"} <= set(words)
     assert any(mmfl.__version__ in word for word in words)
     captions = shown.words["caption"]
-    assert captions[0] == "final test metric, mean of 3 seeds"
-    assert "final test metric minus that of random, 95% intervals" in captions
+    assert captions[0] == "final test metric: last tested round, 3 seeds; ± of mean: its standard deviation over seeds"
+    assert "paired differences: final test metric minus that of random, seed by seed, 95% intervals" in captions
     final = load(runs).table().loc["mmfl-group", "mean"]
     assert f"{final:.3f}" in shown.words["td"]
 
@@ -242,7 +243,7 @@ def test_one_seed_has_no_bands_and_no_intervals(runs, tmp_path):
     assert by_name["differences"].table[["low", "high"]].isna().all(axis=None)
     text = page(alone, list(by_name.values()))
     assert "(one seed)" in text
-    assert "± seeds" not in text
+    assert "± of mean" not in text
 
 
 def test_one_method_has_nothing_to_compare(tmp_path):
@@ -301,6 +302,10 @@ def record(round: int, drawn: int = 0, **values: float) -> dict:
     return told | {"cost": cost, "drawn": {"a": [[drawn], [1]]}, "seconds": 0.1, "method": "random", "seed": 0}
 
 
+def results_title(comparison: Comparison) -> str:
+    return next(iter(tables.results(comparison)))
+
+
 def test_long_curves_are_thinned_but_keep_both_ends():
     comparison = Comparison([Run([record(t) for t in range(1, 5001)], "random", 0, ["a"], 5)])
     line = FIGURES["accuracy"](comparison).panels[0].marks[0]
@@ -308,6 +313,7 @@ def test_long_curves_are_thinned_but_keep_both_ends():
     assert (line.x[0], line.x[-1], line.y[-1]) == (1, 5000, 1.0)
     assert len(FIGURES["accuracy"](comparison).table) == 15000
     assert FIGURES["participation"](comparison).panels[0].title == "random: 4 never seen"
+    assert results_title(comparison) == "final test metric: mean of the last 20 tested rounds, 1 seed"
     assert "random: 1, 2, 3, 4" in FIGURES["participation"](comparison).caption
 
 
@@ -327,6 +333,9 @@ def test_seeds_of_one_experiment_are_put_together_and_other_runs_told_apart(tmp_
     assert np.isnan(table.loc["random (a)", "relative"])
     assert table.loc["random (c)", "relative"] == pytest.approx(load(tmp_path / "c").table().loc["random", "relative"])
     assert set(FIGURES["relative"](both).table["method"]) == {"random (c)"}
+    first = next(iter(tables.results(both).values()))
+    assert first["seeds"].tolist() == ["2", "1", "1"]
+    assert "seeds as listed" in results_title(both)
 
 
 def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_warning(tmp_path):

@@ -104,9 +104,12 @@ class Run:
 
         By default the last fifth of them, at most 20: single rounds are noisy.
         """
-        table = self.accuracy.join(self.summary)
-        window = window or max(1, min(20, len(table) // 5))
-        return table.tail(window).mean()
+        return self.accuracy.join(self.summary).tail(window or self.window).mean()
+
+    @property
+    def window(self) -> int:
+        """How many of the last evaluated rounds the final metric is the mean of: a fifth of them, at most 20."""
+        return max(1, min(20, len(self.accuracy) // 5))
 
     def module(self, task: str) -> nn.Module:
         """The trained model of a task, ready to use."""

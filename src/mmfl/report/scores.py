@@ -6,6 +6,7 @@ import pandas as pd
 from mmfl.differences import difference
 from mmfl.report.figure import Figure, Heat, Panel
 from mmfl.report.observations import by_round, by_task, curves, spread, task_panels
+from mmfl.report.tables import final_rounds
 from mmfl.run import Comparison
 
 _SUMMARIES = {"mean": "mean of the tasks", "worst": "worst task"}
@@ -66,8 +67,8 @@ def differences(comparison: Comparison) -> Figure | None:
     limit = float(np.nanmax(np.abs(values))) or 1.0
     heat = Heat(np.where(blank, np.nan, values), methods, methods, "difference", -limit, limit, written)
     caption = (
-        "The row's method minus the column's: the mean of the tasks over the last rounds, seed by seed. "
-        "A star marks differences whose 95% interval (Student's t over seeds) leaves out zero."
+        f"The row's method minus the column's: the final mean of the tasks ({final_rounds(comparison)}), paired seed "
+        "by seed. A star marks differences whose 95% interval (Student's t over seeds) leaves out zero."
     )
     return Figure("differences", "Paired differences", caption, [Panel("", [heat])], table)
 
