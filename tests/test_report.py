@@ -19,6 +19,7 @@ from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
 from mmfl.report.gather import Source, gather, side_by_side, unlike
 from mmfl.report.page import page, write
+from mmfl.report.palette import ink, luminance, shade
 from mmfl.run import Comparison, Run, RunDirectory, load
 
 SCRIPT = "<script>alert(1)</script>"
@@ -306,13 +307,49 @@ def results_title(comparison: Comparison) -> str:
     return next(iter(tables.results(comparison)))
 
 
+def test_a_client_that_trained_with_one_seed_is_missing_with_the_others():
+    seeds = [[0, 1, 2], [3, 3, 3]]  # who trained in which round
+    runs = [
+        Run([record(t, who) for t, who in enumerate(each, 1)], "random", n, ["a"], 5) for n, each in enumerate(seeds)
+    ]
+    figure = FIGURES["participation"](Comparison(runs))
+    assert figure.panels[0].title == "random: 3 of 5 never trained"
+    assert "means over seeds" in figure.caption
+    heat = figure.panels[0].marks[0]
+    assert heat.rows == ["client 3", "client 0", "client 1", "client 2", "client 4"]
+    np.testing.assert_allclose(heat.values[:, 0], [3 / 6, 1 / 6, 1 / 6, 1 / 6, np.nan])
+
+
+def test_panels_of_participation_share_clients_and_colours_and_show_in_grey_who_never_trained(runs, shown):
+    figure = FIGURES["participation"](load(runs))
+    heats = [panel.marks[0] for panel in figure.panels]
+    assert len({tuple(heat.rows) for heat in heats}) == 1
+    assert len({(heat.low, heat.high) for heat in heats}) == 1
+    chosen = max(np.nanmax(heat.values) for heat, method in zip(heats, METHODS, strict=True) if method != "full")
+    assert heats[0].high == chosen < 1
+    axis = shown.specs["participation-1"]["layout"]["coloraxis"]
+    assert axis["colorbar"]["title"]["text"] == "trainings a round"
+    grey, coloured = [trace for trace in shown.traces("participation") if trace["xaxis"] == "x"]
+    assert "never trained" in grey["hovertemplate"]
+    np.testing.assert_array_equal(np.isnan(array(grey["z"])), ~np.isnan(array(coloured["z"])))
+
+
+def test_texts_of_cells_are_read_on_all_colours(shown):
+    for share in np.linspace(0, 1, 101):
+        light, dark = sorted([luminance(shade(share)), float(ink(share) == "#FFFFFF")], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+    traces = shown.traces("differences")
+    written = sum((np.array(trace["text"]) != "").sum() for trace in traces)
+    assert written == sum(np.isfinite(array(trace["z"])).sum() for trace in traces) == len(METHODS) * (len(METHODS) - 1)
+
+
 def test_long_curves_are_thinned_but_keep_both_ends():
     comparison = Comparison([Run([record(t) for t in range(1, 5001)], "random", 0, ["a"], 5)])
     line = FIGURES["accuracy"](comparison).panels[0].marks[0]
     assert len(line.x) == 400
     assert (line.x[0], line.x[-1], line.y[-1]) == (1, 5000, 1.0)
     assert len(FIGURES["accuracy"](comparison).table) == 15000
-    assert FIGURES["participation"](comparison).panels[0].title == "random: 4 never seen"
+    assert FIGURES["participation"](comparison).panels[0].title == "random: 4 of 5 never trained"
     assert results_title(comparison) == "final test metric: mean of the last 20 tested rounds, 1 seed"
     assert "random: 1, 2, 3, 4" in FIGURES["participation"](comparison).caption
 
