@@ -343,6 +343,18 @@ def test_texts_of_cells_are_read_on_all_colours(shown):
     assert written == sum(np.isfinite(array(trace["z"])).sum() for trace in traces) == len(METHODS) * (len(METHODS) - 1)
 
 
+def test_bands_of_what_cannot_be_negative_end_at_zero():
+    losses = [[0.1, 0.2], [2.0, 3.0]]
+    runs = [
+        Run([record(t, loss=loss) for t, loss in enumerate(each, 1)], "random", n, ["a"], 5)
+        for n, each in enumerate(losses)
+    ]
+    line = FIGURES["loss"](Comparison(runs)).panels[0].marks[0]
+    np.testing.assert_array_equal(line.low, 0)
+    runs[0].records[0]["tasks"]["a"]["loss"] = -0.1  # of a loss that can be
+    assert (FIGURES["loss"](Comparison(runs)).panels[0].marks[0].low < 0).all()
+
+
 def test_long_curves_are_thinned_but_keep_both_ends():
     comparison = Comparison([Run([record(t) for t in range(1, 5001)], "random", 0, ["a"], 5)])
     line = FIGURES["accuracy"](comparison).panels[0].marks[0]

@@ -46,7 +46,7 @@ def relative(comparison: Comparison) -> Figure | None:
 def loss(comparison: Comparison) -> Figure | None:
     """Test loss of each task by round."""
     table = by_task(comparison, "loss")
-    panels = task_panels(comparison, table, lambda mine: curves(mine, "loss", comparison.methods), "test loss")
+    panels = task_panels(comparison, table, lambda mine: curves(mine, "loss", comparison.methods, least=0), "test loss")
     caption = "Loss on the test examples by round." + spread(comparison)
     return Figure("loss", "Test loss", caption, panels, table) if panels else None
 
@@ -102,7 +102,7 @@ def _score_panels(
     """A panel per task, and one each for their mean and worst."""
     titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in _SUMMARIES.items()}
     return [
-        Panel(title, curves(mine, "value", comparison.methods), "round", label, reference)
+        Panel(title, curves(mine, "value", comparison.methods, least=0), "round", label, reference)
         for task, title in titles.items()
         if len(mine := table[table["task"] == task])
     ]
