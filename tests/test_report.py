@@ -18,7 +18,7 @@ from mmfl.report import tables
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
 from mmfl.report.gather import Source, gather, side_by_side, unlike
-from mmfl.report.page import page, write
+from mmfl.report.page import page, place, write
 from mmfl.report.palette import ink, luminance, shade
 from mmfl.run import Comparison, Run, RunDirectory, load
 
@@ -409,6 +409,16 @@ def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_war
     unfinished = gather([tmp_path / "one", tmp_path / "third"])
     assert unlike(unfinished) == ["rounds: 2 (one), 6 (third)"]  # of which 2 were trained
     assert unlike(sources[:1]) == []
+
+
+def test_the_place_of_a_report_is_a_page_or_a_folder_and_a_folder_of_runs_is_no_run(runs, tmp_path):
+    done = mmfl_report(str(runs), "--out", "rep.txt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: report 'rep.txt' ends in .txt; expected a name that ends in .html, or a folder.\n"
+    (tmp_path / "v1.0").mkdir()
+    assert place(tmp_path / "v1.0") == tmp_path / "v1.0" / "report.html"
+    with refused("is not a run directory: it has no config.toml, but holds the runs run."):
+        gather([runs.parent])
 
 
 def test_runs_of_other_tasks_are_not_compared(runs, tmp_path):

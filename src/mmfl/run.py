@@ -18,6 +18,8 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.training import Record
 
+_MOST_NAMED = 10  # runs that a message lists
+
 
 class Run:
     """One method with one seed: its record of every round and, after training, its weights.
@@ -254,7 +256,7 @@ class RunDirectory:
         """A directory that holds a run."""
         path = Path(path)
         if not (path / "config.toml").is_file():
-            raise UserError(f"'{path}' is not a run directory: it has no config.toml.")
+            raise UserError(f"'{path}' is not a run directory: it has no config.toml{_runs_in(path)}.")
         return cls(path)
 
     @property
@@ -297,6 +299,16 @@ class RunDirectory:
         kept = [record for record in self.records() if record["round"] <= round]
         write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
         return kept
+
+
+def _runs_in(folder: Path) -> str:
+    """The runs that a folder holds, for whoever named the folder in place of one; nothing where it holds none."""
+    try:
+        found = sorted(each.name for each in folder.iterdir() if (each / "config.toml").is_file())
+    except OSError:
+        return ""
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f", but holds the runs {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
 
 
 def load(path: str | Path) -> Comparison:

@@ -65,6 +65,19 @@ def write(comparison: Comparison, path: Path, sources: Sequence[Source] = ()) ->
     return path
 
 
+def place(out: Path) -> Path:
+    """The file that is meant by a name: itself if it ends in .html, else report.html in a folder of that name.
+
+    >>> place(Path("shared")).as_posix(), place(Path("both.html")).as_posix()
+    ('shared/report.html', 'both.html')
+    """
+    if out.suffix == ".html":
+        return out
+    if out.suffix and not out.is_dir():
+        raise UserError(f"report '{out}' ends in {out.suffix}; expected a name that ends in .html, or a folder.")
+    return out / "report.html"
+
+
 def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Source] = ()) -> str:
     """The report as HTML."""
     parts = {"results": "Results"} | {figure.name: figure.title for figure in made}
