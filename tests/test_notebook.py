@@ -60,7 +60,7 @@ def test_a_comparison_shows_its_table(comparison):
     assert shown[0][:2] == ["method", "&lt;img src=x onerror=alert(1)&gt;"]
     assert [row[0] for row in shown[1:]] == ["random", "full"]
     assert shown[1][shown[0].index("of full")] == f"{table.loc['random', 'relative']:.3f}"
-    assert "± seeds" not in shown[0]  # there is one seed
+    assert "± of mean" not in shown[0]  # there is one seed
 
 
 def test_tables_escape_names_load_nothing_and_leave_colours_to_the_notebook(comparison):

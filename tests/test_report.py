@@ -14,10 +14,12 @@ from PIL import Image
 import mmfl
 import prompt
 from conftest import refused, toy_task
+from mmfl.report import tables
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
-from mmfl.report.gather import Source, gather, side_by_side
-from mmfl.report.page import page, write
+from mmfl.report.gather import Source, gather, side_by_side, unlike
+from mmfl.report.page import page, place, write
+from mmfl.report.palette import ink, luminance, shade
 from mmfl.run import Comparison, Run, RunDirectory, load
 
 SCRIPT = "<script>alert(1)</script>"
@@ -144,9 +146,9 @@ def test_the_heading_and_the_tables_say_what_was_run(runs, shown):
     words = shown.words["dd"]
     assert {", ".join(METHODS), "12", "6", "0, 1, 2", "0.5", "run"} <= set(words)
     assert any(mmfl.__version__ in word for word in words)
-    tables = shown.words["caption"]
-    assert tables[0] == "final test metric, mean of 3 seeds"
-    assert "final test metric minus that of random, 95% intervals" in tables
+    captions = shown.words["caption"]
+    assert captions[0] == "final test metric: last tested round, 3 seeds; ± of mean: its standard deviation over seeds"
+    assert "paired differences: final test metric minus that of random, seed by seed, 95% intervals" in captions
     final = load(runs).table().loc["mmfl-group", "mean"]
     assert f"{final:.3f}" in shown.words["td"]
 
@@ -241,7 +243,7 @@ def test_one_seed_has_no_bands_and_no_intervals(runs, tmp_path):
     assert by_name["differences"].table[["low", "high"]].isna().all(axis=None)
     text = page(alone, list(by_name.values()))
     assert "(one seed)" in text
-    assert "± seeds" not in text
+    assert "± of mean" not in text
 
 
 def test_one_method_has_nothing_to_compare(tmp_path):
@@ -292,21 +294,74 @@ def test_metrics_that_are_better_when_low_are_said_to_be(tmp_path):
         assert (worst["(worst)"] >= worst[task] - 1e-12).all()
 
 
-def test_long_curves_are_thinned_but_keep_both_ends():
-    def record(round: int) -> dict:
-        values = {"metric": round / 5000, "loss": 1.0, "step_size": 1.0}
-        cost = {
-            "trainings": 1, "processors": 1, "forward_passes": 0, "bytes_up": 9, "bytes_down": 9, "stored_bytes": 0,
-        }  # fmt: skip
-        told = {"round": round, "mean": 0.5, "worst": 0.5, "tasks": {"a": values}, "clients": 5, "clients_seen": 1}
-        return told | {"cost": cost, "drawn": {"a": [[0], [1]]}, "seconds": 0.1, "method": "random", "seed": 0}
+def record(round: int, drawn: int = 0, **values: float) -> dict:
+    """A round of the task `a`, which one of five clients trained."""
+    values = {"metric": round / 5000, "loss": 1.0, "step_size": 1.0} | values
+    cost = {"trainings": 1, "processors": 1, "forward_passes": 0, "bytes_up": 9, "bytes_down": 9, "stored_bytes": 0}
+    told = {"round": round, "mean": 0.5, "worst": 0.5, "tasks": {"a": values}, "clients": 5, "clients_seen": 1}
+    return told | {"cost": cost, "drawn": {"a": [[drawn], [1]]}, "seconds": 0.1, "method": "random", "seed": 0}
 
+
+def results_title(comparison: Comparison) -> str:
+    return next(iter(tables.results(comparison)))
+
+
+def test_a_client_that_trained_with_one_seed_is_missing_with_the_others():
+    seeds = [[0, 1, 2], [3, 3, 3]]  # who trained in which round
+    runs = [
+        Run([record(t, who) for t, who in enumerate(each, 1)], "random", n, ["a"], 5) for n, each in enumerate(seeds)
+    ]
+    figure = FIGURES["participation"](Comparison(runs))
+    assert figure.panels[0].title == "random: 3 of 5 never trained"
+    assert "means over seeds" in figure.caption
+    heat = figure.panels[0].marks[0]
+    assert heat.rows == ["client 3", "client 0", "client 1", "client 2", "client 4"]
+    np.testing.assert_allclose(heat.values[:, 0], [3 / 6, 1 / 6, 1 / 6, 1 / 6, np.nan])
+
+
+def test_panels_of_participation_share_clients_and_colours_and_show_in_grey_who_never_trained(runs, shown):
+    figure = FIGURES["participation"](load(runs))
+    heats = [panel.marks[0] for panel in figure.panels]
+    assert len({tuple(heat.rows) for heat in heats}) == 1
+    assert len({(heat.low, heat.high) for heat in heats}) == 1
+    chosen = max(np.nanmax(heat.values) for heat, method in zip(heats, METHODS, strict=True) if method != "full")
+    assert heats[0].high == chosen < 1
+    axis = shown.specs["participation-1"]["layout"]["coloraxis"]
+    assert axis["colorbar"]["title"]["text"] == "trainings a round"
+    grey, coloured = [trace for trace in shown.traces("participation") if trace["xaxis"] == "x"]
+    assert "never trained" in grey["hovertemplate"]
+    np.testing.assert_array_equal(np.isnan(array(grey["z"])), ~np.isnan(array(coloured["z"])))
+
+
+def test_texts_of_cells_are_read_on_all_colours(shown):
+    for share in np.linspace(0, 1, 101):
+        light, dark = sorted([luminance(shade(share)), float(ink(share) == "#FFFFFF")], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+    traces = shown.traces("differences")
+    written = sum((np.array(trace["text"]) != "").sum() for trace in traces)
+    assert written == sum(np.isfinite(array(trace["z"])).sum() for trace in traces) == len(METHODS) * (len(METHODS) - 1)
+
+
+def test_bands_of_what_cannot_be_negative_end_at_zero():
+    losses = [[0.1, 0.2], [2.0, 3.0]]
+    runs = [
+        Run([record(t, loss=loss) for t, loss in enumerate(each, 1)], "random", n, ["a"], 5)
+        for n, each in enumerate(losses)
+    ]
+    line = FIGURES["loss"](Comparison(runs)).panels[0].marks[0]
+    np.testing.assert_array_equal(line.low, 0)
+    runs[0].records[0]["tasks"]["a"]["loss"] = -0.1  # of a loss that can be
+    assert (FIGURES["loss"](Comparison(runs)).panels[0].marks[0].low < 0).all()
+
+
+def test_long_curves_are_thinned_but_keep_both_ends():
     comparison = Comparison([Run([record(t) for t in range(1, 5001)], "random", 0, ["a"], 5)])
     line = FIGURES["accuracy"](comparison).panels[0].marks[0]
     assert len(line.x) == 400
     assert (line.x[0], line.x[-1], line.y[-1]) == (1, 5000, 1.0)
     assert len(FIGURES["accuracy"](comparison).table) == 15000
-    assert FIGURES["participation"](comparison).panels[0].title == "random: 4 never seen"
+    assert FIGURES["participation"](comparison).panels[0].title == "random: 4 of 5 never trained"
+    assert results_title(comparison) == "final test metric: mean of the last 20 tested rounds, 1 seed"
     assert "random: 1, 2, 3, 4" in FIGURES["participation"](comparison).caption
 
 
@@ -320,7 +375,49 @@ def test_seeds_of_one_experiment_are_put_together_and_other_runs_told_apart(tmp_
     one = side_by_side(gather([tmp_path / "a", tmp_path / "b", tmp_path / "a"]))
     assert [(run.method, run.seed) for run in one] == [("random", 0), ("random", 1), ("random", 2)]
     both = side_by_side(gather([tmp_path / "a", tmp_path / "c"]))
-    assert both.methods == ["random (a)", "random (c)", "full"]
+    assert both.methods == ["random (a)", "random (c)", "full (c)"]
+    assert [both.full_of(method) for method in both.methods] == [None, "full (c)", "full (c)"]
+    table = both.table()
+    assert np.isnan(table.loc["random (a)", "relative"])
+    assert table.loc["random (c)", "relative"] == pytest.approx(load(tmp_path / "c").table().loc["random", "relative"])
+    assert set(FIGURES["relative"](both).table["method"]) == {"random (c)"}
+    first = next(iter(tables.results(both).values()))
+    assert first["seeds"].tolist() == ["2", "1", "1"]
+    assert "seeds as listed" in results_title(both)
+
+
+def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_warning(tmp_path):
+    tasks = [{"name": "a", "lr": 0.1}]
+    for name, config, rounds in (
+        ("one", {"methods": ["random"], "rounds": 2, "rate": 0.5, "tasks": tasks}, 2),
+        ("other", {"methods": ["full"], "rounds": 6, "rate": 0.5, "tasks": [{**tasks[0], "lr": 0.2}]}, 6),
+        ("third", {"methods": ["full"], "rounds": 6, "rate": 0.5, "seeds": 4, "tasks": tasks}, 2),
+    ):
+        directory = RunDirectory.create(tmp_path / name, config)
+        directory.append([record(t) | {"method": config["methods"][0]} for t in range(1, rounds + 1)])
+    sources = gather([tmp_path / "one", tmp_path / "other"])
+    assert unlike(sources) == ["rounds trained: 2 (one), 6 (other)", "tasks.a.lr: 0.1 (one), 0.2 (other)"]
+    both = side_by_side(sources)
+    assert both.methods == ["random", "full"]
+    assert both.full_of("random") is None  # that of another experiment
+    shown = Page(page(both, [], sources))
+    assert shown.words["li"] == unlike(sources)
+    done = mmfl_report("one", "other", "one", "--out", "both.html", cwd=tmp_path)
+    assert "given more than once, and counted once: one\n" in done.stdout
+    assert "These runs differ in more than methods and seeds" in done.stdout
+    unfinished = gather([tmp_path / "one", tmp_path / "third"])
+    assert unlike(unfinished) == ["rounds: 2 (one), 6 (third)"]  # of which 2 were trained
+    assert unlike(sources[:1]) == []
+
+
+def test_the_place_of_a_report_is_a_page_or_a_folder_and_a_folder_of_runs_is_no_run(runs, tmp_path):
+    done = mmfl_report(str(runs), "--out", "rep.txt", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: report 'rep.txt' ends in .txt; expected a name that ends in .html, or a folder.\n"
+    (tmp_path / "v1.0").mkdir()
+    assert place(tmp_path / "v1.0") == tmp_path / "v1.0" / "report.html"
+    with refused("is not a run directory: it has no config.toml, but holds the runs run."):
+        gather([runs.parent])
 
 
 def test_runs_of_other_tasks_are_not_compared(runs, tmp_path):

@@ -195,7 +195,7 @@ def report(
     """
     from mmfl.display import show_results
     from mmfl.report import exports, figures, page
-    from mmfl.report.gather import gather, side_by_side
+    from mmfl.report.gather import gather, note, repeated, side_by_side
     from mmfl.report.interactive import require_plotly
 
     formats = exports.formats_of(export) if export else []
@@ -204,11 +204,15 @@ def report(
         show_json(json.loads(table.reset_index().to_json(orient="records")))
         return
     require_plotly()
+    path = page.place(out) if out else directories[0] / "report.html"
     sources = gather(directories)
     comparison = side_by_side(sources)
+    if again := repeated(directories):
+        say(f"given more than once, and counted once: {', '.join(map(str, again))}")
+    if differing := note(sources):
+        say(differing)
     show_results(console, comparison)
-    place = out or directories[0]
-    path = page.write(comparison, place if place.suffix == ".html" else place / "report.html", sources)
+    page.write(comparison, path, sources)
     written = exports.export(figures.figures(comparison), path.with_suffix(""), formats)
     more = f", and {len(written)} files in {path.with_suffix('')}" if written else ""
     say(f"wrote {path}{more}")

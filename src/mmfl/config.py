@@ -144,7 +144,8 @@ class Config(_Section):
     evaluate_every: int = Field(default=1, examples=[5])
     """Rounds from one test of the models to the next."""
     evaluate_last: int = Field(default=1, examples=[20])
-    """The last so many rounds are all tested: final results are means over them."""
+    """The last so many rounds are all tested. Final results are means over the last fifth of all tested rounds, at most
+    20 of them."""
     checkpoint_every: int = Field(default=10, examples=[50])
     """Rounds from one checkpoint to the next; those that take long to write come more rarely."""
     diagnose: bool = Field(default=False, examples=[True])

@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 
 from mmfl.federation import Federation
-from mmfl.report.tables import HEADINGS, cell
+from mmfl.report.tables import HEADINGS, cell, final_rounds, final_title
 from mmfl.run import Comparison, Run
 from mmfl.task import Task
 
@@ -45,7 +45,8 @@ def run(shown: Run) -> str:
     ]
     costs = shown.costs.mean()
     below = (
-        f"mean {cell('mean', final['mean'])}, worst {cell('worst', final['worst'])}; a round: "
+        f"metric, {final_rounds(Comparison([shown]))}: mean {cell('mean', final['mean'])}, "
+        f"worst {cell('worst', final['worst'])}; a round: "
         f"{costs['trainings']:,.1f} trainings, {costs['forward_passes']:,.1f} forward passes, "
         f"{(costs['bytes_up'] + costs['bytes_down']) / 1e6:,.2f} MB sent"
     )
@@ -58,8 +59,7 @@ def comparison(shown: Comparison) -> str:
     frame = shown.table().dropna(axis=1, how="all")
     headings = ["method", *(HEADINGS.get(column, column) for column in frame.columns)]
     rows = [[str(method), *(cell(column, row[column]) for column in frame.columns)] for method, row in frame.iterrows()]
-    seeds = len({each.seed for each in shown})
-    below = f"Final test metric, mean of {seeds} seed{'s' if seeds > 1 else ''}; costs of a round."
+    below = f"{final_title(shown).capitalize()}. Costs of a round."
     return _table(f"Comparison of {len(rows)} method{'s' if len(rows) > 1 else ''}", headings, rows, below)
 
 

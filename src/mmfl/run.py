@@ -18,9 +18,14 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.training import Record
 
+_MOST_NAMED = 10  # runs that a message lists
+
 
 class Run:
-    """One method with one seed: its record of every round and, after training, its weights."""
+    """One method with one seed: its record of every round and, after training, its weights.
+
+    `full` is what full participation in the same experiment is called, which it is measured by.
+    """
 
     def __init__(
         self,
@@ -31,11 +36,13 @@ class Run:
         clients: int,
         federation: Federation | None = None,
         weights: Sequence[Tensor] | None = None,
+        full: str = "full",
     ):
         self.records = list(records)
         self.method, self.seed = method, seed
         self.tasks, self.clients = list(tasks), clients
         self.federation, self.weights = federation, weights
+        self.full = full
 
     def frame(self, quantity: str) -> pd.DataFrame:
         """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
@@ -99,9 +106,12 @@ class Run:
 
         By default the last fifth of them, at most 20: single rounds are noisy.
         """
-        table = self.accuracy.join(self.summary)
-        window = window or max(1, min(20, len(table) // 5))
-        return table.tail(window).mean()
+        return self.accuracy.join(self.summary).tail(window or self.window).mean()
+
+    @property
+    def window(self) -> int:
+        """How many of the last evaluated rounds the final metric is the mean of: a fifth of them, at most 20."""
+        return max(1, min(20, len(self.accuracy) // 5))
 
     def module(self, task: str) -> nn.Module:
         """The trained model of a task, ready to use."""
@@ -155,6 +165,11 @@ class Comparison:
             raise UserError(f"no runs of method '{method}': {nearest(method, self.methods)}")
         return [run for run in self.runs if run.method == method]
 
+    def full_of(self, method: str) -> str | None:
+        """What full participation in a method's experiment is called; None where it was not run."""
+        full = self.of(method)[0].full
+        return full if full in self.methods else None
+
     def __len__(self) -> int:
         return len(self.runs)
 
@@ -164,16 +179,17 @@ class Comparison:
     def table(self, window: int | None = None) -> pd.DataFrame:
         """One row per method: final metric of each task, mean and worst task, their spread over seeds, and costs.
 
-        `relative` is the mean over tasks divided by that of full participation, seed by seed, where that was run.
+        `relative` is the mean over tasks divided by that of full participation in the same experiment, seed by seed,
+        where that was run.
         """
         finals, rows = self.finals(window), {}
         for method in self.methods:
-            mine = pd.DataFrame(finals.loc[method])
+            mine, full = pd.DataFrame(finals.loc[method]), self.full_of(method)
             costs = pd.concat([run.costs for run in self.of(method)]).mean()
             rows[method] = {
                 **mine.mean().to_dict(),
                 "spread": float(mine["mean"].std(ddof=1)) if len(mine) > 1 else np.nan,
-                "relative": _ratio(mine["mean"], finals.loc["full"]["mean"]) if "full" in self.methods else np.nan,
+                "relative": _ratio(mine["mean"], finals.loc[full]["mean"]) if full else np.nan,
                 "trainings": float(costs["trainings"]),
                 "forward_passes": float(costs["forward_passes"]),
                 "megabytes": float(costs["bytes_up"] + costs["bytes_down"]) / 1e6,
@@ -240,7 +256,7 @@ class RunDirectory:
         """A directory that holds a run."""
         path = Path(path)
         if not (path / "config.toml").is_file():
-            raise UserError(f"'{path}' is not a run directory: it has no config.toml.")
+            raise UserError(f"'{path}' is not a run directory: it has no config.toml{_runs_in(path)}.")
         return cls(path)
 
     @property
@@ -283,6 +299,16 @@ class RunDirectory:
         kept = [record for record in self.records() if record["round"] <= round]
         write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
         return kept
+
+
+def _runs_in(folder: Path) -> str:
+    """The runs that a folder holds, for whoever named the folder in place of one; nothing where it holds none."""
+    try:
+        found = sorted(each.name for each in folder.iterdir() if (each / "config.toml").is_file())
+    except OSError:
+        return ""
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return f", but holds the runs {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
 
 
 def load(path: str | Path) -> Comparison:

@@ -71,6 +71,15 @@ def test_runs_with_the_same_tasks_are_compared_and_others_left_out_with_the_reas
     assert all(figure["plot"]["data"] for figure in shown)
 
 
+def test_runs_that_differ_in_more_than_methods_and_seeds_come_with_a_note(folder, site):
+    make_run(folder / "short", "mmfl-lvr", rounds=2)
+    (note,) = site.get("figures", "random", "short")["notes"]
+    assert note.startswith("These runs differ in more than methods and seeds")
+    assert note.endswith(": rounds trained: 4 (random), 2 (short).")
+    assert site.get("table", "random", "short")["notes"] == [note]
+    assert site.get("figures", "random", "sweeps/full")["notes"] == []
+
+
 def test_a_method_in_several_runs_is_named_with_its_run(folder, site):
     shutil.copytree(folder / "random", folder / "twin")
     assert names(site, "random", "twin") == ["random (random)", "random (twin)"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mmfl.errors import UserError, nearest
 from mmfl.report.figures import FIGURES
-from mmfl.report.gather import Source, side_by_side
+from mmfl.report.gather import Source, note, side_by_side
 from mmfl.report.interactive import spec_of
 from mmfl.report.tables import paired, results
 from mmfl.run import Comparison, from_records
@@ -16,7 +16,7 @@ from mmfl.training import Record
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs that can be compared, if there are any, and what is to be said about those that cannot."""
+    """Runs that can be compared, if there are any, and what is to be said about them and about those that cannot."""
 
     runs: Comparison | None = None
     notes: list[str] = field(default_factory=list)
@@ -37,6 +37,7 @@ def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]]) -> Se
         else:
             theirs, ours = (", ".join(each.tasks) for each in (glance, first))
             notes.append(f"{glance.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")
+    notes += [differing] if (differing := note(sources)) else []
     return Selection(side_by_side(sources), notes)
 
 

@@ -45,7 +45,7 @@ def efficiency(comparison: Comparison) -> Figure | None:
     keys = ["method", "seed", "round"]
     table = by_round(comparison, "mean").merge(spent[[*keys, "trainings", "megabytes"]], on=keys)
     panels = [
-        Panel("", curves(table, "mean", comparison.methods, x), label, "mean test metric", log="x")
+        Panel("", curves(table, "mean", comparison.methods, x, least=0), label, "mean test metric", log="x")
         for x, label in (("trainings", "trainings so far"), ("megabytes", "MB sent so far"))
     ]
     caption = (

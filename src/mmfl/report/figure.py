@@ -51,10 +51,11 @@ class Bars:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """A table [rows, columns] as colours from `low` to `high`, rows from top to bottom; nan is left blank.
+    """A table [rows, columns] as colours from `low` to `high`, rows from top to bottom.
 
-    With `texts`, which are written into the cells, the rows are named too. Otherwise they are many, and a browser
-    names the one under the pointer.
+    Those of a figure share their scale, and what it measures: `label`. A cell of nan is left blank or, where
+    `nothing` says what that means, grey. With `texts`, which are written into the cells, the rows are named too.
+    Otherwise they are many, and a browser names the one under the pointer.
     """
 
     values: Numbers
@@ -64,6 +65,7 @@ class Heat:
     low: float
     high: float
     texts: Sequence[Sequence[str]] = ()
+    nothing: str = ""
 
 
 Mark = Line | Dots | Bars | Heat

@@ -12,14 +12,14 @@ import numpy as np
 from mmfl.errors import UserError
 from mmfl.report.figure import COLUMNS as COLUMNS
 from mmfl.report.figure import Bars, Dots, Figure, Heat, Line, Mark, Numbers, Panel
-from mmfl.report.traces import text_of, traces
+from mmfl.report.traces import colour_axis, text_of, traces
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as PlotlyFigure
 
 _WIDTH = 1000  # pixels, for which room is divided; a browser stretches it
 _ROW, _TITLE, _AXIS, _LEGEND = 200, 26, 46, 20  # pixels: a panel, its title, its axis below, a line of the legend
-_GAP, _COLOUR_BAR, _CELL, _BAR = 66, 44, 20, 15
+_GAP, _CELL, _BAR = 66, 20, 15
 
 
 def installed() -> bool:
@@ -87,12 +87,14 @@ def spec_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> dict[
         "annotations": [],
         "shapes": [],
     }
+    if heats := [mark for mark in marks if isinstance(mark, Heat)]:
+        layout["coloraxis"] = colour_axis(heats[0])  # beside the first row
+        layout["coloraxis"]["colorbar"] |= {"x": 1, "y": 1 - _TITLE / area, "yanchor": "top", "len": height / area}
     listed: set[str] = set()
     for n, panel in enumerate(figure.panels):
         row, column = divmod(n, columns)
         left = column * (1 + _GAP / width) / columns
-        bar = _COLOUR_BAR / width if any(isinstance(mark, Heat) for mark in panel.marks) else 0.0
-        across = (left, left + (1 + _GAP / width) / columns - _GAP / width - bar)
+        across = (left, left + (1 + _GAP / width) / columns - _GAP / width)
         ceiling = 1 - row * (height + _TITLE + _AXIS) / area
         up = (ceiling - (height + _TITLE) / area, ceiling - _TITLE / area)
         _place(layout, panel, n, across, (max(up[0], 0.0), up[1]), first=column == 0)
@@ -101,8 +103,6 @@ def spec_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> dict[
             name = trace.pop("listed", "")
             trace["showlegend"] = bool(name) and name not in listed
             listed.add(name)
-            if trace["type"] == "heatmap":
-                trace["colorbar"] |= {"x": across[1], "y": sum(up) / 2, "len": up[1] - up[0]}
             data.append(trace)
     return {"data": data, "layout": layout}
 
@@ -115,7 +115,7 @@ def _place(
     up: tuple[float, float],
     first: bool,
 ) -> None:
-    """The n-th panel's axes, title and line of reference; `first` in its row names what is beside bars."""
+    """The n-th panel's axes, title and line of reference; `first` in its row names what is beside bars and cells."""
     x: dict[str, Any] = {"domain": across, "anchor": _axis("y", n), "automargin": True}
     y: dict[str, Any] = {"domain": up, "anchor": _axis("x", n), "automargin": True}
     x["title"], y["title"] = ({"text": text_of(label), "standoff": 4} for label in (panel.x_label, panel.y_label))
@@ -126,7 +126,8 @@ def _place(
         y |= _logarithmic([edge for line in lines for edge in (line.y, line.low, line.high)])
     if any(isinstance(mark, Heat) for mark in panel.marks):
         x |= {"showgrid": False, "type": "category"}
-        y |= {"showgrid": False, "autorange": "reversed"}
+        y |= {"showgrid": False, "autorange": "reversed", "showticklabels": first}
+        y["title"] = y["title"] if first else {}
     if bars := [mark for mark in panel.marks if isinstance(mark, Bars)]:
         x |= {"range": [0, 1.25 * max(max(mark.values) for mark in bars)]}  # room for the texts beside them
         y |= {"showgrid": False, "autorange": "reversed", "type": "category", "showticklabels": first}

@@ -52,16 +52,21 @@ def _numbers(values: Sequence[float | None]) -> NDArray[Any]:
     return array.astype(np.float64) if array.dtype == object else array
 
 
-def curves(table: pd.DataFrame, quantity: str, methods: Sequence[str], x: str = "round") -> list[Line]:
+def curves(
+    table: pd.DataFrame, quantity: str, methods: Sequence[str], x: str = "round", least: float = -np.inf
+) -> list[Line]:
     """A line per method: the mean over seeds by round, with a band of one standard deviation where seeds are several.
 
-    Another column as `x` is averaged over seeds like the quantity.
+    Another column as `x` is averaged over seeds like the quantity. Bands end at `least`, the quantity's least value,
+    unless some are below it all the same.
     """
     known = table.dropna(subset=[quantity]).assign(at=table[x])
     rounds = known.groupby(["method", "round"]).agg(
         x=("at", "mean"), y=(quantity, "mean"), spread=(quantity, "std"), seeds=("seed", "nunique")
     )
     rounds["low"], rounds["high"] = rounds["y"] - rounds["spread"].fillna(0), rounds["y"] + rounds["spread"].fillna(0)
+    if (known[quantity] >= least).all():
+        rounds["low"] = rounds["low"].clip(lower=least)
     return _lines(rounds, methods)
 
 

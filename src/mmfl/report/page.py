@@ -18,7 +18,7 @@ from mmfl.objectives import METRICS, lower_is_better
 from mmfl.report import tables
 from mmfl.report.figure import Figure
 from mmfl.report.figures import figures
-from mmfl.report.gather import Source
+from mmfl.report.gather import UNLIKE, Source, unlike
 from mmfl.report.interactive import plotly_script, spec_of, theme
 from mmfl.report.traces import text_of
 from mmfl.run import Comparison
@@ -38,6 +38,7 @@ _PAGE = """<!DOCTYPE html>
 <header>
 <h1>{title}</h1>
 {facts}
+{differing}
 <noscript><p>The figures need JavaScript; <code>mmfl report --export png</code> draws them as pictures.</p></noscript>
 </header>
 <nav>{contents}</nav>
@@ -64,6 +65,19 @@ def write(comparison: Comparison, path: Path, sources: Sequence[Source] = ()) ->
     return path
 
 
+def place(out: Path) -> Path:
+    """The file that is meant by a name: itself if it ends in .html, else report.html in a folder of that name.
+
+    >>> place(Path("shared")).as_posix(), place(Path("both.html")).as_posix()
+    ('shared/report.html', 'both.html')
+    """
+    if out.suffix == ".html":
+        return out
+    if out.suffix and not out.is_dir():
+        raise UserError(f"report '{out}' ends in {out.suffix}; expected a name that ends in .html, or a folder.")
+    return out / "report.html"
+
+
 def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Source] = ()) -> str:
     """The report as HTML."""
     parts = {"results": "Results"} | {figure.name: figure.title for figure in made}
@@ -76,6 +90,7 @@ def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Sourc
         title=escape(_title(comparison)),
         style=(own / "page.css").read_text(),
         facts=_facts(comparison, sources),
+        differing=_differing(sources),
         contents=" ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in parts.items()),
         choice=_choice(comparison),
         sections="\n".join(sections),
@@ -108,6 +123,12 @@ def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
     }
     lines = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
     return f"<dl>{''.join(lines)}</dl>"
+
+
+def _differing(sources: Sequence[Source]) -> str:
+    """A warning where runs are compared that differ in more than methods and seeds."""
+    found = "".join(f"<li>{escape(text)}</li>" for text in unlike(sources)) if sources else ""
+    return f'<div class="note" role="note"><p>{UNLIKE}:</p><ul>{found}</ul></div>' if found else ""
 
 
 def _tasks(comparison: Comparison, sources: Sequence[Source]) -> Iterable[str]:

@@ -1,5 +1,7 @@
 """Who takes part: how often each client trained what, who was never seen, with what probability, in which cluster."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -14,21 +16,24 @@ _CLUSTERINGS = 3  # of a method: the first, one in between, the last
 
 
 def participation(comparison: Comparison) -> Figure | None:
-    """Which client trained which task how often, a panel per method."""
-    panels, tables, missing = [], [], []
-    for method in comparison.methods:
-        rate = _rate(comparison.of(method))
-        total = rate.sum(axis=1)
-        order = total.sort_values(ascending=False, kind="stable").index
-        never = total.index[total == 0].tolist()
-        panels.append(_heat_panel(method, rate.loc[order], len(never)))
-        missing += [f"{method}: {_named(never)}"] if never else []
+    """Which client trained which task how often, a panel per method, with clients and colours alike in all."""
+    methods = comparison.methods
+    rates = {method: _rate(comparison.of(method)) for method in methods}
+    order, high = _order(list(rates.values())), _highest(comparison, rates)
+    panels, tables = [], []
+    for method, rate in rates.items():
+        heat = _heat(rate.loc[order[order.isin(rate.index)]], high)
+        panels.append(Panel(method + _never(comparison.of(method)), [heat], "", "clients, most active first"))
         client, task = np.nonzero(rate.to_numpy())
         pairs = {"client": client, "task": rate.columns[task], "trainings": rate.to_numpy()[client, task]}
         tables.append(pd.DataFrame({"method": method, **pairs}))
-    caption = "How often each client trained each task, in trainings a round over all seeds; blank where it never did."
-    if missing:
-        caption += f" Clients that were never seen: {'; '.join(missing)}."
+    caption = (
+        "Trainings a round, by client and task; grey where a client never trained the task. Clients are in the same "
+        "order in all panels: the most active over all methods first."
+    )
+    if max(float(rate.to_numpy().max(initial=0.0)) for rate in rates.values()) > high:
+        caption += f" Colours end at {high:.3g}; full participation is beyond."
+    caption += _over_seeds(comparison)
     return Figure("participation", "Participation", caption, panels, pd.concat(tables, ignore_index=True))
 
 
@@ -80,18 +85,55 @@ def _rate(runs: list[Run]) -> pd.DataFrame:
     return counts / sum(len(run.records) for run in runs)
 
 
-def _heat_panel(method: str, rate: pd.DataFrame, never: int) -> Panel:
+def _order(rates: Sequence[pd.DataFrame]) -> pd.Index:
+    """All clients, the most active first: each method counts alike, however much it trains."""
+    totals = [rate.sum(axis=1) for rate in rates]
+    active = pd.concat([total / (total.mean() or 1.0) for total in totals], axis=1).mean(axis=1)
+    return active.sort_values(ascending=False, kind="stable").index
+
+
+def _highest(comparison: Comparison, rates: Mapping[str, pd.DataFrame]) -> float:
+    """Where the colours of all panels end: at the largest rate of a method that chooses, if there is one."""
+    choosing = [rate for method, rate in rates.items() if method != comparison.full_of(method)]
+    return max(float(rate.to_numpy().max(initial=0.0)) for rate in choosing or rates.values()) or 1.0
+
+
+def _heat(rate: pd.DataFrame, high: float) -> Heat:
     shown = rate.iloc[evenly(len(rate), _MAX_CLIENTS)]
     values = shown.to_numpy(dtype=np.float64)
-    heat = Heat(
+    return Heat(
         np.where(values > 0, values, np.nan),
         [f"client {client}" for client in shown.index],
         list(rate.columns),
         "trainings a round",
         0.0,
-        float(rate.to_numpy().max(initial=0.0)) or 1.0,
+        high,
+        nothing="never trained",
     )
-    return Panel(f"{method}: {never} never seen" if never else method, [heat], "", "clients, most active first")
+
+
+def _unseen(run: Run) -> list[int]:
+    """The clients that trained nothing."""
+    total = run.participation.sum(axis=1)
+    return [int(client) for client in total.index[total == 0]]
+
+
+def _never(runs: list[Run]) -> str:
+    """How many clients trained nothing: the mean over seeds, since a client of one seed is not that of another."""
+    number = float(np.mean([len(_unseen(run)) for run in runs]))
+    return f": {round(number, 1):g} of {runs[0].clients} never trained" if number else ""
+
+
+def _over_seeds(comparison: Comparison) -> str:
+    """Who never trained, with a single seed; how to read what is averaged, with several."""
+    if any(len(comparison.of(method)) > 1 for method in comparison.methods):
+        return (
+            " Rates, and how many clients never trained anything, are means over seeds. With each seed a client's "
+            "number is another client's, unless the federation has a seed of its own: one that lacks a task with some "
+            "of the seeds trains it less, even under full participation."
+        )
+    missing = [f"{run.method}: {_named(never)}" for run in comparison if (never := _unseen(run))]
+    return f" Clients that never trained anything: {'; '.join(missing)}." if missing else ""
 
 
 def _named(clients: list[int]) -> str:

@@ -9,7 +9,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Picture
 
 from mmfl.report.figure import Bars, Dots, Figure, Heat, Line, Panel
-from mmfl.report.palette import DIVERGING, style
+from mmfl.report.palette import DIVERGING, NOTHING, ink, style
 from mmfl.report.plots import grid, legend
 
 _DIVERGING = LinearSegmentedColormap.from_list("diverging", DIVERGING)
@@ -81,7 +81,8 @@ def _(mark: Bars, axes: Axes) -> None:
 
 @_draw.register
 def _(mark: Heat, axes: Axes) -> None:
-    shades = _DIVERGING if mark.low < 0 else colormaps["viridis"].with_extremes(bad="white")
+    shades = _DIVERGING if mark.low < 0 else colormaps["viridis"]
+    shades = shades.with_extremes(bad=NOTHING if mark.nothing else "white")
     values = np.ma.masked_invalid(mark.values)
     image = axes.imshow(
         values, aspect="auto", cmap=shades, vmin=mark.low, vmax=mark.high, interpolation="nearest", origin="upper"
@@ -92,8 +93,8 @@ def _(mark: Heat, axes: Axes) -> None:
         axes.set_yticks(range(len(mark.rows)), [_text(name) for name in mark.rows])
         for row, texts in enumerate(mark.texts):
             for column, text in enumerate(texts):
-                pale = abs(mark.values[row, column]) < 0.6 * mark.high
-                axes.text(column, row, text, ha="center", va="center", fontsize=8, color="black" if pale else "white")
+                colour = ink((mark.values[row, column] - mark.low) / (mark.high - mark.low)) if text else "black"
+                axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
 
 
 def _text(text: str) -> str:

@@ -6,6 +6,7 @@ import pandas as pd
 from mmfl.differences import difference
 from mmfl.report.figure import Figure, Heat, Panel
 from mmfl.report.observations import by_round, by_task, curves, spread, task_panels
+from mmfl.report.tables import final_rounds
 from mmfl.run import Comparison
 
 _SUMMARIES = {"mean": "mean of the tasks", "worst": "worst task"}
@@ -24,13 +25,17 @@ def accuracy(comparison: Comparison) -> Figure | None:
 
 def relative(comparison: Comparison) -> Figure | None:
     """The metric divided by that of full participation with the same seed, by round."""
-    if "full" not in comparison.methods or len(comparison.methods) < 2:
+    fulls = {
+        method: full for method in comparison.methods if (full := comparison.full_of(method)) not in (None, method)
+    }
+    if not fulls:
         return None
     table = scores(comparison)
-    keys = ["seed", "task", "round"]
-    full = table[table["method"] == "full"].set_index(keys)["value"].rename("full")
-    table = table[table["method"] != "full"].join(full, on=keys)
-    table["value"] = (table["value"] / table.pop("full")).replace([np.inf, -np.inf], np.nan)
+    keys = ["full", "seed", "task", "round"]
+    theirs = table.rename(columns={"method": "full"}).set_index(keys)["value"].rename("theirs")
+    table = table[table["method"].isin(list(fulls))]
+    table = table.assign(full=table["method"].map(fulls)).join(theirs, on=keys).drop(columns="full")
+    table["value"] = (table["value"] / table.pop("theirs")).replace([np.inf, -np.inf], np.nan)
     table = table.dropna(subset=["value"]).reset_index(drop=True)
     panels = _score_panels(comparison, table, "relative to full", reference=1.0)
     caption = "The test metric divided by that of full participation in the same round with the same seed."
@@ -41,7 +46,7 @@ def relative(comparison: Comparison) -> Figure | None:
 def loss(comparison: Comparison) -> Figure | None:
     """Test loss of each task by round."""
     table = by_task(comparison, "loss")
-    panels = task_panels(comparison, table, lambda mine: curves(mine, "loss", comparison.methods), "test loss")
+    panels = task_panels(comparison, table, lambda mine: curves(mine, "loss", comparison.methods, least=0), "test loss")
     caption = "Loss on the test examples by round." + spread(comparison)
     return Figure("loss", "Test loss", caption, panels, table) if panels else None
 
@@ -62,8 +67,8 @@ def differences(comparison: Comparison) -> Figure | None:
     limit = float(np.nanmax(np.abs(values))) or 1.0
     heat = Heat(np.where(blank, np.nan, values), methods, methods, "difference", -limit, limit, written)
     caption = (
-        "The row's method minus the column's: the mean of the tasks over the last rounds, seed by seed. "
-        "A star marks differences whose 95% interval (Student's t over seeds) leaves out zero."
+        f"The row's method minus the column's: the final mean of the tasks ({final_rounds(comparison)}), paired seed "
+        "by seed. A star marks differences whose 95% interval (Student's t over seeds) leaves out zero."
     )
     return Figure("differences", "Paired differences", caption, [Panel("", [heat])], table)
 
@@ -97,7 +102,7 @@ def _score_panels(
     """A panel per task, and one each for their mean and worst."""
     titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in _SUMMARIES.items()}
     return [
-        Panel(title, curves(mine, "value", comparison.methods), "round", label, reference)
+        Panel(title, curves(mine, "value", comparison.methods, least=0), "round", label, reference)
         for task, title in titles.items()
         if len(mine := table[table["task"] == task])
     ]

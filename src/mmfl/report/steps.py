@@ -15,7 +15,11 @@ def step_size(comparison: Comparison) -> Figure | None:
     """||H||_1 of each task by round; 1 on average for an unbiased method."""
     table = by_task(comparison, "step_size")
     panels = task_panels(
-        comparison, table, lambda mine: curves(mine, "step_size", comparison.methods), "step size ||H||", reference=1.0
+        comparison,
+        table,
+        lambda mine: curves(mine, "step_size", comparison.methods, least=0),
+        "step size ||H||",
+        reference=1.0,
     )
     caption = "The sum of the aggregation's inverse-probability weights: 1 on average for an unbiased method."
     return Figure("step_size", "Step size ||H||", caption + spread(comparison), panels, table) if panels else None

@@ -10,7 +10,7 @@ from mmfl.run import Comparison
 
 _COSTS = ["trainings", "forward_passes", "megabytes"]
 HEADINGS = {
-    "spread": "± seeds",
+    "spread": "± of mean",
     "relative": "of full",
     "forward_passes": "forward passes",
     "megabytes": "MB sent",
@@ -20,13 +20,11 @@ HEADINGS = {
 def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
     """How good each method is, at what cost a round, and what went wrong: a row per method, by title."""
     frame = comparison.table()
-    seeds = len({run.seed for run in comparison})
-    tables = {
-        f"final test metric, mean of {seeds} seed{'s' if seeds > 1 else ''}": _texts(
-            frame.drop(columns=_COSTS).dropna(axis=1, how="all")
-        ),
-        "cost of a round": _texts(frame[_COSTS]),
-    }
+    final = _texts(frame.drop(columns=_COSTS).dropna(axis=1, how="all"))
+    for heading, told in (("last rounds", _windows(comparison)), ("seeds", _seeds(comparison))):
+        if len(set(told.values())) > 1:
+            final[heading] = list(told.values())
+    tables = {final_title(comparison): final, "cost of a round": _texts(frame[_COSTS])}
     faults = pd.DataFrame({method: sum(run.faults.sum() for run in comparison.of(method)) for method in frame.index}).T
     if len(faults.columns):
         counts = faults.fillna(0).astype(int).rename_axis("method").reset_index()
@@ -34,20 +32,48 @@ def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
     return tables
 
 
+def final_title(comparison: Comparison) -> str:
+    """What the final metric is the mean of. Where that is not the same for all methods, a column says it."""
+    seeds = set(_seeds(comparison).values())
+    over = f"{next(iter(seeds))} seed{'s' if seeds != {'1'} else ''}" if len(seeds) == 1 else "seeds as listed"
+    spread = "; ± of mean: its standard deviation over seeds" if seeds != {"1"} else ""
+    return f"final test metric: {final_rounds(comparison)}, {over}{spread}"
+
+
+def final_rounds(comparison: Comparison) -> str:
+    """The rounds that are final."""
+    windows = set(_windows(comparison).values())
+    number = f"{next(iter(windows))} " if len(windows) == 1 else ""
+    return "last tested round" if windows == {"1"} else f"mean of the last {number}tested rounds"
+
+
+def _windows(comparison: Comparison) -> dict[str, str]:
+    """How many of the last tested rounds each method's final metric is the mean of."""
+    found = {method: sorted({run.window for run in comparison.of(method)}) for method in comparison.methods}
+    return {method: " to ".join(map(str, dict.fromkeys((each[0], each[-1])))) for method, each in found.items()}
+
+
+def _seeds(comparison: Comparison) -> dict[str, str]:
+    return {method: str(len(comparison.of(method))) for method in comparison.methods}
+
+
 def paired(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """Differences of the final mean and worst task to the first method and to full participation, paired over seeds,
-    with 95% intervals; nothing where there is a single method."""
+    """Differences of the final mean and worst task to the first method and to full participation of the same
+    experiment, paired over seeds, with 95% intervals; nothing where there is a single method."""
     finals, methods, tables = comparison.finals(), comparison.methods, {}
-    for other in dict.fromkeys([methods[0], *(name for name in methods if name == "full")]):
+    fulls = [name for name in methods if comparison.full_of(name) == name]
+    for other in dict.fromkeys([methods[0], *fulls]):
         theirs = finals.loc[other]
+        mine = methods if other == methods[0] else [name for name in methods if comparison.full_of(name) == other]
         rows = [
             {"method": method, **{name: _gap(difference(ours[name], theirs[name])) for name in ("mean", "worst")}}
-            for method in methods
+            for method in mine
             if method != other
             for ours in [finals.loc[method]]
         ]
         if rows:
-            tables[f"final test metric minus that of {other}, 95% intervals"] = pd.DataFrame(rows)
+            title = f"paired differences: final test metric minus that of {other}, seed by seed, 95% intervals"
+            tables[title] = pd.DataFrame(rows)
     return tables
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from mmfl.report.figure import Bars, Dots, Heat, Line
-from mmfl.report.palette import DIVERGING, style
+from mmfl.report.palette import DIVERGING, NOTHING, ink, style
 
 _DASHES = {"-": "solid", "--": "dash", "-.": "dashdot", ":": "dot"}
 _DIVERGING = [[n / (len(DIVERGING) - 1), colour] for n, colour in enumerate(DIVERGING)]
@@ -81,21 +81,49 @@ def _(mark: Bars) -> Iterator[dict[str, Any]]:
 
 @traces.register
 def _(mark: Heat) -> Iterator[dict[str, Any]]:
-    trace: dict[str, Any] = {
+    common: dict[str, Any] = {
         "type": "heatmap",
-        "z": _array(mark.values),
         "x": [text_of(column) for column in mark.columns],
         "customdata": [[text_of(row)] * len(mark.columns) for row in mark.rows],
-        "hovertemplate": f"%{{customdata}}, %{{x}}: %{{z:.4g}} {text_of(mark.label)}<extra></extra>",
         "hoverongaps": False,
-        "zmin": mark.low,
-        "zmax": mark.high,
-        "colorscale": _DIVERGING if mark.low < 0 else "Viridis",
-        "colorbar": {"thickness": 8, "xpad": 4, "ypad": 0, "outlinewidth": 0, "nticks": 5},
     }
-    if mark.texts:
-        trace |= {"y": [text_of(row) for row in mark.rows], "text": mark.texts, "texttemplate": "%{text}"}
-    yield trace
+    blank = np.isnan(mark.values)
+    if mark.nothing and blank.any():
+        yield common | {
+            "z": _array(np.where(blank, 0.0, np.nan)),
+            "hovertemplate": f"%{{customdata}}, %{{x}}: {text_of(mark.nothing)}<extra></extra>",
+            "colorscale": [[0, NOTHING], [1, NOTHING]],
+            "showscale": False,
+        }
+    common |= {
+        "hovertemplate": f"%{{customdata}}, %{{x}}: %{{z:.4g}} {text_of(mark.label)}<extra></extra>",
+        "coloraxis": "coloraxis",
+    }
+    if not mark.texts:
+        yield common | {"z": _array(mark.values)}
+        return
+    shares = (np.where(blank, 0.0, mark.values) - mark.low) / (mark.high - mark.low)
+    inks = np.vectorize(ink, otypes=[str])(shares)
+    for colour in np.unique(inks[~blank]):  # a trace has one colour of texts
+        mine = (inks == colour) & ~blank
+        yield common | {
+            "z": _array(np.where(mine, mark.values, np.nan)),
+            "y": [text_of(row) for row in mark.rows],
+            "text": np.where(mine, np.array(mark.texts), "").tolist(),
+            "texttemplate": "%{text}",
+            "textfont": {"color": str(colour)},
+        }
+
+
+def colour_axis(mark: Heat) -> dict[str, Any]:
+    """The scale of a figure's heat maps, with a bar that says what it measures."""
+    title = {"text": text_of(mark.label), "side": "right"}
+    return {
+        "cmin": mark.low,
+        "cmax": mark.high,
+        "colorscale": _DIVERGING if mark.low < 0 else "Viridis",
+        "colorbar": {"thickness": 10, "xpad": 8, "ypad": 0, "outlinewidth": 0, "nticks": 6, "title": title},
+    }
 
 
 def text_of(text: str) -> str:

@@ -128,7 +128,7 @@ function fillRow(row, run) {
       "div",
       { class: "line" },
       state(run),
-      element("span", { class: "metric", title: "mean of the tasks' test metrics, when last tested" }, metric(run)),
+      element("span", { class: "metric", title: "mean of the tasks' test metrics in the last round that was tested; final results are means over several" }, metric(run)),
       element("span", { class: "when", title: `began ${new Date(1000 * run.began).toLocaleString()}` }, when(run.began)),
     ),
   );
@@ -147,7 +147,7 @@ function metric(run) {
   const values = Object.values(run.means).sort((a, b) => a - b);
   if (!values.length) return "";
   const [low, high] = [values[0], values[values.length - 1]].map((value) => value.toFixed(3));
-  return low === high ? low : `${low} to ${high}`;
+  return `last ${low === high ? low : `${low} to ${high}`}`;
 }
 
 function when(seconds) {
