@@ -270,7 +270,23 @@ def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], eng
     for replica, state in zip(replicas, snapshot.replicas, strict=True):
         replica.state = state
     engine.choices.made.update(snapshot.choices)
+    mistake = engine.world.said_by_first(_lacking(directory, replicas, round) if engine.world.first else "")
+    if mistake:
+        raise UserError(mistake)
     return directory.rewind(round) if engine.world.first else []
+
+
+def _lacking(directory: RunDirectory, replicas: Sequence[Replica], round: int) -> str:
+    """What is to be said where rounds before a checkpoint are not recorded; records are written before it."""
+    last = {(replica.method.name, replica.seed): 0 for replica in replicas}
+    last |= {(record["method"], record["seed"]): record["round"] for record in directory.records()}
+    recorded = min(last.values())
+    if recorded >= round:
+        return ""
+    return (
+        f"{directory.metrics} has records of {recorded} rounds, but the checkpoint is of round {round}; "
+        f"expected all {round}.\nIt was changed or lost: put it back, or start a new run."
+    )
 
 
 @contextmanager

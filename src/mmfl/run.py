@@ -18,6 +18,8 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.training import Record
 
+_PARTS = {"round", "method", "seed", "tasks", "clients", "cost"}  # that a record has, whatever its version
+
 
 class Run:
     """One method with one seed: its record of every round and, after training, its weights."""
@@ -268,14 +270,17 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def records(self) -> list[Record]:
-        """All records; a last line cut short by a crash is left out."""
+        """All records up to a line that is none: the last one may have been cut short by a crash."""
         found = []
         if self.metrics.exists():
-            for line in self.metrics.read_text().splitlines():
+            for line in self.metrics.read_bytes().splitlines():
                 try:
-                    found.append(json.loads(line))
+                    record = json.loads(line)
                 except ValueError:
                     break
+                if not isinstance(record, dict) or not record.keys() >= _PARTS:
+                    break
+                found.append(record)
         return found
 
     def rewind(self, round: int) -> list[Record]:
@@ -296,6 +301,8 @@ def load(path: str | Path) -> Comparison:
     directory = RunDirectory.open(path)
     records = directory.records()
     if not records:
+        if directory.metrics.exists() and directory.metrics.stat().st_size:
+            raise UserError(f"{directory.metrics} begins with a line that is no record; expected one for every round.")
         raise UserError(f"run '{path}' has no finished round yet.")
     return from_records(records)
 
