@@ -185,7 +185,11 @@ def report(
         typer.Option(help="The HTML file, or a folder for report.html; by default the first run's directory."),
     ] = None,
     export: Annotated[
-        str, typer.Option(help="Write every figure too, into a folder beside: some of png,csv,parquet.")
+        str,
+        typer.Option(
+            help="Write every figure too, into a folder beside: some of png,csv,parquet.",
+            autocompletion=completion.exports,
+        ),
     ] = "",
     json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON, and write nothing.")] = False,
 ) -> None:
@@ -219,7 +223,9 @@ def report(
     epilog=examples("mmfl dashboard", "mmfl dashboard experiments/faces --port 9000 --no-open"),
 )
 def dashboard(
-    folder: Annotated[Path, typer.Argument(help="Folder with runs, at any depth.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with runs, at any depth.", autocompletion=completion.folders)
+    ] = Path("runs"),
     port: Annotated[int | None, typer.Option(help="Port on loopback; by default 8421, or a free one.")] = None,
     host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
