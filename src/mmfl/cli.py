@@ -331,6 +331,8 @@ def plot(
     from mmfl.config import read
     from mmfl.report import partition_plots
 
+    if seed < 0:
+        raise UserError(f"--seed is {seed}; expected 0 or above.")
     federation = read(file, set_ or ()).experiment().federation_of(seed)
     for path in partition_plots.draw(federation, out):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
@@ -344,6 +346,7 @@ def start(config: "Config", out: Path | None, quiet: bool) -> None:
     from mmfl.run import RunDirectory
 
     path = out or _new_directory(config)
+    RunDirectory.refuse_used(path)
     carry_on(config, path, config.device, lambda: RunDirectory.create(path, config.plain()), quiet)
 
 

@@ -269,8 +269,11 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        hint = f" or a preset: {nearest(str(path), NAMES)}" if path.suffix != ".toml" else "."
-        raise UserError(f"configuration '{path}' does not exist; expected a TOML file{hint}") from None
+        if path.suffix == ".toml":
+            raise UserError(f"configuration '{path}' does not exist; expected a TOML file.") from None
+        raise UserError(
+            f"configuration '{path}' does not exist, as a TOML file or as a preset: {nearest(str(path), NAMES)}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"configuration '{path}' cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
@@ -345,7 +348,7 @@ def parse(values: dict[str, Any], source: str) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in _place(first["loc"], first["type"]))
+        where = ".".join(_named(_place(first["loc"], first["type"]), values))
         if first["type"] == "extra_forbidden":
             known = _keys_beside(first["loc"])
             raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None
@@ -361,6 +364,17 @@ def _place(location: tuple[Any, ...], mistake: str) -> list[Any]:
     named = mistake in ("extra_forbidden", "missing")
     last = len(location) - 1
     return [part for n, part in enumerate(location) if part not in _TYPES or (named and n == last)]
+
+
+def _named(place: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+    """The keys as --set takes them: a task by its name, where it has one."""
+    match place:
+        case ["tasks", int(number), *rest]:
+            task = values["tasks"][number]
+            name = task.get("name") if isinstance(task, Mapping) else None
+            plain = isinstance(name, str) and name and "." not in name
+            return ["tasks", str(name if plain else number), *map(str, rest)]
+    return list(map(str, place))
 
 
 def _keys_beside(location: tuple[Any, ...]) -> list[str]:

@@ -51,6 +51,8 @@ class Experiment:
         for name in ("methods", "seeds"):
             if not getattr(self, name):
                 raise UserError(f"no {name} given; expected at least one.")
+        if min(self.seeds) < 0:
+            raise UserError(f"seeds are {list(self.seeds)}; expected 0 or above.")
         names = [method.name for method in self.methods]
         for kind, values in (("methods", names), ("seeds", list(self.seeds))):
             if len(set(values)) < len(values):

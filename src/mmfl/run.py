@@ -228,14 +228,19 @@ class RunDirectory:
     def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
         """A new directory; one that is there already, and not empty, is never written over."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
+        cls.refuse_used(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "config.toml", tomli_w.dumps(config).encode())
         except OSError as error:
             raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
         return cls(path)
+
+    @staticmethod
+    def refuse_used(path: Path) -> None:
+        """Says so where a new run would write over something."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":

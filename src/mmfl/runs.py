@@ -66,7 +66,8 @@ class Glance:
 def listed(folder: Path) -> list[Glance]:
     """The runs in a folder, by name; or the folder itself where it is a run."""
     if not folder.is_dir():
-        raise UserError(f"there is no folder '{folder}'; expected one that holds run directories.")
+        problem = f"'{folder}' is a file" if folder.exists() else f"there is no folder '{folder}'"
+        raise UserError(f"{problem}; expected one that holds run directories.")
     places = [folder, *sorted(folder.iterdir())]
     return [Watched(str(place), place).look() for place in places if (place / CONFIG).is_file()]
 
