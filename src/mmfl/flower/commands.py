@@ -1,5 +1,6 @@
 """The commands of a deployment: deploy, link, node and keys, for the command line to mount."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # As in mmfl.cli, whatever imports torch is imported by the functions that need it.
 
+_log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 AppFile = Annotated[
@@ -48,8 +50,8 @@ Root = Annotated[
 @app.command(
     cls=Command,
     epilog=examples(
-        "mmfl deploy app.py --local 4 --rounds 20",
-        "mmfl deploy app.py --local 4 --secure --set gather=10",
+        "mmfl deploy app.py --local 4 --rounds 20 --rate 0.5",
+        "mmfl deploy app.py --local 4 --rate 0.5 --secure --set gather=10",
         "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4",
     ),
 )
@@ -57,10 +59,14 @@ def deploy(
     file: AppFile,
     local: Annotated[int | None, typer.Option(help="Try it here: so many nodes on loopback.")] = None,
     server: Annotated[str | None, typer.Option(help="host:port of a SuperLink on this machine (`mmfl link`).")] = None,
-    method: Annotated[str | None, typer.Option(help="One of `mmfl methods`.", autocompletion=completion.method)] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Share of the processors that train in a round.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that it waits for answers.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="One of `mmfl methods`; by default mmfl-lvr.", autocompletion=completion.method)
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds; by default 100.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Share of the processors that train in a round; by default 0.1.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that it waits for answers; by default 600.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -119,16 +125,20 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
 
     module = check_module(Path(where["module"]))
     nodes = f"{where['local']} nodes on this machine" if "local" in where else f"at {where['server']}"
+    budget, text = budget_of(where, settings)
     show_summary(
         console,
         {
             "method": str(settings["method"]),
             "clients": str(settings["clients"]),
             "nodes": nodes,
-            "rounds": f"{settings['rounds']:,} of at most {settings['timeout']:g} s (rate {settings['rate']:g})",
+            "budget": text,
+            "rounds": f"{settings['rounds']:,} of at most {settings['timeout']:g} s",
             "run": str(path),
         },
     )
+    if budget < 1 and settings["method"] != "full":
+        _log.warning("the budget is less than one training a round, so in many rounds nobody trains; raise --rate")
     begun = time.monotonic()
     display, last = Display(console), int(settings["rounds"])
     try:
@@ -150,6 +160,20 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
     except KeyboardInterrupt:
         ended = Ended("stopped")
     finish(ended, path, time.monotonic() - begun)
+
+
+def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[float, str]:
+    """Trainings that a round pays for if all clients are there, in number and in words. How many each can do is said
+    here in a trial, and by the nodes otherwise: at least one.
+
+    >>> budget_of({"server": "127.0.0.1:8001"}, {"clients": 40, "rate": 0.1})
+    (4.0, '4.0 trainings a round (rate 0.1), or more where clients can do several')
+    """
+    told = "local" in where
+    capacity = int(where["options"].get("capacity", 1)) if told else 1
+    budget = settings["rate"] * settings["clients"] * capacity
+    more = "" if told else ", or more where clients can do several"
+    return budget, f"{budget:.1f} trainings a round (rate {settings['rate']:g}){more}"
 
 
 def finish(ended: "Ended", path: Path, seconds: float) -> None:
