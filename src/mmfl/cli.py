@@ -20,6 +20,8 @@ from mmfl.shell.console import console, say, show_json, show_rows
 from mmfl.shell.help import Command, Group, examples
 
 if TYPE_CHECKING:
+    import torch
+
     from mmfl.config import Config
     from mmfl.run import RunDirectory
 
@@ -167,7 +169,7 @@ def resume(
     if values.get("source") == "deployment":
         return deployment.resume(directory, values)
     config = configuration.parse(values, str(directory / "config.toml"))
-    return carry_on(config, directory, device or config.device, lambda: place, resume=True)
+    return carry_on(config, directory, device or config.device, lambda _: place, resume=True)
 
 
 @app.command(
@@ -347,14 +349,14 @@ def start(config: "Config", out: Path | None, quiet: bool) -> None:
 
     path = out or _new_directory(config)
     RunDirectory.refuse_used(path)
-    carry_on(config, path, config.device, lambda: RunDirectory.create(path, config.plain()), quiet)
+    carry_on(config, path, config.device, lambda device: RunDirectory.create(path, config.plain(), device), quiet)
 
 
 def carry_on(
     config: "Config",
     path: Path,
     device: str | None,
-    open_directory: Callable[[], "RunDirectory"],
+    open_directory: Callable[["torch.device"], "RunDirectory"],
     quiet: bool = False,
     resume: bool = False,
 ) -> None:
@@ -384,7 +386,7 @@ def carry_on(
         show_summary(console, summary)
     begun = time.monotonic()
     try:
-        comparison = conduct(experiment, engine, open_directory, resume, listener)
+        comparison = conduct(experiment, engine, lambda: open_directory(engine.device), resume, listener)
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -24,6 +24,7 @@ from mmfl.partition import PARTITIONS, SIZES, Partition
 from mmfl.presets import NAMES, path_of
 from mmfl.privacy import Privacy
 from mmfl.registry import build, call, find, read_spec
+from mmfl.run import MADE_WITH
 from mmfl.schedules import SCHEDULES
 from mmfl.task import Task
 from mmfl.trackers import TRACKERS
@@ -168,9 +169,10 @@ class Config(_Section):
     @model_validator(mode="before")
     @classmethod
     def _one_method(cls, values: Any) -> Any:
-        """`method = "x"` is short for `methods = ["x"]`."""
+        """`method = "x"` is short for `methods = ["x"]`; what a run was made with says nothing about the next."""
+        if isinstance(values, dict):
+            values = {key: value for key, value in values.items() if key != MADE_WITH}
         if isinstance(values, dict) and "method" in values:
-            values = dict(values)
             method = values.pop("method")
             values["methods"] = method if isinstance(method, list) else [method]
         return values

@@ -16,7 +16,7 @@ from mmfl.engine import Engine
 from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.methods import Method
-from mmfl.run import Comparison, Run, RunDirectory
+from mmfl.run import Comparison, Run, RunDirectory, made_with
 from mmfl.state import Journal
 from mmfl.training import Record, Replica, rounds
 from mmfl.world import World
@@ -162,10 +162,11 @@ def conduct(
         if directory and resume:
             records = restore(directory, mark, replicas, engine)
         first = replicas[0].state.round + 1
-        journal.begin(first - 1, described(experiment, world))
+        versions = made_with(getattr(engine, "device", None))
+        journal.begin(first - 1, described(experiment, world), ", ".join(map(" ".join, versions.items())))
         if directory:
             listener.opened(directory)
-        with heard(listener, replicas, first, last), interruptible() as interrupted:
+        with heard(listener, replicas, first, last, None if resume else directory), interruptible() as interrupted:
             happened = rounds(
                 replicas, engine, last, experiment.evaluate_every, experiment.evaluate_last, experiment.diagnose
             )
@@ -193,9 +194,17 @@ def described(experiment: Experiment, world: World) -> str:
 
 
 @contextmanager
-def heard(listener: Listener, replicas: Sequence[Replica], first: int, last: int) -> Iterator[None]:
-    """Tells a listener that the experiment begins and, for whatever reason, that it ends."""
-    listener.begin(replicas, first, last)
+def heard(
+    listener: Listener, replicas: Sequence[Replica], first: int, last: int, fresh: RunDirectory | None = None
+) -> Iterator[None]:
+    """Tells a listener that the experiment begins and, for whatever reason, that it ends. Where the listener refuses,
+    nothing is left of a `fresh` directory."""
+    try:
+        listener.begin(replicas, first, last)
+    except UserError:
+        if fresh:
+            fresh.remove()
+        raise
     try:
         yield
     finally:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import shutil
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,14 +12,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomli_w
+import torch
 from torch import Tensor, nn
 
+import mmfl
 from mmfl.checkpoint import write_atomically
 from mmfl.engine.architecture import Layout
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.training import Record
 
+MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
 _PARTS = {"round", "method", "seed", "tasks", "clients", "cost"}  # that a record has, whatever its version
 
 
@@ -225,13 +230,14 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
-        """A new directory; one that is there already, and not empty, is never written over."""
+    def create(cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None) -> "RunDirectory":
+        """A new directory, with the configuration and what the run is made with; one that is there already, and not
+        empty, is never written over."""
         path = Path(path)
         cls.refuse_used(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "config.toml", tomli_w.dumps(config).encode())
+            write_atomically(path / "config.toml", tomli_w.dumps({**config, MADE_WITH: made_with(device)}).encode())
         except OSError as error:
             raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
         return cls(path)
@@ -249,6 +255,10 @@ class RunDirectory:
         if not (path / "config.toml").is_file():
             raise UserError(f"'{path}' is not a run directory: it has no config.toml.")
         return cls(path)
+
+    def remove(self) -> None:
+        """Removes it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def checkpoints(self) -> Path:
@@ -293,6 +303,15 @@ class RunDirectory:
         kept = [record for record in self.records() if record["round"] <= round]
         write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
         return kept
+
+
+def made_with(device: torch.device | None = None) -> dict[str, str]:
+    """Versions and, where one process computes, the device: what may explain that numbers differ."""
+    versions = {"mmfl": mmfl.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    if device is None:
+        return versions
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    return {**versions, "device": f"{device}{name}"}
 
 
 def load(path: str | Path) -> Comparison:

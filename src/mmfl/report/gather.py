@@ -9,7 +9,13 @@ from typing import Any
 from mmfl.errors import UserError
 from mmfl.run import Comparison, Run, RunDirectory, load
 
-_FREE = {"method", "methods", "seed", "seeds"}  # settings in which runs may differ and still be one experiment
+_FREE = {
+    "method",
+    "methods",
+    "seed",
+    "seeds",
+    "made_with",
+}  # settings in which runs may differ and still be one experiment
 
 
 @dataclass(frozen=True, eq=False)
