@@ -208,11 +208,7 @@ class Config(_Section):
     def listeners(self) -> list[Listener]:
         """The trackers that are told of every round."""
         self._find_own_modules()
-        made = [build("tracker", tracker, TRACKERS) for tracker in self.trackers]
-        for spec, tracker in zip(self.trackers, made, strict=True):
-            if not isinstance(tracker, Listener):
-                raise UserError(f"tracker {spec!r} gives a {type(tracker).__name__}; expected an mmfl listener.")
-        return made
+        return listeners_of(self.trackers)
 
     def _find_own_modules(self) -> None:
         if self.python_path and self.python_path not in sys.path:
@@ -240,6 +236,15 @@ class Config(_Section):
     def plain(self) -> dict[str, Any]:
         """The configuration as TOML can hold it."""
         return self.model_dump(exclude_none=True)
+
+
+def listeners_of(trackers: Sequence[Spec]) -> list[Listener]:
+    """The trackers that are named."""
+    made = [build("tracker", tracker, TRACKERS) for tracker in trackers]
+    for spec, tracker in zip(trackers, made, strict=True):
+        if not isinstance(tracker, Listener):
+            raise UserError(f"tracker {spec!r} gives a {type(tracker).__name__}; expected an mmfl listener.")
+    return made
 
 
 def _scheduled(value: Any) -> Any:

@@ -49,6 +49,11 @@ def test_there_is_no_warning_where_somebody_trains(shown, words, budget):
     assert warned == []
 
 
+def test_an_unknown_tracker_is_refused_before_a_directory_is_made(shown, tmp_path):
+    shown("--local", "3", "--rate", "0.5", "--track", "tensorbord")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_help_has_the_defaults_of_the_settings(shown):
     help = " ".join(shown("--help")[0].split())
     for name in ("method", "rounds", "rate", "timeout"):

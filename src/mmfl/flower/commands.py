@@ -22,7 +22,7 @@ from mmfl.shell.console import console, say
 from mmfl.shell.help import Command, examples
 
 if TYPE_CHECKING:
-    from mmfl.display import Display
+    from mmfl.experiment import Listener
     from mmfl.flower.submission import Ended
 
 # As in mmfl.cli, whatever imports torch is imported by the functions that need it.
@@ -86,8 +86,17 @@ def deploy(
     root_certificates: Root = None,
     capacity: Capacity = None,
     device: Device = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            help="Log to a tracker as well: tensorboard, mlflow or wandb.",
+            autocompletion=completion.trackers,
+        ),
+    ] = None,
 ) -> None:
     """Train over real nodes."""
+    from mmfl.config import listeners_of
     from mmfl.run import RunDirectory
 
     programs.require()
@@ -106,6 +115,9 @@ def deploy(
         where |= {"local": local, "secure": secure, "options": _options(capacity=capacity, device=device)}
     given = {"clients": clients, "method": method, "rounds": rounds, "rate": rate, "timeout": timeout}
     settings = settings_of(given, set_ or ())
+    if track:
+        listeners_of(track)  # so that a wrong name is told before anything is made
+        where["trackers"] = track
     path = out or _new_directory(settings["method"])
     RunDirectory.create(path, {"source": "deployment", "deployment": where, "settings": settings})
     conduct(path, where, settings)
@@ -119,7 +131,9 @@ def resume(directory: Path, values: Mapping[str, Any]) -> None:
 
 def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], resume: bool = False) -> None:
     """Runs a deployment in its directory, and shows it."""
+    from mmfl.config import listeners_of
     from mmfl.display import Display, show_summary
+    from mmfl.experiment import Several
     from mmfl.flower.local import deploy_local
     from mmfl.flower.submission import Ended
 
@@ -140,7 +154,7 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
     if budget < 1 and settings["method"] != "full":
         _log.warning("the budget is less than one training a round, so in many rounds nobody trains; raise --rate")
     begun = time.monotonic()
-    display, last = Display(console), int(settings["rounds"])
+    listener, last = Several([Display(console), *listeners_of(where.get("trackers", ()))]), int(settings["rounds"])
     try:
         if "local" in where:
             ended = deploy_local(
@@ -151,12 +165,12 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
                 resume=resume,
                 secure=where["secure"],
                 options=where["options"],
-                listener=display,
+                listener=listener,
                 last=last,
             )
         else:
             root = where.get("root_certificates")
-            ended = _at_server(module, Address.parse(where["server"]), root, settings, path, resume, display)
+            ended = _at_server(module, Address.parse(where["server"]), root, settings, path, resume, listener)
     except KeyboardInterrupt:
         ended = Ended("stopped")
     finish(ended, path, time.monotonic() - begun)
@@ -297,8 +311,12 @@ def settings_of(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, A
     make_method(settings.method)
     if not 0 < settings.rate <= 1:
         raise UserError(f"rate is {settings.rate}; expected a share of the processors in (0, 1].")
-    for name, value in (("clients", settings.clients), ("rounds", settings.rounds)):
-        _at_least(name, value, 1)
+    for name, value, least in (
+        ("clients", settings.clients, 1),
+        ("rounds", settings.rounds, 1),
+        ("seed", settings.seed, 0),
+    ):
+        _at_least(name, value, least)
     if not settings.timeout > 0:
         raise UserError(f"timeout is {settings.timeout}; expected a number of seconds above 0.")
     return settings.model_dump()
@@ -337,7 +355,7 @@ def _at_server(
     settings: Mapping[str, Any],
     path: Path,
     resume: bool,
-    display: "Display",
+    listener: "Listener",
 ) -> "Ended":
     """A run at a SuperLink that runs already, on this machine."""
     from mmfl.flower.submission import Submission
@@ -346,7 +364,7 @@ def _at_server(
         control = Control(address, Path(root) if root else None, processes.folder / "home")
         submission = Submission.start(control, module, RunConfig(path, settings, resume))
         try:
-            return submission.follow(display, int(settings["rounds"]))
+            return submission.follow(listener, int(settings["rounds"]))
         except (KeyboardInterrupt, SystemExit):
             submission.abort()
             raise
