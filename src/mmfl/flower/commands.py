@@ -52,7 +52,7 @@ Root = Annotated[
     epilog=examples(
         "mmfl deploy app.py --local 4 --rounds 20 --rate 0.5",
         "mmfl deploy app.py --local 4 --rate 0.5 --secure --set gather=10",
-        "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4",
+        "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4 --rate 0.5",
     ),
 )
 def deploy(
