@@ -83,7 +83,7 @@ def main(runs: int = 200, rounds: int = 1000) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout
-                measure(Browser(process.stdout.readline().split()[3]), folder, min(10, runs - 1))
+                measure(Browser(process.stdout.readline().split()[3]), folder, runs)
             finally:
                 process.send_signal(signal.SIGINT)
 
@@ -111,7 +111,8 @@ class Browser:
         print(f"| {what} | {1000 * (time.perf_counter() - begun):.0f} | {self.received / 1000:.0f} |", flush=True)
 
 
-def measure(browser: Browser, folder: Path, several: int) -> None:
+def measure(browser: Browser, folder: Path, runs: int) -> None:
+    several = min(10, runs - 1)
     ids = range(several)
     browser.show("list, first time", lambda: browser.ask("runs"))
     browser.show("list, again", lambda: browser.ask("runs"))
@@ -125,6 +126,8 @@ def measure(browser: Browser, folder: Path, several: int) -> None:
         file.write(json.dumps(last) + "\n")
     browser.show("list, after a round of one run", lambda: browser.ask("runs"))
     browser.show(f"{several} runs: first two figures, after a round of one", lambda: browser.figures(ids, 2))
+    browser.show("all selected: first two figures", lambda: browser.figures(range(runs), 2))
+    browser.show("all selected: the other figures", lambda: browser.figures(range(runs)))
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def test_departures_reach_the_federation(small):
     [
         (["roundz=3"], ["unknown key 'roundz'", "did you mean 'rounds'"]),
         (["federation.client=3"], ["unknown key 'federation.client'", "did you mean 'clients'"]),
-        (["tasks.digits.learning_rate=3"], ["unknown key 'tasks.0.learning_rate'"]),
+        (["tasks.digits.learning_rate=3"], ["unknown key 'tasks.digits.learning_rate'"]),
         (["rounds=many"], ["'rounds' is 'many'", "integer"]),
         (["engine=vectorized"], ["'engine' is 'vectorized'", "vectorised"]),
         (["rounds"], ["expected key=value"]),
@@ -185,8 +185,8 @@ def test_departures_reach_the_federation(small):
         (["interval=3"], ["unknown key 'interval'"]),  # which begins like the name of a type
         (["str=3"], ["unknown key 'str'"]),
         (["federation.strict=3"], ["unknown key 'federation.strict'"]),
-        (["tasks.digits.lr=fast"], ["'tasks.0.lr' is 'fast'", "number"]),
-        (["tasks.digits.batch_size=half"], ["'tasks.0.batch_size' is 'half'", "integer"]),
+        (["tasks.digits.lr=fast"], ["'tasks.digits.lr' is 'fast'", "number"]),
+        (["tasks.digits.batch_size=half"], ["'tasks.digits.batch_size' is 'half'", "integer"]),
         (["federation.departures=3"], ["'federation.departures' is 3", "list"]),
         (["federation.departure=[3]"], ["unknown key 'federation.departure'", "did you mean 'departures'"]),
         (["federation.capacity=[1.5]"], ["'federation.capacity' is [1.5]", "integer"]),
@@ -267,7 +267,7 @@ def test_mistakes_in_meaning_are_named_when_the_experiment_is_built(small, setti
     [
         (b"rounds = ", ["not valid TOML"]),
         (b"\xff\xfe", ["cannot be read"]),
-        (b"[[tasks]]\nname = 'x'", ["'tasks.0.data' is missing"]),
+        (b"[[tasks]]\nname = 'x'", ["'tasks.x.data' is missing"]),
         (None, ["does not exist"]),
     ],
 )

@@ -3,6 +3,7 @@
 import re
 import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +55,12 @@ def resumed_as_another_method():
     mmfl.train(Federation([DIGITS()], clients=4), "full", rounds=1, directory="runs/first", resume=True)
 
 
+def resumed_without_records():
+    finished("random")
+    Path("runs/first/metrics.jsonl").unlink()
+    mmfl.train(Federation([DIGITS()], clients=4), "random", rounds=1, directory="runs/first", resume=True)
+
+
 MISTAKES = {
     "The file or preset does not exist": typed("run", "lvr-3taks"),
     "The file is not TOML": typed("run", "experiment.toml", file="rounds 50\n"),
@@ -101,6 +108,7 @@ MISTAKES = {
     "Not a run directory": typed("resume", "runs/frist"),
     "A run from Python": lambda folder: (finished("random"), typed("resume", "runs/first")(folder)),
     "The checkpoint belongs to another run": written(resumed_as_another_method),
+    "Records are gone": written(resumed_without_records),
     "No CUDA device": typed("run", "--device", "cuda", "--out", "runs/second"),
     "Flower is not installed": typed("deploy", "app.py", "--local", "2"),
     "Where to deploy": typed("deploy", "app.py"),

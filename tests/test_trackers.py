@@ -292,7 +292,8 @@ def test_a_tracker_that_cannot_start_says_why_before_training(tmp_path):
         compare(trackers.MLflow(uri="bogus://nowhere"))
     (tmp_path / "file").touch()
     with refused("tracker 'tensorboard' cannot start"):
-        compare(trackers.TensorBoard(tmp_path / "file"))
+        compare(trackers.TensorBoard(tmp_path / "file"), directory=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
     compare(directory=tmp_path / "run", rounds=2)
     (tmp_path / "run" / "mlflow.json").write_text("{")
     with refused("tracker 'mlflow' cannot start"):

@@ -93,11 +93,14 @@ def compare(
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")
 
+    simulation = Simulation(device, engine, precision, privacy=privacy)
+
     def open_directory() -> RunDirectory:
-        return RunDirectory.open(directory or "") if resume else RunDirectory.create(directory or "", config)
+        place = directory or ""
+        return RunDirectory.open(place) if resume else RunDirectory.create(place, config, simulation.device)
 
     place = None if directory is None else open_directory
     console = Console()
     display = [Display(console)] if progress or (progress is None and console.is_jupyter) else []
     heard_by = Several([*listeners, *display])
-    return conduct(experiment, Simulation(device, engine, precision, privacy=privacy), place, resume, heard_by)
+    return conduct(experiment, simulation, place, resume, heard_by)

@@ -20,6 +20,8 @@ from mmfl.shell.console import console, say, show_json, show_rows
 from mmfl.shell.help import Command, Group, examples
 
 if TYPE_CHECKING:
+    import torch
+
     from mmfl.config import Config
     from mmfl.run import RunDirectory
 
@@ -167,7 +169,7 @@ def resume(
     if values.get("source") == "deployment":
         return deployment.resume(directory, values)
     config = configuration.parse(values, str(directory / "config.toml"))
-    return carry_on(config, directory, device or config.device, lambda: place, resume=True)
+    return carry_on(config, directory, device or config.device, lambda _: place, resume=True)
 
 
 @app.command(
@@ -185,7 +187,11 @@ def report(
         typer.Option(help="The HTML file, or a folder for report.html; by default the first run's directory."),
     ] = None,
     export: Annotated[
-        str, typer.Option(help="Write every figure too, into a folder beside: some of png,csv,parquet.")
+        str,
+        typer.Option(
+            help="Write every figure too, into a folder beside: some of png,csv,parquet.",
+            autocompletion=completion.exports,
+        ),
     ] = "",
     json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON, and write nothing.")] = False,
 ) -> None:
@@ -223,7 +229,9 @@ def report(
     epilog=examples("mmfl dashboard", "mmfl dashboard experiments/faces --port 9000 --no-open"),
 )
 def dashboard(
-    folder: Annotated[Path, typer.Argument(help="Folder with runs, at any depth.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with runs, at any depth.", autocompletion=completion.folders)
+    ] = Path("runs"),
     port: Annotated[int | None, typer.Option(help="Port on loopback; by default 8421, or a free one.")] = None,
     host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
@@ -329,6 +337,8 @@ def plot(
     from mmfl.config import read
     from mmfl.report import partition_plots
 
+    if seed < 0:
+        raise UserError(f"--seed is {seed}; expected 0 or above.")
     federation = read(file, set_ or ()).experiment().federation_of(seed)
     for path in partition_plots.draw(federation, out):
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
@@ -342,14 +352,15 @@ def start(config: "Config", out: Path | None, quiet: bool) -> None:
     from mmfl.run import RunDirectory
 
     path = out or _new_directory(config)
-    carry_on(config, path, config.device, lambda: RunDirectory.create(path, config.plain()), quiet)
+    RunDirectory.refuse_used(path)
+    carry_on(config, path, config.device, lambda device: RunDirectory.create(path, config.plain(), device), quiet)
 
 
 def carry_on(
     config: "Config",
     path: Path,
     device: str | None,
-    open_directory: Callable[[], "RunDirectory"],
+    open_directory: Callable[["torch.device"], "RunDirectory"],
     quiet: bool = False,
     resume: bool = False,
 ) -> None:
@@ -379,7 +390,7 @@ def carry_on(
         show_summary(console, summary)
     begun = time.monotonic()
     try:
-        comparison = conduct(experiment, engine, open_directory, resume, listener)
+        comparison = conduct(experiment, engine, lambda: open_directory(engine.device), resume, listener)
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -24,6 +24,7 @@ from mmfl.partition import PARTITIONS, SIZES, Partition
 from mmfl.presets import NAMES, path_of
 from mmfl.privacy import Privacy
 from mmfl.registry import build, call, find, read_spec
+from mmfl.run import MADE_WITH
 from mmfl.schedules import SCHEDULES
 from mmfl.task import Task
 from mmfl.trackers import TRACKERS
@@ -169,9 +170,10 @@ class Config(_Section):
     @model_validator(mode="before")
     @classmethod
     def _one_method(cls, values: Any) -> Any:
-        """`method = "x"` is short for `methods = ["x"]`."""
+        """`method = "x"` is short for `methods = ["x"]`; what a run was made with says nothing about the next."""
+        if isinstance(values, dict):
+            values = {key: value for key, value in values.items() if key != MADE_WITH}
         if isinstance(values, dict) and "method" in values:
-            values = dict(values)
             method = values.pop("method")
             values["methods"] = method if isinstance(method, list) else [method]
         return values
@@ -207,11 +209,7 @@ class Config(_Section):
     def listeners(self) -> list[Listener]:
         """The trackers that are told of every round."""
         self._find_own_modules()
-        made = [build("tracker", tracker, TRACKERS) for tracker in self.trackers]
-        for spec, tracker in zip(self.trackers, made, strict=True):
-            if not isinstance(tracker, Listener):
-                raise UserError(f"tracker {spec!r} gives a {type(tracker).__name__}; expected an mmfl listener.")
-        return made
+        return listeners_of(self.trackers)
 
     def _find_own_modules(self) -> None:
         if self.python_path and self.python_path not in sys.path:
@@ -239,6 +237,15 @@ class Config(_Section):
     def plain(self) -> dict[str, Any]:
         """The configuration as TOML can hold it."""
         return self.model_dump(exclude_none=True)
+
+
+def listeners_of(trackers: Sequence[Spec]) -> list[Listener]:
+    """The trackers that are named."""
+    made = [build("tracker", tracker, TRACKERS) for tracker in trackers]
+    for spec, tracker in zip(trackers, made, strict=True):
+        if not isinstance(tracker, Listener):
+            raise UserError(f"tracker {spec!r} gives a {type(tracker).__name__}; expected an mmfl listener.")
+    return made
 
 
 def _scheduled(value: Any) -> Any:
@@ -270,8 +277,11 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        hint = f" or a preset: {nearest(str(path), NAMES)}" if path.suffix != ".toml" else "."
-        raise UserError(f"configuration '{path}' does not exist; expected a TOML file{hint}") from None
+        if path.suffix == ".toml":
+            raise UserError(f"configuration '{path}' does not exist; expected a TOML file.") from None
+        raise UserError(
+            f"configuration '{path}' does not exist, as a TOML file or as a preset: {nearest(str(path), NAMES)}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"configuration '{path}' cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
@@ -346,7 +356,7 @@ def parse(values: dict[str, Any], source: str) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in _place(first["loc"], first["type"]))
+        where = ".".join(_named(_place(first["loc"], first["type"]), values))
         if first["type"] == "extra_forbidden":
             known = _keys_beside(first["loc"])
             raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None
@@ -362,6 +372,17 @@ def _place(location: tuple[Any, ...], mistake: str) -> list[Any]:
     named = mistake in ("extra_forbidden", "missing")
     last = len(location) - 1
     return [part for n, part in enumerate(location) if part not in _TYPES or (named and n == last)]
+
+
+def _named(place: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+    """The keys as --set takes them: a task by its name, where it has one."""
+    match place:
+        case ["tasks", int(number), *rest]:
+            task = values["tasks"][number]
+            name = task.get("name") if isinstance(task, Mapping) else None
+            plain = isinstance(name, str) and name and "." not in name
+            return ["tasks", str(name if plain else number), *map(str, rest)]
+    return list(map(str, place))
 
 
 def _keys_beside(location: tuple[Any, ...]) -> list[str]:

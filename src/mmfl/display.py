@@ -62,7 +62,7 @@ class Display(Listener):
         t = records[0]["round"]
         if self.live:
             self.bar.update(self.progress, completed=t)
-            self.live.update(Group(self._table(), self.bar))
+            self.live.update(Group(self._table(t), self.bar))
         elif t == self.last or t == self.first or time.monotonic() - self.spoken >= _SECONDS_BETWEEN_LINES:
             self.spoken = time.monotonic()
             self.console.print(self._line(t), highlight=False, markup=False, soft_wrap=True)
@@ -82,8 +82,14 @@ class Display(Listener):
                 means[method][task] = _average([r["tasks"][task]["metric"] for r in mine if task in r["tasks"]])
         return means
 
-    def _table(self) -> Table:
+    def _tested(self, t: int) -> str:
+        """What is to be said where the metrics that are shown are not of this round."""
+        last = max((record["round"] for record in self.latest.values()), default=0)
+        return "" if last == t else f"tested in round {last}" if last else "not tested yet"
+
+    def _table(self, t: int) -> Table:
         table = listing("method", *map(escape, self.tasks), "mean")
+        table.caption, table.caption_justify = self._tested(t) or None, "left"
         for method, values in self._means().items():
             table.add_row(escape(method), *(_text(values[task]) for task in self.tasks), _text(values["mean"]))
         return table
@@ -94,7 +100,9 @@ class Display(Listener):
             f"{method}: " + " ".join(f"{task} {_text(values[task])}" for task in self.tasks)
             for method, values in self._means().items()
         )
-        return f"round {t}/{self.last}  {means}  {_duration(left)} left"
+        tested = self._tested(t)
+        parts = [f"round {t}/{self.last}", means, tested and f"({tested})", f"{_duration(left)} left"]
+        return "  ".join(filter(None, parts))
 
 
 class Output:

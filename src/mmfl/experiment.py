@@ -16,7 +16,7 @@ from mmfl.engine import Engine
 from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.methods import Method
-from mmfl.run import Comparison, Run, RunDirectory
+from mmfl.run import Comparison, Run, RunDirectory, made_with
 from mmfl.state import Journal
 from mmfl.training import Record, Replica, rounds
 from mmfl.world import World
@@ -51,6 +51,8 @@ class Experiment:
         for name in ("methods", "seeds"):
             if not getattr(self, name):
                 raise UserError(f"no {name} given; expected at least one.")
+        if min(self.seeds) < 0:
+            raise UserError(f"seeds are {list(self.seeds)}; expected 0 or above.")
         names = [method.name for method in self.methods]
         for kind, values in (("methods", names), ("seeds", list(self.seeds))):
             if len(set(values)) < len(values):
@@ -160,10 +162,11 @@ def conduct(
         if directory and resume:
             records = restore(directory, mark, replicas, engine)
         first = replicas[0].state.round + 1
-        journal.begin(first - 1, described(experiment, world))
+        versions = made_with(getattr(engine, "device", None))
+        journal.begin(first - 1, described(experiment, world), ", ".join(map(" ".join, versions.items())))
         if directory:
             listener.opened(directory)
-        with heard(listener, replicas, first, last), interruptible() as interrupted:
+        with heard(listener, replicas, first, last, None if resume else directory), interruptible() as interrupted:
             happened = rounds(
                 replicas, engine, last, experiment.evaluate_every, experiment.evaluate_last, experiment.diagnose
             )
@@ -191,9 +194,17 @@ def described(experiment: Experiment, world: World) -> str:
 
 
 @contextmanager
-def heard(listener: Listener, replicas: Sequence[Replica], first: int, last: int) -> Iterator[None]:
-    """Tells a listener that the experiment begins and, for whatever reason, that it ends."""
-    listener.begin(replicas, first, last)
+def heard(
+    listener: Listener, replicas: Sequence[Replica], first: int, last: int, fresh: RunDirectory | None = None
+) -> Iterator[None]:
+    """Tells a listener that the experiment begins and, for whatever reason, that it ends. Where the listener refuses,
+    nothing is left of a `fresh` directory."""
+    try:
+        listener.begin(replicas, first, last)
+    except UserError:
+        if fresh:
+            fresh.remove()
+        raise
     try:
         yield
     finally:
@@ -270,7 +281,23 @@ def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], eng
     for replica, state in zip(replicas, snapshot.replicas, strict=True):
         replica.state = state
     engine.choices.made.update(snapshot.choices)
+    mistake = engine.world.said_by_first(_lacking(directory, replicas, round) if engine.world.first else "")
+    if mistake:
+        raise UserError(mistake)
     return directory.rewind(round) if engine.world.first else []
+
+
+def _lacking(directory: RunDirectory, replicas: Sequence[Replica], round: int) -> str:
+    """What is to be said where rounds before a checkpoint are not recorded; records are written before it."""
+    last = {(replica.method.name, replica.seed): 0 for replica in replicas}
+    last |= {(record["method"], record["seed"]): record["round"] for record in directory.records()}
+    recorded = min(last.values())
+    if recorded >= round:
+        return ""
+    return (
+        f"{directory.metrics} has records of {recorded} rounds, but the checkpoint is of round {round}; "
+        f"expected all {round}.\nIt was changed or lost: put it back, or start a new run."
+    )
 
 
 @contextmanager

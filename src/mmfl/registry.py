@@ -60,7 +60,12 @@ def call(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any:
         if options:
             raise UserError(f"{kind} '{name}' is not a function, so it takes no options.")
         return factory
-    parameters = inspect.signature(factory).parameters
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # something built in, in C
+        raise UserError(
+            f"{kind} '{name}' does not tell which arguments it takes; expected a function or class written in Python."
+        ) from None
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = next((key for key in options if key not in parameters), None)
         if unknown is not None:

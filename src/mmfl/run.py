@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import shutil
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,14 +12,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import tomli_w
+import torch
 from torch import Tensor, nn
 
+import mmfl
 from mmfl.checkpoint import write_atomically
 from mmfl.engine.architecture import Layout
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.training import Record
 
+MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
+_PARTS = {"round", "method", "seed", "tasks", "clients", "cost"}  # that a record has, whatever its version
 _MOST_NAMED = 10  # runs that a message lists
 
 
@@ -239,17 +245,23 @@ class RunDirectory:
         self.path = path
 
     @classmethod
-    def create(cls, path: str | Path, config: dict[str, Any]) -> "RunDirectory":
-        """A new directory; one that is there already, and not empty, is never written over."""
+    def create(cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None) -> "RunDirectory":
+        """A new directory, with the configuration and what the run is made with; one that is there already, and not
+        empty, is never written over."""
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
+        cls.refuse_used(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "config.toml", tomli_w.dumps(config).encode())
+            write_atomically(path / "config.toml", tomli_w.dumps({**config, MADE_WITH: made_with(device)}).encode())
         except OSError as error:
             raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
         return cls(path)
+
+    @staticmethod
+    def refuse_used(path: Path) -> None:
+        """Says so where a new run would write over something."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
@@ -258,6 +270,10 @@ class RunDirectory:
         if not (path / "config.toml").is_file():
             raise UserError(f"'{path}' is not a run directory: it has no config.toml{_runs_in(path)}.")
         return cls(path)
+
+    def remove(self) -> None:
+        """Removes it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def checkpoints(self) -> Path:
@@ -284,14 +300,17 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def records(self) -> list[Record]:
-        """All records; a last line cut short by a crash is left out."""
+        """All records up to a line that is none: the last one may have been cut short by a crash."""
         found = []
         if self.metrics.exists():
-            for line in self.metrics.read_text().splitlines():
+            for line in self.metrics.read_bytes().splitlines():
                 try:
-                    found.append(json.loads(line))
+                    record = json.loads(line)
                 except ValueError:
                     break
+                if not isinstance(record, dict) or not record.keys() >= _PARTS:
+                    break
+                found.append(record)
         return found
 
     def rewind(self, round: int) -> list[Record]:
@@ -311,6 +330,15 @@ def _runs_in(folder: Path) -> str:
     return f", but holds the runs {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
 
 
+def made_with(device: torch.device | None = None) -> dict[str, str]:
+    """Versions and, where one process computes, the device: what may explain that numbers differ."""
+    versions = {"mmfl": mmfl.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    if device is None:
+        return versions
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    return {**versions, "device": f"{device}{name}"}
+
+
 def load(path: str | Path) -> Comparison:
     """The runs in a directory, from their records.
 
@@ -322,6 +350,8 @@ def load(path: str | Path) -> Comparison:
     directory = RunDirectory.open(path)
     records = directory.records()
     if not records:
+        if directory.metrics.exists() and directory.metrics.stat().st_size:
+            raise UserError(f"{directory.metrics} begins with a line that is no record; expected one for every round.")
         raise UserError(f"run '{path}' has no finished round yet.")
     return from_records(records)
 

@@ -66,7 +66,8 @@ class Glance:
 def listed(folder: Path) -> list[Glance]:
     """The runs in a folder, by name; or the folder itself where it is a run."""
     if not folder.is_dir():
-        raise UserError(f"there is no folder '{folder}'; expected one that holds run directories.")
+        problem = f"'{folder}' is a file" if folder.exists() else f"there is no folder '{folder}'"
+        raise UserError(f"{problem}; expected one that holds run directories.")
     places = [folder, *sorted(folder.iterdir())]
     return [Watched(str(place), place).look() for place in places if (place / CONFIG).is_file()]
 
@@ -92,11 +93,11 @@ class Watched:
         settings = self.settings or Settings((), (), 0, 0, {})
         latest = self.latest or Latest()
         now = self._state(settings, latest)
-        damaged = CONFIG if self.settings is None else METRICS if self.latest is None else ""
+        damaged = self._damaged(latest)
         return Glance(
             self.id,
             "unreadable" if damaged else now.condition,
-            f"{damaged} is not that of a run" if damaged else now.reason,
+            damaged or now.reason,
             latest.methods or settings.methods,
             settings.tasks or latest.tasks,
             settings.seeds,
@@ -114,6 +115,16 @@ class Watched:
         before = self.stamps.get(name, ())
         self.stamps[name] = _stamp(self.path / name)
         return self.stamps[name] != before
+
+    def _damaged(self, latest: Latest) -> str:
+        """What is wrong with the files, if anything. Rounds are recorded before the state tells of them, but a run that
+        goes on after a crash forgets some."""
+        for name, content in ((CONFIG, self.settings), (METRICS, self.latest)):
+            if content is None:
+                return f"{name} is not that of a run"
+        if self.state and self.state.condition not in ("running", "lost") and self.state.round > latest.round:
+            return f"{METRICS} has {latest.round} of its {self.state.round} rounds"
+        return ""
 
     def _state(self, settings: Settings, latest: Latest) -> State:
         """What the state file says; of runs without one, what can be told from the rest."""

@@ -90,10 +90,10 @@ class Journal:
             self._set("failed", reason=reason)
             self.note(f"failed after round {self.state.round}: {reason}")
 
-    def begin(self, round: int, what: str) -> None:
+    def begin(self, round: int, what: str, versions: str = "") -> None:
         """The run begins, or goes on after a round."""
         self._set("running", round=round)
-        process = f"process {self.state.pid} on {self.state.host}"
+        process = f"process {self.state.pid} on {self.state.host}" + (versions and f"; {versions}")
         self.note(f"resumed after round {round}: {what}; {process}" if round else f"began: {what}; {process}")
 
     def wait(self, what: str) -> None:

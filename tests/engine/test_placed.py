@@ -74,7 +74,9 @@ def test_targets_of_the_same_inputs_and_large_data_have_no_pool(monkeypatch):
 def test_tasks_train_from_a_pool_what_they_train_alone(batch_size):
     tasks = [task(name=name, batch_size=batch_size, lr=lr) for name, lr in (("a", 0.1), ("b", 0.4))]
     pool = federation(*tasks)
-    assert pool.tasks[0].data is not pool.tasks[1].data or not np.array_equal(pool.shards[0].index, pool.shards[1].index)
+    assert pool.tasks[0].data is not pool.tasks[1].data or not np.array_equal(
+        pool.shards[0].index, pool.shards[1].index
+    )
     engine = Simulation("cpu", "vectorised")
     engine.placed = Placed(CPU, pooling=True)
     for s, answer in enumerate(train(engine, ask(engine, pool, 0), ask(engine, pool, 1))):

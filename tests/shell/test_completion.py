@@ -16,6 +16,7 @@ from mmfl.engine.simulation import Mode
 from mmfl.experiments import CATALOGUE
 from mmfl.flower.settings import Settings
 from mmfl.methods import METHODS
+from mmfl.report.exports import FORMATS
 from mmfl.shell import names
 from mmfl.trackers import TRACKERS
 
@@ -58,6 +59,11 @@ def completed(line, cwd):
         ("mmfl compare --methods full,mmfl-stalevr,mmfl-st", ["full,mmfl-stalevr,mmfl-stalevre"]),
         ("mmfl resume runs/", ["runs/first", "runs/later/"]),
         ("mmfl report runs/first r", ["runs/"]),
+        ("mmfl report runs/first --o", ["--out"]),
+        ("mmfl report runs/first --export c", ["csv"]),
+        ("mmfl report runs/first --export csv,p", ["csv,png", "csv,parquet"]),
+        ("mmfl dashboard r", ["runs/"]),
+        ("mmfl runs runs/", ["runs/first/", "runs/later/"]),
         ("mmfl reproduce mfa-fig1 table1-", ["table1-3tasks", "table1-5tasks", "table1-costs"]),
         ("mmfl reproduce --precision ", ["float32", "tf32", "bfloat16"]),
         ("mmfl resume x --device ", ["cpu", "cuda"]),
@@ -91,6 +97,7 @@ def test_names_to_complete_are_those_of_the_tables():
     assert list(names.SOURCES) == list(SOURCES)
     assert list(names.REPRODUCTIONS) == list(CATALOGUE)
     assert list(names.TRACKERS) == list(TRACKERS)
+    assert list(names.EXPORTS) == list(FORMATS)
     assert get_args(Precision) == names.PRECISIONS
     assert get_args(Mode) == names.ENGINES
     sections = {"federation": names.FEDERATION, "privacy": names.PRIVACY, "tasks": names.TASK}
@@ -158,6 +165,7 @@ def test_the_installed_script_completes_in_the_shell(folder, shell):
             ("5 --set method=mmfl-lv\t", "method=mmfl-lvr "),
             ("--out be\t", "below/"),
             ("\x15mmfl resume runs/f\t", "runs/first "),
+            ("\x15mmfl report runs/first --o\t", "--out "),
             ("\x15mmfl run be\t", "below/"),
             ("o\t", "ther.toml "),
         ):

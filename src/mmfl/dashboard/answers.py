@@ -17,6 +17,7 @@ from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
 from mmfl.runs import CONFIG
 
+MOST = 24  # runs that are shown side by side, as many as colours and dashes tell apart; the page knows it, too
 _KEPT = 100  # answers about selections, a figure each
 Query = dict[str, list[str]]
 Answer = tuple[bytes | None, str]
@@ -68,15 +69,15 @@ class Answers:
         return self._of_selection("table", query, known, tabled)
 
     def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
-        ids = list(dict.fromkeys(query.get("run", [])))
+        ids, beyond = _ids(query)
         glances = [self.index.run(id).look() for id in ids]
-        versions = repr([(glance.id, glance.version) for glance in glances])
+        versions = repr((beyond, [(glance.id, glance.version) for glance in glances]))
         mark = mark_of(f"{kind} {versions}".encode())
         if mark == known:
             return None, mark
         if mark not in self.kept:
             if versions != self.versions:
-                self.selection, self.versions = select(glances, self.index.records(ids)), versions
+                self.selection, self.versions = select(glances, self.index.records(ids), beyond), versions
             self.kept[mark] = make(self.selection).encode()
         self.kept.move_to_end(mark)
         while len(self.kept) > _KEPT:
@@ -84,10 +85,10 @@ class Answers:
         return self.kept[mark], mark
 
     def _log(self, query: Query, known: str) -> Answer:
-        return _marked([{"id": id, "lines": log.lines(self.index.run(id).path)} for id in query.get("run", [])], known)
+        return _marked([{"id": id, "lines": log.lines(self.index.run(id).path)} for id in _ids(query)[0]], known)
 
     def _config(self, query: Query, known: str) -> Answer:
-        texts = {id: (self.index.run(id).path / CONFIG).read_text(errors="replace") for id in query.get("run", [])}
+        texts = {id: (self.index.run(id).path / CONFIG).read_text(errors="replace") for id in _ids(query)[0]}
         return _marked([{"id": id, "text": text} for id, text in texts.items()], known)
 
 
@@ -100,6 +101,12 @@ def _marked(content: Any, known: str) -> Answer:
     body = json.dumps(content).encode()
     mark = mark_of(body)
     return None if mark == known else body, mark
+
+
+def _ids(query: Query) -> tuple[list[str], int]:
+    """The runs that are asked about, each once, and how many are left out because they are too many."""
+    ids = list(dict.fromkeys(query.get("run", [])))
+    return ids[:MOST], len(ids[MOST:])
 
 
 def _columns(query: Query) -> int:

@@ -22,10 +22,12 @@ class Selection:
     notes: list[str] = field(default_factory=list)
 
 
-def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]]) -> Selection:
-    """Those of the runs that have something to show and the tasks of the first of them."""
+def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]], beyond: int = 0) -> Selection:
+    """Those of the runs that have something to show and the tasks of the first of them; `beyond` are not among them
+    because they are too many."""
     pairs = list(zip(glances, records, strict=True))
-    notes = [f"{glance.id} has no finished round yet." for glance, mine in pairs if not mine]
+    notes = [f"{len(glances)} runs are compared at most: {beyond} more are left out."] if beyond else []
+    notes += [f"{glance.id} has no finished round yet." for glance, mine in pairs if not mine]
     known = [(glance, from_records(mine)) for glance, mine in pairs if mine]
     if not known:
         return Selection(None, notes)

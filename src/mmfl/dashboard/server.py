@@ -46,9 +46,11 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, port: int | None = None, host: str = "127.0.0.1"):
         """Without a port it is the usual one, or one that is free where that is taken."""
         if not folder.is_dir():
-            raise UserError(f"dashboard: folder '{folder}' does not exist; expected one with runs, made by `mmfl run`.")
+            problem = "is a file" if folder.exists() else "does not exist"
+            raise UserError(f"dashboard: folder '{folder}' {problem}; expected one with runs, made by `mmfl run`.")
         if not is_loopback(host):
-            raise UserError(f"dashboard: host '{host}' can be reached by others; expected 127.0.0.1 or localhost.")
+            problem = "can be reached by others" if _is_public(host) else "is not an IPv4 loopback address"
+            raise UserError(f"dashboard: host '{host}' {problem}; expected 127.0.0.1 or localhost.")
         if port is not None and not 0 < port < 65536:
             raise UserError(f"dashboard: port is {port}; expected 1 to 65535.")
         require_plotly()
@@ -173,6 +175,14 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.IPv4Address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_public(host: str) -> bool:
+    """Whether it is an address, and not one of those that stay within the machine."""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

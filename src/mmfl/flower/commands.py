@@ -1,5 +1,6 @@
 """The commands of a deployment: deploy, link, node and keys, for the command line to mount."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +22,12 @@ from mmfl.shell.console import console, say
 from mmfl.shell.help import Command, examples
 
 if TYPE_CHECKING:
-    from mmfl.display import Display
+    from mmfl.experiment import Listener
     from mmfl.flower.submission import Ended
 
 # As in mmfl.cli, whatever imports torch is imported by the functions that need it.
 
+_log = logging.getLogger(__name__)
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 AppFile = Annotated[
@@ -48,19 +50,23 @@ Root = Annotated[
 @app.command(
     cls=Command,
     epilog=examples(
-        "mmfl deploy app.py --local 4 --rounds 20",
-        "mmfl deploy app.py --local 4 --secure --set gather=10",
-        "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4",
+        "mmfl deploy app.py --local 4 --rounds 20 --rate 0.5",
+        "mmfl deploy app.py --local 4 --rate 0.5 --secure --set gather=10",
+        "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4 --rate 0.5",
     ),
 )
 def deploy(
     file: AppFile,
     local: Annotated[int | None, typer.Option(help="Try it here: so many nodes on loopback.")] = None,
     server: Annotated[str | None, typer.Option(help="host:port of a SuperLink on this machine (`mmfl link`).")] = None,
-    method: Annotated[str | None, typer.Option(help="One of `mmfl methods`.", autocompletion=completion.method)] = None,
-    rounds: Annotated[int | None, typer.Option(help="Number of rounds.")] = None,
-    rate: Annotated[float | None, typer.Option(help="Share of the processors that train in a round.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that it waits for answers.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="One of `mmfl methods`; by default mmfl-lvr.", autocompletion=completion.method)
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds; by default 100.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Share of the processors that train in a round; by default 0.1.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds that it waits for answers; by default 600.")] = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; by default a new one in runs/.")] = None,
     set_: Annotated[
         list[str] | None,
@@ -80,8 +86,17 @@ def deploy(
     root_certificates: Root = None,
     capacity: Capacity = None,
     device: Device = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--track",
+            help="Log to a tracker as well: tensorboard, mlflow or wandb.",
+            autocompletion=completion.trackers,
+        ),
+    ] = None,
 ) -> None:
     """Train over real nodes."""
+    from mmfl.config import listeners_of
     from mmfl.run import RunDirectory
 
     programs.require()
@@ -100,6 +115,9 @@ def deploy(
         where |= {"local": local, "secure": secure, "options": _options(capacity=capacity, device=device)}
     given = {"clients": clients, "method": method, "rounds": rounds, "rate": rate, "timeout": timeout}
     settings = settings_of(given, set_ or ())
+    if track:
+        listeners_of(track)  # so that a wrong name is told before anything is made
+        where["trackers"] = track
     path = out or _new_directory(settings["method"])
     RunDirectory.create(path, {"source": "deployment", "deployment": where, "settings": settings})
     conduct(path, where, settings)
@@ -113,24 +131,30 @@ def resume(directory: Path, values: Mapping[str, Any]) -> None:
 
 def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], resume: bool = False) -> None:
     """Runs a deployment in its directory, and shows it."""
+    from mmfl.config import listeners_of
     from mmfl.display import Display, show_summary
+    from mmfl.experiment import Several
     from mmfl.flower.local import deploy_local
     from mmfl.flower.submission import Ended
 
     module = check_module(Path(where["module"]))
     nodes = f"{where['local']} nodes on this machine" if "local" in where else f"at {where['server']}"
+    budget, text = budget_of(where, settings)
     show_summary(
         console,
         {
             "method": str(settings["method"]),
             "clients": str(settings["clients"]),
             "nodes": nodes,
-            "rounds": f"{settings['rounds']:,} of at most {settings['timeout']:g} s (rate {settings['rate']:g})",
+            "budget": text,
+            "rounds": f"{settings['rounds']:,} of at most {settings['timeout']:g} s",
             "run": str(path),
         },
     )
+    if budget < 1 and settings["method"] != "full":
+        _log.warning("the budget is less than one training a round, so in many rounds nobody trains; raise --rate")
     begun = time.monotonic()
-    display, last = Display(console), int(settings["rounds"])
+    listener, last = Several([Display(console), *listeners_of(where.get("trackers", ()))]), int(settings["rounds"])
     try:
         if "local" in where:
             ended = deploy_local(
@@ -141,15 +165,29 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
                 resume=resume,
                 secure=where["secure"],
                 options=where["options"],
-                listener=display,
+                listener=listener,
                 last=last,
             )
         else:
             root = where.get("root_certificates")
-            ended = _at_server(module, Address.parse(where["server"]), root, settings, path, resume, display)
+            ended = _at_server(module, Address.parse(where["server"]), root, settings, path, resume, listener)
     except KeyboardInterrupt:
         ended = Ended("stopped")
     finish(ended, path, time.monotonic() - begun)
+
+
+def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[float, str]:
+    """Trainings that a round pays for if all clients are there, in number and in words. How many each can do is said
+    here in a trial, and by the nodes otherwise: at least one.
+
+    >>> budget_of({"server": "127.0.0.1:8001"}, {"clients": 40, "rate": 0.1})
+    (4.0, '4.0 trainings a round (rate 0.1), or more where clients can do several')
+    """
+    told = "local" in where
+    capacity = int(where["options"].get("capacity", 1)) if told else 1
+    budget = settings["rate"] * settings["clients"] * capacity
+    more = "" if told else ", or more where clients can do several"
+    return budget, f"{budget:.1f} trainings a round (rate {settings['rate']:g}){more}"
 
 
 def finish(ended: "Ended", path: Path, seconds: float) -> None:
@@ -273,8 +311,12 @@ def settings_of(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, A
     make_method(settings.method)
     if not 0 < settings.rate <= 1:
         raise UserError(f"rate is {settings.rate}; expected a share of the processors in (0, 1].")
-    for name, value in (("clients", settings.clients), ("rounds", settings.rounds)):
-        _at_least(name, value, 1)
+    for name, value, least in (
+        ("clients", settings.clients, 1),
+        ("rounds", settings.rounds, 1),
+        ("seed", settings.seed, 0),
+    ):
+        _at_least(name, value, least)
     if not settings.timeout > 0:
         raise UserError(f"timeout is {settings.timeout}; expected a number of seconds above 0.")
     return settings.model_dump()
@@ -313,7 +355,7 @@ def _at_server(
     settings: Mapping[str, Any],
     path: Path,
     resume: bool,
-    display: "Display",
+    listener: "Listener",
 ) -> "Ended":
     """A run at a SuperLink that runs already, on this machine."""
     from mmfl.flower.submission import Submission
@@ -322,7 +364,7 @@ def _at_server(
         control = Control(address, Path(root) if root else None, processes.folder / "home")
         submission = Submission.start(control, module, RunConfig(path, settings, resume))
         try:
-            return submission.follow(display, int(settings["rounds"]))
+            return submission.follow(listener, int(settings["rounds"]))
         except (KeyboardInterrupt, SystemExit):
             submission.abort()
             raise

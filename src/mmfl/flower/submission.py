@@ -18,6 +18,7 @@ from mmfl.flower import programs
 from mmfl.flower.app import SERVER, RunConfig, write_app
 from mmfl.flower.link import Control
 from mmfl.growing import Growing
+from mmfl.run import RunDirectory
 from mmfl.training import Record, Replica
 
 EVENTS = "events.jsonl"
@@ -89,6 +90,7 @@ class Submission:
     run: int
     control: Control
     trail: Trail
+    rate: float = 0.0
 
     @classmethod
     def start(cls, control: Control, module: Path, config: RunConfig, server: str = SERVER) -> "Submission":
@@ -98,7 +100,7 @@ class Submission:
         number = sum(1 for _ in control.home.glob("app-*"))
         folder = write_app(control.home / f"app-{number}", module, config, server)
         answer = control.ask(programs.start_run(folder), "starting the run")
-        return cls(int(str(answer["run-id"])), control, trail)
+        return cls(int(str(answer["run-id"])), control, trail, config.settings.get("rate", 0.0))
 
     def follow(
         self, listener: Listener | None = None, last: int = 0, check: Callable[[], None] = lambda: None
@@ -107,7 +109,7 @@ class Submission:
 
         `check` is called often, and may raise an error.
         """
-        news = _News(listener or Listener(), last)
+        news = _News(listener or Listener(), last, RunDirectory(self.trail.directory), self.rate)
         try:
             with interruptible() as interrupted:
                 return self._follow(news, check, interrupted)
@@ -163,18 +165,31 @@ class Submission:
 
 
 class _News:
-    """Tells a listener what it would hear of a simulation."""
+    """Tells a listener what it would hear of a simulation, as far as it is known here.
 
-    def __init__(self, listener: Listener, last: int):
-        self.listener, self.last, self.begun = listener, last, False
+    A tracker that cannot start is a warning: the nodes are at work already.
+    """
+
+    def __init__(self, listener: Listener, last: int, directory: RunDirectory, rate: float):
+        self.listener, self.last, self.directory, self.rate = listener, last, directory, rate
+        self.begun = False
 
     def tell(self, records: Sequence[Record]) -> None:
         for record in records:
             if not self.begun:
-                self.begun = True
-                stand_in = SimpleNamespace(federation=SimpleNamespace(task_names=list(record["tasks"])))
-                self.listener.begin([cast(Replica, stand_in)], record["round"], self.last)
+                self._begin(record)
             self.listener.round([record])
+
+    def _begin(self, record: Record) -> None:
+        self.begun = True
+        federation = SimpleNamespace(task_names=list(record["tasks"]), clients=record.get("clients"), tasks=[])
+        method = SimpleNamespace(name=record["method"])
+        stand_in = SimpleNamespace(method=method, seed=record["seed"], rate=self.rate, federation=federation)
+        self.listener.opened(self.directory)
+        try:
+            self.listener.begin([cast(Replica, stand_in)], record["round"], self.last)
+        except UserError as error:
+            _log.warning("%s", error)
 
     def end(self) -> None:
         if self.begun:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import typer
+from typer import _completion_classes
 from typer import _completion_shared as typers
 
 from mmfl import presets
@@ -23,16 +24,22 @@ _VALUES = {
 def use_our_scripts() -> None:
     """Lets `--install-completion` install the scripts beside this file.
 
-    Typer's own put a blank after `rounds=` and `runs/`, and do not know that bash ends a word at "=".
+    Typer's own put a blank after `rounds=` and `runs/`, and do not know that bash ends a word at "=". Help comes as it
+    was written: typer would fold it into lines, as if each were something to complete.
     """
+    _completion_classes._sanitize_help_text = lambda text: text
     for path in (Path(__file__).parent / "scripts").iterdir():
         typers._completion_scripts[path.suffix[1:]] = path.read_text().replace("%", "%%")
 
 
 def methods(incomplete: str) -> list[str]:
     """Methods, separated by commas; each once."""
-    before, comma, _ = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in names.METHODS if name not in before.split(",")]
+    return _several(incomplete, names.METHODS)
+
+
+def exports(incomplete: str) -> list[str]:
+    """Formats of figures, separated by commas; each once."""
+    return _several(incomplete, names.EXPORTS)
 
 
 def method() -> Iterable[str]:
@@ -75,6 +82,11 @@ def runs(incomplete: str) -> list[str]:
     return [*_paths(incomplete, _is_run), *([] if incomplete else _paths("runs/", _is_run))]
 
 
+def folders(incomplete: str) -> list[str]:
+    """Folders."""
+    return _paths(incomplete, lambda path: False)
+
+
 def settings(context: typer.Context, incomplete: str) -> list[str]:
     """Keys of the configuration, a part at a time (`tasks.`, `tasks.digits.`, `tasks.digits.lr=`), and known values."""
     if "=" in incomplete:
@@ -97,6 +109,11 @@ def settings(context: typer.Context, incomplete: str) -> list[str]:
 def deployment_settings(incomplete: str) -> list[str]:
     """Keys of a deployment's settings, and known values."""
     return _values(incomplete) if "=" in incomplete else _keys("", names.DEPLOYMENT)
+
+
+def _several(incomplete: str, known: Iterable[str]) -> list[str]:
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in known if name not in before.split(",")]
 
 
 def _keys(path: str, keys: Iterable[str]) -> list[str]:

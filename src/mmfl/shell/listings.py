@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from mmfl import presets
 from mmfl.runs import Glance, listed
+from mmfl.shell import completion
 from mmfl.shell.console import console, show_json, show_rows
 from mmfl.shell.help import Command, examples
 from mmfl.tables import listing
@@ -19,7 +20,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 @app.command(cls=Command, epilog=examples("mmfl runs", "mmfl runs experiments/faces", "mmfl runs --json"))
 def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder they are in.")] = Path("runs"), json_: Json = False
+    folder: Annotated[Path, typer.Argument(help="The folder they are in.", autocompletion=completion.folders)] = Path(
+        "runs"
+    ),
+    json_: Json = False,
 ) -> None:
     """List runs: how far they are, and their latest metric."""
     found = listed(folder)

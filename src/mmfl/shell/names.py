@@ -17,6 +17,7 @@ REPRODUCTIONS = (
     *("fig5-staleness", "group-fig2a", "group-fig2b", "group-fig3", "group-fig4a", "group-fig4b", "learning-rates"),
 )
 TRACKERS = ("tensorboard", "mlflow", "wandb")
+EXPORTS = ("png", "csv", "parquet")
 DEVICES = ("cpu", "cuda")
 ENGINES = ("auto", "vectorised", "sequential")
 PRECISIONS = ("float32", "tf32", "bfloat16")

@@ -35,7 +35,8 @@ def parameters(replica: Replica, rounds: int, config: Mapping[str, Any]) -> Para
     """
     method = replica.method.name
     named = [each for each in config.get("methods", ()) if isinstance(each, Mapping) and each.get("name") == method]
-    given = {key: value for key, value in config.items() if key not in ("methods", "seeds", "tasks")}
+    given = {key: value for key, value in config.items() if key not in ("methods", "seeds", "tasks", "settings")}
+    given |= config.get("settings", {})  # of a deployment
     tables = [task for task in config.get("tasks", ()) if isinstance(task, Mapping)]
     values = {
         "federation": {"clients": replica.federation.clients},

@@ -46,6 +46,7 @@ class Tracker(Listener, ABC, Generic[Handle]):
         self.directory: RunDirectory | None = None
         self.runs: dict[tuple[str, int], Handle] = {}
         self.known: dict[str, str] = {}  # ids by which runs are found again
+        self.logged: dict[tuple[str, int], int] = {}  # the last round of each
         self.last = self.heard = 0
 
     @abstractmethod
@@ -71,7 +72,7 @@ class Tracker(Listener, ABC, Generic[Handle]):
 
     def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
         """Starts a run for each replica, or goes on with it."""
-        self.last, self.heard = last, 0
+        self.last, self.heard, self.logged = last, 0, {}
         try:
             config = self.directory.config() if self.directory else {}
             self._recall()
@@ -104,8 +105,10 @@ class Tracker(Listener, ABC, Generic[Handle]):
 
     def _log(self, records: Sequence[Record]) -> None:
         for record in records if self.runs else ():
-            self.heard = record["round"]
-            self.log(self.runs[record["method"], record["seed"]], self.heard, numbers(record))
+            replica, self.heard = (record["method"], record["seed"]), record["round"]
+            if self.heard > self.logged.get(replica, 0):  # one that follows a directory finds there what it then hears
+                self.log(self.runs[replica], self.heard, numbers(record))
+                self.logged[replica] = self.heard
 
     def _recall(self) -> None:
         self.known = json.loads(self._notes.read_text()) if self._notes and self._notes.exists() else {}

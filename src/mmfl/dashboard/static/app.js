@@ -5,6 +5,7 @@ import { ask, by, element, forget, Unreachable } from "./parts.js";
 import { discardFigures, showFigures } from "./figures.js";
 
 const EVERY = 1500; // milliseconds between questions
+const MOST = 24; // runs side by side, as the server has it
 const PANEL = 270; // pixels that a panel of a figure needs to be read
 const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?", unreadable: "!" };
 const TABS = ["figures", "table", "log", "config"];
@@ -12,6 +13,7 @@ const page = {
   folder: "",
   runs: [],
   selection: [], // ids, in the order in which they were chosen
+  beyond: 0, // how many more were chosen than can be compared
   tab: "figures",
   chosen: false, // whether someone chose the selection, or it is the latest run for want of a choice
   shown: "", // what the panel shows now
@@ -177,21 +179,28 @@ by("all").addEventListener("click", () => {
 
 /** Takes a selection over from whoever made it, and writes it into the address, for a reload to show the same. */
 function choose(ids, tab = page.tab) {
-  page.selection = ids;
+  if (ids !== page.selection) keep(ids);
   page.tab = tab;
   page.chosen = true;
-  const query = new URLSearchParams(ids.map((id) => ["run", id]));
+  const query = new URLSearchParams(page.selection.map((id) => ["run", id]));
   query.set("tab", tab);
   history.replaceState(null, "", `#${query}`);
   showSelection();
   update();
 }
 
+/** Makes these the selection, or the first of them, if they are too many to be told apart. */
+function keep(ids) {
+  page.selection = ids.slice(0, MOST);
+  page.beyond = ids.length - page.selection.length;
+  page.shown = ""; // so that what is said of those beyond is shown, even if the rest stays
+}
+
 function readAddress() {
   const query = new URLSearchParams(location.hash.slice(1));
   page.tab = TABS.includes(query.get("tab")) ? query.get("tab") : "figures";
   page.chosen = query.has("run") || query.has("tab");
-  if (page.chosen) page.selection = [...new Set(query.getAll("run"))];
+  if (page.chosen) keep([...new Set(query.getAll("run"))]);
 }
 
 window.addEventListener("hashchange", () => {
@@ -232,7 +241,8 @@ function headingOfOne(run) {
 }
 
 function headingOfSeveral(runs) {
-  return [element("h2", {}, `${runs.length} runs side by side`), element("p", {}, runs.map((run) => run.id).join(", "))];
+  const names = element("p", { class: "names", tabindex: 0, "aria-label": "Runs that are compared" }, runs.map((run) => run.id).join(", "));
+  return [element("h2", {}, `${runs.length} runs side by side`), names];
 }
 
 function showWelcome() {
@@ -273,7 +283,8 @@ async function showPanel() {
   if (page.tab !== tab || address(tab) !== wanted) return forget(wanted); // no longer asked for
   if (answer === undefined) return;
   page.shown = wanted;
-  showNotes([...gone.map((id) => `${id} is no longer there.`), ...(answer.notes ?? [])]);
+  const most = page.beyond ? [`${MOST} runs are compared at most: ${page.beyond} more are left out.`] : [];
+  showNotes([...most, ...gone.map((id) => `${id} is no longer there.`), ...(answer.notes ?? [])]);
   if (tab !== "figures") discardFigures();
   PANELS[tab](answer);
 }

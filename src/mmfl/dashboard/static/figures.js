@@ -3,6 +3,7 @@
 
 import { ask, by, element, forget, Unreachable } from "./parts.js";
 
+const TALLEST = 90; // pixels of a legend; one of more lines is scrolled
 const figures = new Map(); // by name
 let addressOf = null; // the address of a figure of the selection, by name
 let revision = ""; // as long as it stays the same, so do zoom and hidden lines
@@ -104,12 +105,20 @@ async function renew(name, figure) {
   return true;
 }
 
+/** The layout with a legend that leaves room for the plots, however many lines it names. */
+function withLegend(layout) {
+  const cut = layout.margin.t - TALLEST;
+  if (cut <= 0 || parseFloat(Plotly.version) < 3.1) return layout; // before 3.1 legends cannot be made to scroll
+  const legend = { ...layout.legend, maxheight: TALLEST - 10 };
+  return { ...layout, height: layout.height - cut, margin: { ...layout.margin, t: TALLEST }, legend };
+}
+
 function draw(figure, { title, caption, plot }) {
   figure.title.textContent = title;
   figure.caption.textContent = caption;
   figure.place.hidden = !plot;
   if (!plot) return Plotly.purge(figure.place);
-  figure.place.style.height = `${plot.layout.height}px`;
-  const layout = { ...plot.layout, uirevision: revision };
+  const layout = { ...withLegend(plot.layout), uirevision: revision };
+  figure.place.style.height = `${layout.height}px`;
   return Plotly.react(figure.place, plot.data, layout, { responsive: true, displaylogo: false });
 }
