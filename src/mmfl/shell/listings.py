@@ -30,7 +30,7 @@ def runs(
     if json_:
         show_json([_plain(each) for each in found])
         return
-    table = listing("run", "state", "round", "seeds", "mean of tasks, by method")
+    table = listing("run", "state", "round", "seeds", "mean of tasks when last tested, by method")
     for each in found:
         means = ", ".join(f"{name} {each.means[name]:.3f}" if name in each.means else name for name in each.methods)
         table.add_row(escape(each.id), each.condition, f"{each.round}/{each.rounds}", str(each.seeds), escape(means))
