@@ -93,8 +93,8 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
             1: [order(0, "nan"), order(1, "garbage"), order(2, "shape"), lambda: local.join([3])],
             2: [order(0, "norm"), order(1, "task")],
             3: [local.nodes[0].supernode.kill],
-            4: [order(1, "slow"), lambda: local.join([0])],  # to join takes a while
-            5: [kill_server],
+            4: [order(1, "slow")],
+            5: [lambda: local.join([0]), kill_server],
         }
         troubles, submitted = Troubles(plan), local.submit(settings)
         with pytest.raises(ServerKilledError):
