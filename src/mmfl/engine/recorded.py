@@ -9,6 +9,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -67,7 +68,8 @@ class Recorder:
     """
 
     def __init__(self, record: Callable[[Play], Play] | None = None):
-        self._lanes: list[Lane] = [Lane(record) if record else GpuLane() for _ in range(_LANES)]
+        self._lane: Callable[[], Lane] = partial(Lane, record) if record else GpuLane
+        self._lanes = [self._lane() for _ in range(_LANES)]
         self._playing: list[Chunk] = []  # their memory is in use
         self._known: OrderedDict[Hashable, Any] = OrderedDict()
         self._refused: set[Architecture] = set()
@@ -104,7 +106,7 @@ class Recorder:
             torch.cuda.synchronize()
         self._playing.clear()
         self._known.clear()
-        self._lanes = [GpuLane() if isinstance(lane, GpuLane) else lane for lane in self._lanes]
+        self._lanes = [self._lane() for _ in range(_LANES)]
 
     def lane(self, width: int) -> Lane:
         """Where batches of this width are played: neighbouring octaves have different lanes."""
@@ -118,27 +120,22 @@ class Recorder:
 
     def train(self, chunk: Chunk) -> Tensor:
         """As `train_cohort`, but what it gives must not be used before `join`."""
-        self._playing.append(chunk)
-        lane = self.lane(_width(int(chunk.jobs.batch.max())))
-        with torch.cuda.device_of(chunk.weights), lane.taken():
-            return self._train(chunk, lane)
-
-    def _train(self, chunk: Chunk, lane: Lane) -> Tensor:
         jobs, steps = chunk.jobs, chunk.jobs.steps
         size = _rounded(len(jobs)), _width(int(jobs.batch.max()))
-        recording = self.kept((chunk.architecture, *size), lambda: self._make(chunk, *size, lane))
-        recording.begin(chunk)
-        whole = bool((jobs.batch == jobs.size).all())
-        loaded = 0
-        for step in range(int(steps[0])):
-            active = int(np.searchsorted(-steps, -step))
-            if not whole or active != loaded:
-                recording.load(chunk, step, active)
-                loaded = active
-            recording.play()
-        torch.index_select(chunk.starts, 0, chunk.which, out=chunk.weights)
-        chunk.weights.sub_(recording.weights[: len(jobs)])
-        return recording.seen[: len(jobs)].clone()
+        lane, whole, loaded = self.lane(size[1]), bool((jobs.batch == jobs.size).all()), 0
+        self._playing.append(chunk)
+        with torch.cuda.device_of(chunk.weights), lane.taken():
+            recording = self.kept((chunk.architecture, *size), lambda: self._make(chunk, *size, lane))
+            recording.begin(chunk)
+            for step in range(int(steps[0])):
+                active = int(np.searchsorted(-steps, -step))
+                if not whole or active != loaded:
+                    recording.load(chunk, step, active)
+                    loaded = active
+                recording.play()
+            torch.index_select(chunk.starts, 0, chunk.which, out=chunk.weights)
+            chunk.weights.sub_(recording.weights[: len(jobs)])
+            return recording.seen[: len(jobs)].clone()
 
     def _make(self, chunk: Chunk, jobs: int, width: int, lane: Lane) -> Recording:
         x, y, share, length = chunk.batches.cohort(0, 1)
