@@ -199,6 +199,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("deploy {echo} --local 1 --set rounds", "expected key=value"),
         ("deploy {echo} --local 1 --out {here}", "exists; choose another"),
         ("deploy {echo} --server 127.0.0.1:8000", "--clients is missing"),
+        ("deploy {echo} --server 10.0.0.1:8000 --clients 4", "must be encrypted"),
         ("deploy {echo} --server 127.0.0.1:8000 --secure", "--secure goes with --local"),
         ("deploy {echo} --server 127.0.0.1:8000 --root-certificates nowhere", "'nowhere' does not exist"),
         ("keys keys --server host:80", "without a port"),

@@ -105,6 +105,11 @@ def deploy(
     where: dict[str, Any] = {"module": str(check_module(file))}
     if server is not None:
         address, root = Address.parse(server), check_file(root_certificates, "--root-certificates")
+        if root is None and not address.loopback:
+            raise UserError(
+                f"deploy at {address}: what does not stay within the machine must be encrypted; expected "
+                "--root-certificates ca.crt, or the address on loopback that `mmfl link` says."
+            )
         where |= {"server": str(address), **({"root_certificates": str(root)} if root else {})}
         _refuse(secure=secure, capacity=capacity, device=device)
     elif local is not None:
