@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch.func import functional_call
 
 import mmfl
@@ -18,6 +19,7 @@ from mmfl.methods import Method
 from mmfl.stored import Keep, Stored
 from mmfl.training import Replica, rounds
 from mmfl.updates import Updates
+from mmfl.world import ALONE
 
 SIZES = (9, 5, 4, 1, 13, 7)  # in batches of 4: 1 to 4 steps an epoch
 P = np.array([[0.5, 0.3], [0.4, 0.5], [0.8, 0.0], [0.7, 0.2], [0.5, 0.4], [0.0, 0.9]])
@@ -88,11 +90,12 @@ class Literal:
         drawn = Batches(jobs, Placed(torch.device("cpu")))
         return [drawn.examples(*map(int, drawn.position(step, 0))) for step in range(int(jobs.steps[0]))]
 
-    def round(self, t, view, clients):
-        """A round in which those of the plan train who are there; so many clients have the task."""
+    def round(self, t, view):
+        """A round in which those of the plan train who are there; c weighs the clients by their shares, as the
+        objective does."""
         lr, s = self.task.learning_rate(t), self.index
         drawn = [i for i, task in PLAN[t - 1] if task == s and view.able[i, s]]
-        step, change = torch.zeros_like(self.x), torch.zeros_like(self.x)
+        self.c, step = torch.from_numpy(view.share[:, s]) @ self.c_i, torch.zeros_like(self.x)
         for i in drawn:
             y, K = self.x.clone(), 0
             for inputs, targets in self.batches(i, t):
@@ -100,9 +103,8 @@ class Literal:
                 K += 1
             after = self.c_i[i] - self.c + (self.x - y) / (K * lr)
             step += view.share[i, s] / (view.capacity[i] * P[i, s]) * (self.x - y)
-            change += after - self.c_i[i]
             self.c_i[i] = after
-        self.x, self.c = self.x - step, self.c + change / clients
+        self.x = self.x - step
 
 
 def close(mine, expected):
@@ -117,12 +119,11 @@ def test_rounds_follow_the_algorithm_of_the_paper(mode):
     for t, replica in enumerate(run(mode, Scaffold(), pool=pool), 1):
         view = replica.view(t)
         for s, task in enumerate(literal):
-            task.round(t, view, int((pool.sizes[:, s] > 0).sum()))
+            task.round(t, view)
             controls = replica.state.local[s]
             close(replica.state.weights[s], task.x)
-            close(controls.client.rows(np.arange(len(SIZES))), task.c_i)
+            close(controls.clients.stored.rows(np.arange(len(SIZES))), task.c_i)
             close(controls.server, task.c)
-            close(task.c_i[pool.sizes[:, s] > 0].mean(0), task.c)
             steps |= {len(task.batches(i, t)) for i, j in PLAN[t - 1] if j == s}
     assert len(steps) > 3
     assert all(task.c.abs().max() > 0.05 for task in literal)
@@ -141,21 +142,58 @@ def test_vectorised_and_sequential_controls_agree():
             torch.testing.assert_close(mine.server, yours.server, rtol=1e-4, atol=1e-6)
 
 
-def test_the_servers_control_stays_the_mean_of_the_clients_whoever_is_absent_or_arrives():
-    """With a mean over those who are there in a round, c would be too large by as much as are absent."""
+def test_the_servers_control_follows_the_shares_of_those_who_are_there():
     there = [[1, 1, 1, 0, 0, 1], [0, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1], [1, 0, 0, 1, 0, 0], [1, 0, 1, 1, 1, 0]]
     pool = federation(availability=mmfl.Trace(there), arrivals=[1, 1, 1, 4, 1, 1])
-    literal = [Literal(pool, s) for s in range(2)]
-    ever = np.zeros(P.shape, dtype=bool)
+    literal, moved = [Literal(pool, s) for s in range(2)], [0, 0]
     for t, replica in enumerate(run("sequential", Scaffold(), pool=pool), 1):
-        view = replica.view(t)
-        ever |= view.able
         for s, task in enumerate(literal):
-            task.round(t, view, len(SIZES))
-            task.c = task.c_i[ever[:, s]].mean(0)  # newcomers have a control variate of zero
+            task.round(t, replica.view(t))
             close(replica.state.weights[s], task.x)
             close(replica.state.local[s].server, task.c)
-            assert task.c.any()
+            moved[s] += int(task.c.any())
+    assert min(moved) > 1, "those who are there must have trained before"
+
+
+class Ridge(torch.nn.Module):
+    """A logistic regression that tells its penalty beside its logit, so that the loss can add it."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 1)
+
+    def forward(self, x):
+        penalty = 0.05 * sum(p.square().sum() for p in self.parameters())
+        logit = self.linear(x)
+        return torch.cat([logit, penalty.expand_as(logit)], dim=1)
+
+
+def ridge_loss(outputs, y):
+    return torch.nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], y, reduction="none") + outputs[:, 1]
+
+
+def test_clients_with_unequal_data_reach_the_optimum_of_the_weighted_objective():
+    """Two clients with 90 and 10 examples that disagree: with an unweighted mean of the control variates the rounds
+    would end at the optimum of an objective in which both count alike."""
+    rng = np.random.default_rng(0)
+    x, owner = rng.normal(size=(100, 2)).astype(np.float32), np.repeat([0, 1], [90, 10])
+    x[90:, 0] += 2
+    y = ((x[:, 0] > 0) ^ (owner == 1)).astype(np.float32)
+    data = mmfl.data.from_arrays(x, y, owner, test=(x, y))
+    task = mmfl.Task("ridge", Ridge, data, lr=0.3, epochs=5, loss=ridge_loss, metric=ridge_loss)
+    pool = mmfl.Federation([task])
+    assert pool.sizes[:, 0].tolist() == [90, 10]
+    method = mmfl.Method("scaffold", mmfl.allocation.Full(), Unbiased(), Scaffold())
+    found = mmfl.train(pool, method, rounds=400, rate=1.0, evaluate_every=400).weights[0]
+
+    def objective(w, weight):
+        logit = x @ w[:2] + w[2]
+        return float(weight @ np.logaddexp(0, np.where(y > 0, -logit, logit)) + 0.05 * w @ w)
+
+    shares, alike = np.full(100, 1 / 100), np.repeat([1 / 180, 1 / 20], [90, 10])
+    best, other = (minimize(objective, np.zeros(3), weight, tol=1e-12).x for weight in (shares, alike))
+    assert np.linalg.norm(best - other) > 0.3, "the two objectives must be told apart"
+    np.testing.assert_allclose(found.numpy(), best, atol=1e-6)
 
 
 def test_clients_that_agree_keep_the_step_of_one_however_few_are_there():
@@ -164,23 +202,28 @@ def test_clients_that_agree_keep_the_step_of_one_however_few_are_there():
     state, rng = rule.start(10, torch.zeros(3)), np.random.default_rng(0)
     for t in range(1, 60):
         here = rng.random(10) < 0.4
-        client = np.flatnonzero(here)[:2]
+        view, client = view_of(here[:, None], round=t), np.flatnonzero(here)[:2]
+        state = rule.begin(view, 0, state, ALONE)
         correction = rule.correction(client, state)
         steps = np.full(len(client), 5)
         flat = 5 * 0.1 * (g + correction)
         updates = Updates(0, client, steps, steps / 5, flat, steps / 5, steps)
-        state = rule.observe(updates, 0.1, view_of(here[:, None], round=t), state)
-    assert len(state.client) == 10
+        state = rule.observe(updates, 0.1, view, state)
+    assert len(state.clients.stored) == 10
+    state = rule.begin(view_of(np.ones((10, 1)), round=60), 0, state, ALONE)
     torch.testing.assert_close(state.server, g)
     torch.testing.assert_close(g + rule.correction(np.arange(10), state), g.expand(10, 3))
 
 
 @pytest.mark.parametrize("keep", [Keep(), Keep("host"), Keep("file", "float16")], ids=["device", "host", "file"])
-def test_the_mean_of_the_controls_is_the_servers_wherever_and_however_they_are_kept(keep):
-    for replica in run("sequential", Scaffold(keep)):
+def test_the_servers_control_is_the_sum_of_the_clients_by_share_wherever_and_however_they_are_kept(keep):
+    rule = Scaffold(keep)
+    for t, replica in enumerate(run("sequential", rule), 1):
+        view = replica.view(t + 1)
         for s, controls in enumerate(replica.state.local):
-            able = np.flatnonzero(replica.federation.sizes[:, s])
-            torch.testing.assert_close(controls.server, controls.client.rows(able).mean(0), rtol=1e-5, atol=1e-7)
+            rows = controls.clients.stored.rows(np.arange(len(SIZES)))
+            expected = torch.from_numpy(view.share[:, s]).float() @ rows
+            torch.testing.assert_close(rule.begin(view, s, controls, ALONE).server, expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("keep", [Keep(), Keep("file", "float16")], ids=["device", "file"])
@@ -200,7 +243,7 @@ def test_a_checkpoint_continues_with_the_same_bits(keep, tmp_path):
         mine, theirs = resumed.state.local[s], whole.state.local[s]
         assert torch.equal(mine.server, theirs.server)
         everyone = np.arange(len(SIZES))
-        assert torch.equal(mine.client.rows(everyone), theirs.client.rows(everyone))
+        assert torch.equal(mine.clients.stored.rows(everyone), theirs.clients.stored.rows(everyone))
 
 
 def test_a_round_touches_its_clients_only_however_many_are_remembered(monkeypatch):
@@ -220,13 +263,15 @@ def test_a_round_touches_its_clients_only_however_many_are_remembered(monkeypatc
     for t in range(40):
         client = np.arange(t * active, (t + 1) * active) * (1 if t % 4 else 7)
         counted.clear()
+        state = rule.begin(view, 0, state, ALONE)
         correction = rule.correction(client, state)
         updates = Updates(0, client, ones, ones / 2, 1 + correction, ones / 1, ones)
         state = rule.observe(updates, 0.1, view, state)
         touched.append(sum(counted))
     assert set(touched) == {3 * active}
-    assert len(state.client) > 30 * active
-    assert state.client.nbytes <= 2 * len(state.client) * 2 * 4
+    stored = state.clients.stored
+    assert len(stored) > 30 * active
+    assert stored.nbytes <= 2 * len(stored) * 2 * 4
 
 
 @refusals(

@@ -12,9 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.client_memory import Memory
 from mmfl.errors import UserError
-from mmfl.stored import Keep, Stored
+from mmfl.stored import Keep
 from mmfl.transfer import sent
+from mmfl.world import World
 
 if TYPE_CHECKING:
     from mmfl.federation import RoundView
@@ -43,9 +45,9 @@ class LocalStep:
 class LocalRule:
     """The direction of a local step; rules that compare equal share a cohort (make them frozen dataclasses).
 
-    A rule with a memory, per task, makes it in `start` and renews it in `observe`, which is not called without one;
-    from it comes the `correction` that a client adds to every gradient of the round. `downloads` counts the vectors a
-    client needs to begin.
+    A rule with a memory, per task, makes it in `start` and renews it in `begin` and `observe`, which are not called
+    without one; from it comes the `correction` that a client adds to every gradient of the round. `downloads` counts
+    the vectors a client needs to begin.
     """
 
     downloads: int = 1
@@ -58,6 +60,10 @@ class LocalRule:
     def start(self, clients: int, weights: Tensor) -> Any:
         """The memory of one task before the first round."""
         return None
+
+    def begin(self, view: "RoundView", task: int, state: Any, world: World) -> Any:
+        """The memory at the beginning of a round, before anyone trains: who is there may have changed."""
+        return state
 
     def correction(self, client: NDArray[np.int64], state: Any) -> Tensor | None:
         """What these clients add to every gradient of the round, [clients, parameters]."""
@@ -94,24 +100,19 @@ class Prox(LocalRule):
 
 @dataclass
 class Controls:
-    """SCAFFOLD's memory of a task: the control variates c_i of the clients that ever trained it, and their sum.
+    """SCAFFOLD's memory of a task: the control variates c_i of the clients who ever trained it, and the server's c."""
 
-    `members` [clients] marks those that ever had the task. The server's c is a mean over them, whoever is absent.
-    """
-
-    client: Stored
-    sum: Tensor
-    members: NDArray[np.bool_]
-
-    @property
-    def server(self) -> Tensor:
-        """c: the mean of c_i over the members; c_i is 0 for those that never trained."""
-        return (self.sum / max(int(self.members.sum()), 1)).to(self.client.none)
+    clients: Memory
+    server: Tensor
 
 
 @dataclass(frozen=True)
 class Scaffold(LocalRule):
-    """SCAFFOLD: control variates take the drift of its own data out of a client's steps (Karimireddy et al. 2020)."""
+    """SCAFFOLD: control variates take the drift of its own data out of a client's steps (Karimireddy et al. 2020).
+
+    The server's c is sum d c_i, with the shares d of those who are there: as the objective weighs the clients, so must
+    c, or the rounds end at the optimum of another objective.
+    """
 
     keep: Keep = field(default_factory=Keep)
     downloads = 2
@@ -125,20 +126,27 @@ class Scaffold(LocalRule):
 
     def start(self, clients: int, weights: Tensor) -> Controls:
         """All control variates are zero."""
-        none = torch.zeros_like(weights, dtype=torch.float64)
-        return Controls(self.keep.start(clients, weights), none, np.zeros(clients, dtype=bool))
+        return Controls(Memory.start(self.keep, clients, weights), torch.zeros_like(weights))
+
+    def begin(self, view: "RoundView", task: int, state: Controls, world: World) -> Controls:
+        """c = sum d c_i, with this round's shares."""
+        sizes = view.sizes[:, task]
+        state.clients.reweight(sizes)
+        server = world.sum(state.clients.sum / max(int(sizes.sum()), 1))
+        return Controls(state.clients, server.to(state.server))
 
     def correction(self, client: NDArray[np.int64], state: Controls) -> Tensor:
         """c - c_i."""
-        return state.server - state.client.rows(client)
+        return state.server - state.clients.stored.rows(client)
 
     def observe(self, updates: "Updates", rate: float, view: "RoundView", state: Controls) -> Controls:
-        """c_i+ = c_i - c + G / (K lr) with K local steps; c moves by the changes, over all who have the task."""
-        members, here = state.members | view.able[:, updates.task], updates.local
+        """c_i+ = c_i - c + G / (K lr) with K local steps; c follows when the next round begins."""
+        here = updates.local
         steps = sent(here.steps, here.flat)[:, None]
-        before = state.client.rows(here.client)
-        after = state.client.put(here.client, before - state.server + here.flat / (steps * rate))
-        return Controls(state.client, state.sum + updates.total((after - before).double().sum(0)), members)
+        before = state.clients.stored.rows(here.client)
+        after = before - state.server + here.flat / (steps * rate)
+        state.clients.replace(updates, before, after, view.sizes[:, updates.task])
+        return state
 
 
 LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {"sgd": SGD, "prox": Prox, "scaffold": Scaffold}

@@ -113,6 +113,13 @@ class Round:
         view = replica.view(round)
         return cls(replica, view, dict(replica.method.allocation.asks(view, replica.state.allocation)), eager=eager)
 
+    def prepare(self, world: World) -> None:
+        """Lets the local rule's memory follow who is there."""
+        local, memory = self.replica.method.local, self.replica.state.local
+        for s, state in enumerate(memory):
+            if state is not None:
+                memory[s] = local.begin(self.view, s, state, world)
+
     @property
     def early(self) -> NDArray[np.bool_] | None:
         """The pairs that train before the decision, because it rests on their updates or they train in any case; None
@@ -228,6 +235,8 @@ def rounds(
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
         current = [Round.begin(replica, t, engine.eager) for replica in replicas]
+        for each in current:
+            each.prepare(engine.world)
         train(engine, requests(current, [each.early for each in current]))
         measure(engine, current, diagnose)
         for each in current:

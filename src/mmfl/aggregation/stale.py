@@ -6,7 +6,7 @@ running sums do for the others. Where several processes share a run, each rememb
 part of the sums, and all that is added up is the step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mmfl.aggregation.base import AggregationRule
 from mmfl.aggregation.unbiased import inverse_probability
+from mmfl.client_memory import Memory, batches, combine
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 from mmfl.stored import Keep, Stored
@@ -25,54 +26,6 @@ from mmfl.updates import Updates
 from mmfl.world import PARTIAL
 
 KeepSetting = Keep | Mapping[str, Any] | None
-_BATCH = 2**23  # bytes of stored updates to read at once
-
-
-def _combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
-    return sent(coefficients, rows) @ rows
-
-
-def _batches(rows: int, length: int) -> Iterator[slice]:
-    """Some rows of so many numbers after others, so that never all stored updates are there twice."""
-    size = max(_BATCH // (4 * length), 1)
-    return (slice(begin, begin + size) for begin in range(0, rows, size))
-
-
-@dataclass
-class Memory:
-    """The last updates h of one task's clients, and the running sum of n h over those that are there.
-
-    `weight` is the n with which each client is in `sum`: 0 while it is absent, so that the shares d are always those
-    of who is there; nan before its first update. Sums are kept in double precision, because they are never taken
-    afresh.
-    """
-
-    stored: Stored
-    weight: NDArray[np.float64]
-    sum: Tensor = field(metadata=PARTIAL)
-
-    @classmethod
-    def start(cls, keep: Keep, clients: int, weights: Tensor) -> "Memory":
-        """Nothing remembered."""
-        none = torch.zeros_like(weights, dtype=torch.float64)
-        return cls(keep.start(clients, weights), np.full(clients, np.nan), none)
-
-    def settle(self, sizes: NDArray[np.int64]) -> None:
-        """Lets those that left or came back count for the examples they have now."""
-        change = np.nan_to_num(sizes - self.weight)
-        moved = np.flatnonzero(change)
-        mine = moved[self.stored.has(moved)]
-        for rows in _batches(len(mine), len(self.sum)):
-            self.sum += _combine(change[mine[rows]], self.stored.rows(mine[rows]).double())
-        self.weight[moved] += change[moved]
-
-    def replace(self, updates: Updates, before: Tensor, sizes: NDArray[np.int64]) -> None:
-        """Puts new updates in the place of those of before the round, `before`, of the clients here."""
-        here = updates.local
-        after = self.stored.put(here.client, here.flat)
-        self.sum += _combine(sizes[here.client].astype(np.float64), after.double())
-        self.sum -= _combine(np.nan_to_num(self.weight[here.client]), before.double())
-        self.weight[updates.client] = sizes[updates.client]
 
 
 class LastUpdates(AggregationRule):
@@ -90,7 +43,7 @@ class LastUpdates(AggregationRule):
         sizes = view.sizes[:, updates.task]
         if not sizes.any():
             return weights, state
-        state.settle(sizes)
+        state.reweight(sizes)
         return weights - updates.total(self.step(updates, view, state)).to(weights), state
 
     def remembered(self, state: Memory) -> Stored:
@@ -116,8 +69,8 @@ class FedStale(LastUpdates):
         sizes, here = view.sizes[:, updates.task], updates.local
         before, scale = state.stored.rows(here.client), inverse_probability(here, view)
         stale = (self.beta / int(sizes.sum())) * state.sum
-        step = stale.to(before) + here.combine(scale) - self.beta * _combine(scale, before)
-        state.replace(updates, before, sizes)
+        step = stale.to(before) + here.combine(scale) - self.beta * combine(scale, before)
+        state.replace(updates, before, here.flat, sizes)
         return step
 
     def residuals(self, updates: Updates, view: RoundView, state: Memory) -> NDArray[np.float64]:
@@ -138,8 +91,8 @@ class MIFA(LastUpdates):
 
     def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
         """Remember first, then sum d h."""
-        sizes = view.sizes[:, updates.task]
-        state.replace(updates, state.stored.rows(updates.local.client), sizes)
+        sizes, here = view.sizes[:, updates.task], updates.local
+        state.replace(updates, state.stored.rows(here.client), here.flat, sizes)
         return state.sum / int(sizes.sum())
 
 
@@ -171,15 +124,15 @@ class StaleVR(AggregationRule):
         mine = updates.mine
         share, scale = view.share[mine.client, mine.task], inverse_probability(mine, view)
         step, beta = mine.combine(scale), np.zeros(len(mine))
-        for rows in _batches(len(mine), len(weights)):
+        for rows in batches(len(mine), len(weights)):
             before = state.stored.rows(mine.client[rows])
             beta[rows] = best_beta(mine.products(before, rows), before)
-            step += _combine((share - scale)[rows] * beta[rows], before)
+            step += combine((share - scale)[rows] * beta[rows], before)
         known = np.full(len(state.beta), np.nan)
         known[updates.client] = updates.whole(np.where(state.stored.has(mine.client), beta, np.nan))
         here = mine.local
         drawn = np.flatnonzero(here.count)
-        for rows in _batches(len(drawn), len(weights)):
+        for rows in batches(len(drawn), len(weights)):
             state.stored.put(here.client[drawn[rows]], here.flat[sent(drawn[rows], here.flat.device)])
         return weights - updates.total(step), Betas(state.stored, known)
 
@@ -228,13 +181,15 @@ class Estimates:
         wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
         moved = np.flatnonzero(wanted != self.weight)
         mine = moved[self.stored.has(moved)]
-        for rows in _batches(len(mine), len(self.linear)):
+        for rows in batches(len(mine), len(self.linear)):
             client = mine[rows]
             self._add(client, (wanted - self.weight)[client], self.stored.rows(client))
         self.weight[moved] = wanted[moved]
 
     def replace(self, updates: Updates, before: Tensor, round: int, sizes: NDArray[np.int64]) -> None:
-        """Active clients start anew, with a slope that would have led to the beta that was best this round."""
+        """Active clients start anew at 1, with the slope (1 - best) / (t - t1) of the round t1 before: how far the best
+        beta of this round had fallen below 1, spread over the rounds since. (Eq. 21 divides by t - t1 - 1, which is 0
+        after consecutive activity; with ours the line passes above the best beta of round t, and stays unbiased.)"""
         here, client = updates.local, updates.client
         self._add(here.client, -self.weight[here.client], before)
         idle = np.maximum(round - self.last[client], 1)
@@ -248,8 +203,8 @@ class Estimates:
         """Adds weight * h * beta(t), as a function of t, to the line."""
         rows = rows.double()
         slope = self.slope[client]
-        self.constant += _combine(weight * (1 + slope * (self.last[client] + 1)), rows)
-        self.linear += _combine(-weight * slope, rows)
+        self.constant += combine(weight * (1 + slope * (self.last[client] + 1)), rows)
+        self.linear += combine(-weight * slope, rows)
 
 
 class StaleVRE(AggregationRule):
@@ -282,7 +237,7 @@ class StaleVRE(AggregationRule):
         before, scale = state.stored.rows(here.client), inverse_probability(here, view)
         stale = (state.constant + view.round * state.linear) / sizes.sum()
         beta = state.beta(view.round)[here.client]
-        step = stale.to(weights) + here.combine(scale) - _combine(scale * beta, before)
+        step = stale.to(weights) + here.combine(scale) - combine(scale * beta, before)
         state.replace(updates, before, view.round, sizes)
         return weights - updates.total(step), state
 
@@ -314,7 +269,7 @@ def _residuals(
 ) -> NDArray[np.float64]:
     """||G - beta h|| of every row, with the beta of some clients given their `<G, h>` and h."""
     mine, sizes = updates.mine, [np.zeros(0)]
-    for rows in _batches(len(mine), stored.none.shape[1]):
+    for rows in batches(len(mine), stored.none.shape[1]):
         client, before = mine.client[rows], stored.rows(mine.client[rows])
         sizes.append(mine.distances(beta(client, mine.products(before, rows), before), before, rows))
     return updates.whole(np.concatenate(sizes))

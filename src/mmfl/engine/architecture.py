@@ -106,8 +106,6 @@ class Bare:
                 if parameter is not None:
                     places[parameter].append((part, name))
         self.places = list(places.values())
-        for part, name in (place for places in self.places for place in places):
-            del part._parameters[name]
         for part in self.module.modules():
             if isinstance(part, nn.RNNBase):  # would look for the memory of what is handed in
                 part.flatten_parameters = lambda: None  # type: ignore[method-assign]
@@ -118,10 +116,13 @@ class Bare:
         return self.module(*inputs)  # type: ignore[no-any-return]
 
     def fill(self, parameters: Sequence[Tensor | None]) -> None:
-        """Puts tensors, or nothing, where the parameters were."""
+        """Puts tensors, or nothing, where the parameters were: as attributes, and among `parameters()`, which a forward
+        pass may go through for a penalty."""
         for places, parameter in zip(self.places, parameters, strict=True):
             for part, name in places:
+                part._parameters.pop(name, None)
                 setattr(part, name, parameter)
+                part._parameters[name] = parameter  # type: ignore[assignment]
 
     def clear(self) -> None:
         """Lets go of the tensors of the last call."""
