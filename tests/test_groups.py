@@ -1,5 +1,6 @@
 """Group sampling: clusters of like losses, the rotation of the tasks over them, and who joins in between."""
 
+import itertools
 from dataclasses import fields, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.stats import chisquare
 from sklearn.metrics import adjusted_rand_score
 
 from conftest import refusals, refused, view_of
-from mmfl.allocation.groups import Cycle, Groups
+from mmfl.allocation.groups import Cycle, Groups, k_means
 from mmfl.checkpoint import pack, unpack
 
 RATE = 0.5
@@ -544,3 +545,18 @@ def test_clusters_of_a_single_task_lie_on_a_line():
 def test_options_that_mean_nothing_are_refused(make, words):
     with refused(*words):
         make()
+
+
+def test_the_best_clustering_of_few_points_is_found_with_every_seed():
+    """Against all ways to divide ten points into three clusters; with ten starts, some seeds miss the best."""
+    points = np.random.default_rng(1).normal(size=(10, 3))
+    ways = np.array(list(itertools.product(range(3), repeat=10)))
+    member = (ways[:, :, None] == np.arange(3)).astype(float)  # [ways, points, clusters]
+    member = member[member.any(1).all(1)]
+
+    def spread(member):
+        centre = np.einsum("wpk,pd->wkd", member, points) / member.sum(1)[:, :, None]
+        return ((points[None] - np.einsum("wpk,wkd->wpd", member, centre)) ** 2).sum((1, 2))
+
+    found = [(k_means(points, 3, seed)[:, None] == np.arange(3))[None].astype(float) for seed in range(12)]
+    np.testing.assert_allclose([spread(each)[0] for each in found], spread(member).min())

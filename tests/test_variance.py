@@ -300,8 +300,9 @@ def test_every_rule_finds_the_minimum_of_a_general_solver_over_share_times_signa
     view = view_of(sizes, capacity, rate * capacity.sum())
     p = chances(RULES[signal](floor=0.05), view, **{signal: values})
 
-    importance = sizes / np.maximum(sizes.sum(0), 1) * values / capacity[:, None]
-    importance = np.where(sizes > 0, np.maximum(importance, 0.05 * importance[sizes > 0].mean()), 0.0)
+    share = sizes / np.maximum(sizes.sum(0), 1)
+    values = np.maximum(values, 0.05 * (share * values).sum() / (sizes > 0).any(0).sum())
+    importance = share * values / capacity[:, None]
     ours = objective(importance, capacity, p)
     best = solved(importance, capacity, min(view.budget, view.processors))
     assert ours == pytest.approx(best, rel=1e-6)
@@ -321,6 +322,24 @@ def test_mixing_keeps_the_constraints_and_every_pair_above_its_share_of_an_even_
     np.testing.assert_allclose(p, (1 - mix) * least_variant + mix * even, rtol=1e-12)
     if floor > 0:
         check_constraints(p, view)
+
+
+@SIGNALS
+def test_no_draw_weighs_more_than_twenty_of_an_average_client(signal):
+    """Clients of unequal data, a third of them with nothing to learn, and a task that all have nearly solved."""
+    rng = np.random.default_rng(0)
+    sizes = np.ceil(rng.lognormal(3, 1, (120, 3))).astype(int)
+    values = rng.lognormal(0, 0.7, (120, 3)) * (rng.random((120, 3)) < 0.7) * [1, 1, 1e-5]
+    view = view_of(sizes, rng.integers(1, 4, 120), 20.0)
+    mean = (view.share * values).sum() / 3
+
+    def heaviest(values, **options):
+        p = chances(RULES[signal](**options), view, **{signal: values})
+        return (view.share / (view.capacity[:, None] * p)).max()
+
+    average = heaviest(np.maximum(values, mean))
+    assert heaviest(values) < 20 * average < 10
+    assert heaviest(values, floor=1e-6) > 1e4
 
 
 @given(rounds_of())
@@ -343,10 +362,10 @@ def test_the_unit_of_the_signal_does_not_matter(case, scale):
 
 
 @SIGNALS
-def test_a_signal_that_is_zero_everywhere_spreads_the_budget_evenly_over_like_clients(signal):
+def test_a_signal_that_is_zero_everywhere_is_like_one_that_is_the_same_everywhere(signal):
     view = view_of([[3, 3, 0], [3, 0, 3], [0, 3, 3]], [1, 2, 1], 2.0)
     p = chances(RULES[signal](), view, **{signal: np.zeros((3, 3))})
-    np.testing.assert_allclose(p, view.able * 0.25, rtol=1e-12)
+    np.testing.assert_allclose(p * view.capacity[:, None], view.able / 3, rtol=1e-12)
 
 
 @given(rounds_of(), st.integers(0, 10**6), st.sampled_from([np.nan, np.inf, -np.inf]), st.sampled_from([0.3, 1.0]))

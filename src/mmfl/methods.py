@@ -35,6 +35,7 @@ from mmfl.allocation import (
     UpdateVariance,
     WarmUp,
 )
+from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, SGD, LocalRule, Scaffold
 from mmfl.registry import build, call, find
@@ -128,26 +129,26 @@ METHODS: dict[str, Entry] = {
         _LVR,
     ),
     "mmfl-gvr": Entry(
-        lambda floor=1e-6, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), Unbiased()),
+        lambda floor=FLOOR, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), Unbiased()),
         "probabilities that minimise the variance of the sampled update",
         _GVR,
         trains="all",
     ),
     "mmfl-gvr-star": Entry(
-        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), FedVARP(keep)),
+        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), FedVARP(keep)),
         "GVR with last updates for those not drawn",
         _GVR,
         trains="all",
         stores=_UPDATES,
     ),
     "mmfl-lvr": Entry(
-        lambda floor=1e-6, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), Unbiased()),
+        lambda floor=FLOOR, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), Unbiased()),
         "probabilities that minimise the variance of the sampled loss",
         _LVR,
         evaluates="all",
     ),
     "mmfl-stalevr": Entry(
-        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVR(keep)),
+        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVR(keep)),
         "LVR, and last updates weighted as they explain the new ones",
         _LVR,
         trains="all",
@@ -155,27 +156,27 @@ METHODS: dict[str, Entry] = {
         stores=_UPDATES,
     ),
     "stalevr-opt": Entry(
-        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (ResidualVariance(floor, mix, draw), StaleVR(keep)),
+        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (ResidualVariance(floor, mix, draw), StaleVR(keep)),
         "StaleVR, sampled by what last updates do not explain",
         "this project",
         trains="all",
         stores=_UPDATES,
     ),
     "mmfl-stalevre": Entry(
-        lambda keep=None, floor=1e-6, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVRE(keep)),
+        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVRE(keep)),
         "StaleVR with estimated weights: only the drawn train",
         _LVR,
         evaluates="all",
         stores=_UPDATES,
     ),
     "lvr-systematic": Entry(
-        lambda floor=1e-6, mix=0.0: (LossVariance(floor, mix, "systematic"), Unbiased()),
+        lambda floor=FLOOR, mix=0.0: (LossVariance(floor, mix, "systematic"), Unbiased()),
         "LVR with an exact number of trainings a round",
         "this project",
         evaluates="all",
     ),
     "stalevre-systematic": Entry(
-        lambda keep=None, floor=1e-6, mix=0.0: (LossVariance(floor, mix, "systematic"), StaleVRE(keep)),
+        lambda keep=None, floor=FLOOR, mix=0.0: (LossVariance(floor, mix, "systematic"), StaleVRE(keep)),
         "StaleVRE with an exact number of trainings a round",
         "this project",
         evaluates="all",
@@ -206,7 +207,7 @@ METHODS: dict[str, Entry] = {
         stores="controls",
     ),
     "roundrobin-gvr": Entry(
-        lambda floor=1e-6, mix=0.0, draw="independent": (
+        lambda floor=FLOOR, mix=0.0, draw="independent": (
             RoundRobinTasks(UpdateVariance(floor, mix, draw)),
             Unbiased(),
         ),

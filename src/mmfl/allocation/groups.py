@@ -230,10 +230,10 @@ def numbered(label: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def k_means(points: NDArray[np.float64], clusters: int, seed: int) -> NDArray[np.int64]:
-    """The cluster of each point in the best of ten runs of K-means."""
+    """The cluster of each point in the best of many runs of K-means; with few points ten are too few to be sure."""
     from sklearn.cluster import KMeans  # takes a second to import
 
-    model = KMeans(clusters, init="k-means++", n_init=10, random_state=seed)
+    model = KMeans(clusters, init="k-means++", n_init=50 if len(points) <= 10_000 else 10, random_state=seed)
     label: NDArray[np.int64] = model.fit_predict(points).astype(np.int64)
     return label
 

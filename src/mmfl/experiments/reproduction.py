@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from inspect import signature
 from typing import Any, Literal
 
 import pandas as pd
@@ -13,7 +14,7 @@ from mmfl.config import read
 from mmfl.engine.precision import Precision
 from mmfl.experiment import Listener
 from mmfl.federation import Federation
-from mmfl.methods import Method
+from mmfl.methods import METHODS, Method
 from mmfl.presets import path_of
 from mmfl.run import Comparison
 
@@ -103,6 +104,20 @@ class Reproduction:
     parts: Callable[[bool], Sequence[Part]]
     find: Callable[[Frames], Findings]
     draw: Callable[[Frames], Figure]
+
+
+PAPER_FLOOR = 1e-6  # the papers have none; this only keeps every chance above zero
+
+
+def as_published(method: str) -> str | dict[str, Any]:
+    """A named method without the floor under losses and norms that the papers do not have, under its own name.
+
+    >>> as_published("random"), as_published("mmfl-lvr")
+    ('random', {'method': 'mmfl-lvr', 'name': 'mmfl-lvr', 'floor': 1e-06})
+    """
+    if "floor" not in signature(METHODS[method].make).parameters:
+        return method
+    return {"method": method, "name": method, "floor": PAPER_FLOOR}
 
 
 def federations(preset: str, settings: Sequence[str] = ()) -> Callable[[int], Federation]:

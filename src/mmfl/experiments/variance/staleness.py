@@ -19,7 +19,7 @@ from mmfl.allocation import Fixed, Full
 from mmfl.differences import difference
 from mmfl.experiments.evidence import greater, spread
 from mmfl.experiments.measurements import Watch, accuracy, by_round, final, rows
-from mmfl.experiments.reproduction import Findings, Frames, Part, Reproduction, Trainer, federations
+from mmfl.experiments.reproduction import Findings, Frames, Part, Reproduction, Trainer, as_published, federations
 from mmfl.experiments.variance import aging
 from mmfl.methods import Method
 from mmfl.report.plots import COLOURS, curve, grid, legend
@@ -109,7 +109,7 @@ def train_three(form: Form, trainer: Trainer) -> Frames:
     """MMFL-StaleVR, watched."""
     federation_of, watch, method = federations(form.preset, form.settings), Watch(aging.betas_of), "mmfl-stalevr"
     comparison = trainer.compare(
-        federation_of, [method], form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=form.rounds
+        federation_of, [as_published(method)], form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=form.rounds
     )
     return ages(form, comparison, method, watch)
 
