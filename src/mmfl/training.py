@@ -25,6 +25,7 @@ from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.objectives import lower_is_better
+from mmfl.rule_checks import check_aggregation, check_allocation, check_finite, check_signals, check_state
 from mmfl.updates import Updates, finite_rows
 from mmfl.world import World
 
@@ -94,7 +95,8 @@ class Outcome:
 class Round:
     """A round of one replica under way, with what is known of it so far.
 
-    `trained` holds the updates of tasks that have not gone into their weights yet. An engine that is `eager` has those
+    `trained` holds the updates of tasks that have not gone into their weights yet, `given` the weights and updates that
+    a task's new weights were made of, until these are known to be finite. An engine that is `eager` has those
     that train in any case do so before the draw.
     """
 
@@ -105,13 +107,16 @@ class Round:
     decided: bool = False
     eager: bool = False
     trained: dict[int, Trained] = field(default_factory=dict)
+    given: dict[int, list[Tensor]] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, replica: Replica, round: int, eager: bool = False) -> "Round":
         """Who is there, and what must be measured before the decision: signals, by name, of pairs [clients, tasks]."""
-        view = replica.view(round)
-        return cls(replica, view, dict(replica.method.allocation.asks(view, replica.state.allocation)), eager=eager)
+        view, rule = replica.view(round), replica.method.allocation
+        asked = rule.asks(view, replica.state.allocation)
+        check_signals(replica.method.name, rule, asked, view)
+        return cls(replica, view, dict(asked), eager=eager)
 
     def prepare(self, world: World) -> None:
         """Lets the local rule's memory follow who is there."""
@@ -183,7 +188,9 @@ class Round:
             rule, memory = method.aggregation, state.aggregation
             residuals = self._sizes(lambda updates: rule.residuals(updates, self.view, memory[updates.task]))
             self.view = self.view.with_signals(residuals=residuals)
-        self.allocation, state.allocation = method.allocation.allocate(self.view, state.allocation)
+        decided = method.allocation.allocate(self.view, state.allocation)
+        check_allocation(method.name, method.allocation, decided, self.view, state.allocation)
+        self.allocation, state.allocation = decided
         self.decided = True
 
     def aggregate(self, task: int, finite: NDArray[np.bool_]) -> None:
@@ -192,12 +199,16 @@ class Round:
         returned = Updates.of(task, self.trained.pop(task), self.allocation)
         received = returned.valid(finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
-        state.weights[task], state.aggregation[task] = method.aggregation.aggregate(
-            state.weights[task], taken, view, state.aggregation[task]
-        )
+        weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
+        aggregated = method.aggregation.aggregate(weights, taken, view, memory)
+        check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
+        state.weights[task], state.aggregation[task] = aggregated
+        self.given[task] = [weights, taken.flat]
         if state.local[task] is not None:
             rate = self.replica.federation.tasks[task].learning_rate(view.round)
-            state.local[task] = method.local.observe(taken.drawn(), rate, view, state.local[task])
+            observed = method.local.observe(taken.drawn(), rate, view, state.local[task])
+            check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
+            state.local[task] = observed
         drawn = received.without_rows().drawn()
         rejected = int((returned.count > 0).sum()) - len(drawn)
         variance = update_variance(view, self.allocation, received)
@@ -209,7 +220,9 @@ class Round:
         for s, outcome in self.outcomes.items():
             losses[outcome.drawn.client, s] = outcome.drawn.loss
         method, state = self.replica.method, self.replica.state
-        state.allocation = method.allocation.observe(losses, self.view, state.allocation)
+        observed = method.allocation.observe(losses, self.view, state.allocation)
+        check_state(method.name, method.allocation, "observe", self.view.round, state.allocation, observed)
+        state.allocation = observed
         state.round = self.view.round
 
     def _sizes(self, size: Callable[[Updates], NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -247,6 +260,7 @@ def rounds(
             finite = finite_rows([each.trained[s].flat for each, s, _ in portion])
             for (each, s, _), good in zip(portion, finite, strict=True):
                 each.aggregate(s, good)
+            check_weights(portion)
         for each in current:
             each.end()
         agree(engine.world, replicas)
@@ -285,6 +299,17 @@ def portions(engine: Engine, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]
         held += size
         portion.append((each, s, clients))
     yield portion
+
+
+def check_weights(aggregated: Sequence[Wanted]) -> None:
+    """Makes sure that the aggregations gave finite weights; the device is waited for once."""
+    weights = [each.replica.state.weights[s] for each, s, _ in aggregated]
+    finite = torch.stack([new.sum() for new in weights]).isfinite().tolist() if weights else []
+    for (each, s, _), new, good in zip(aggregated, weights, finite, strict=True):
+        given, replica = each.given.pop(s), each.replica
+        if not good:
+            method, task = replica.method, replica.federation.tasks[s].name
+            check_finite(method.name, method.aggregation, task, each.view.round, new, given)
 
 
 def agree(world: World, replicas: Sequence[Replica]) -> None:

@@ -10,6 +10,7 @@ from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches, Jobs
 from mmfl.engine.placed import Placed
 from mmfl.engine.products import Product
+from mmfl.errors import UserError
 from mmfl.local import SGD, LocalRule, LocalStep
 from mmfl.transfer import sent
 
@@ -72,6 +73,11 @@ class Chunk:
                 dense = [part.dense() if isinstance(part, Product) else part for part in parts]
                 gradient = dense[0] if len(dense) == 1 else torch.stack(dense).sum(0)
                 direction = self.rule.direction(LocalStep(gradient, weights, starts, which, *correction))
+                if direction.shape != gradient.shape:  # it would be broadcast without a word
+                    raise UserError(
+                        f"local rule {type(self.rule).__name__}: a direction of shape {list(direction.shape)} for "
+                        f"gradients {list(gradient.shape)}; expected the same [jobs, piece]."
+                    )
                 weights.addcmul_(direction, rates, value=-1)
 
 

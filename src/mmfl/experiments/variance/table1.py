@@ -231,8 +231,8 @@ _SETTING = (
     "120 clients; 30% of the labels each; per task a tenth of the clients hold 90 to 150 examples, the others a tenth "
     "of that; a tenth of the clients lack one task; capacities mixed; rate 0.1; five local epochs of full-batch steps. "
     "Accuracy is the mean over the tasks and over the last 20 rounds, on the whole test set; relative to full "
-    "participation of the same seed; ± is the standard deviation over seeds. Methods that sample by losses or norms do so "
-    "without the floor that mmfl puts under these by default, as in the paper."
+    "participation of the same seed; ± is the standard deviation over seeds. Methods that sample by losses or norms "
+    "do so without the floor that mmfl puts under these by default, as in the paper."
 )
 
 
