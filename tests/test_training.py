@@ -157,7 +157,7 @@ def test_no_method_is_harmed_by_clients_that_send_nonsense(method):
     assert history[-1]["tasks"]["task0"]["metric"] > 0.3
     for state in (*replica.state.aggregation, *replica.state.local):
         if state is not None:
-            kept = state.client if hasattr(state, "client") else state.stored
+            kept = state.clients.stored if hasattr(state, "clients") else state.stored
             assert not kept.has(np.array([3, 7])).any()
 
 
