@@ -52,9 +52,8 @@ def _check_probabilities(say: "_Complaint", allocation: Allocation, view: RoundV
     p = allocation.probabilities
     if not isinstance(p, np.ndarray) or p.shape != view.sizes.shape:
         raise say(f"gave probabilities of shape {list(np.shape(p))}; expected {list(view.sizes.shape)}.")
-    together = p @ np.ones(p.shape[1])  # not finite where one of them is not
-    most = np.inf if allocation.certain else 1 + _ROUNDING
-    if p.size and not (p.min() >= 0 and together.max() <= most and p.max() <= 1 + _ROUNDING):
+    together = p.max(initial=0.0) if allocation.certain else p @ np.ones(p.shape[1])
+    if not (p.min(initial=0.0) >= 0 and np.max(together, initial=0.0) <= 1 + _ROUNDING):  # so it is with a nan
         wrong = ~((p >= 0) & (p <= 1 + _ROUNDING))
         if wrong.any():
             client, task = np.argwhere(wrong)[0].tolist()
@@ -78,7 +77,7 @@ def _check_draw(say: "_Complaint", allocation: Allocation, view: RoundView) -> N
     if len(np.unique(pair)) < len(pair):
         raise say("drew the same client for the same task in two rows; expected one row with their count.")
     for wrong, text in (
-        (~view.able[client, task], "which it cannot train this round"),
+        (view.sizes[client, task] == 0, "which it cannot train this round"),
         (~(allocation.probability > 0), "with a probability that is not above 0: weights are divided by it"),
         (
             allocation.probability != allocation.probabilities[client, task],
@@ -89,10 +88,11 @@ def _check_draw(say: "_Complaint", allocation: Allocation, view: RoundView) -> N
             row = int(np.argmax(wrong))
             raise say(f"drew client {client[row]} for task number {task[row]}, {text}.")
     if not allocation.certain:
-        trainings = np.bincount(client, count, minlength=len(view.sizes))
-        if (over := trainings > view.capacity).any():
-            who = int(np.argmax(over))
-            raise say(f"drew client {who} for {trainings[who]:.0f} trainings; its capacity is {view.capacity[who]}.")
+        drawn, place = np.unique(client, return_inverse=True)
+        trainings = np.bincount(place, count, minlength=len(drawn))
+        if (over := trainings > view.capacity[drawn]).any():
+            who, times = drawn[over][0], trainings[over][0]
+            raise say(f"drew client {who} for {times:.0f} trainings; its capacity is {view.capacity[who]}.")
 
 
 def check_aggregation(
