@@ -52,7 +52,7 @@ def _check_probabilities(say: "_Complaint", allocation: Allocation, view: RoundV
     p = allocation.probabilities
     if not isinstance(p, np.ndarray) or p.shape != view.sizes.shape:
         raise say(f"gave probabilities of shape {list(np.shape(p))}; expected {list(view.sizes.shape)}.")
-    together = p.max(initial=0.0) if allocation.certain else p @ np.ones(p.shape[1])
+    together = p.max(initial=0.0) if allocation.beyond_capacity else p @ np.ones(p.shape[1])
     if not (p.min(initial=0.0) >= 0 and np.max(together, initial=0.0) <= 1 + _ROUNDING):  # so it is with a nan
         wrong = ~((p >= 0) & (p <= 1 + _ROUNDING))
         if wrong.any():
@@ -87,7 +87,7 @@ def _check_draw(say: "_Complaint", allocation: Allocation, view: RoundView) -> N
         if wrong.any():
             row = int(np.argmax(wrong))
             raise say(f"drew client {client[row]} for task number {task[row]}, {text}.")
-    if not allocation.certain:
+    if not allocation.beyond_capacity:
         drawn, place = np.unique(client, return_inverse=True)
         trainings = np.bincount(place, count, minlength=len(drawn))
         if (over := trainings > view.capacity[drawn]).any():

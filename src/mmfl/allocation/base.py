@@ -16,6 +16,9 @@ class Allocation:
 
     `count` processors of `client` were drawn for `task`; `probability` is the chance that a given processor of that
     client is drawn for it (expected count / capacity). `probabilities` is the same over all [clients, tasks].
+
+    `certain` says that nothing was left to chance, `beyond_capacity` that clients may train more tasks at a time than
+    they can: for yardsticks such as full participation, which no capacity binds.
     """
 
     client: NDArray[np.int64]
@@ -24,12 +27,13 @@ class Allocation:
     probability: NDArray[np.float64]
     probabilities: NDArray[np.float64]
     certain: bool = False
+    beyond_capacity: bool = False
 
     @classmethod
-    def of(cls, count: NDArray[np.int64], probabilities: NDArray[np.float64], certain: bool = False) -> "Allocation":
-        """From tables [clients, tasks]: rows in the order of tasks, then clients; `certain` where nothing was drawn."""
+    def of(cls, count: NDArray[np.int64], probabilities: NDArray[np.float64], **options: bool) -> "Allocation":
+        """From tables [clients, tasks]: rows in the order of tasks, then clients; options are the last two fields."""
         task, client = np.nonzero(count.T)
-        return cls(client, task, count[client, task], probabilities[client, task], probabilities, certain)
+        return cls(client, task, count[client, task], probabilities[client, task], probabilities, **options)
 
     def __len__(self) -> int:
         return len(self.client)

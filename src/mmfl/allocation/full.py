@@ -14,4 +14,4 @@ class Full(AllocationRule):
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """All pairs; the expected count is 1, so p = 1 / capacity."""
         probabilities = view.able / np.maximum(view.capacity, 1)[:, None]
-        return Allocation.of(view.able.astype(np.int64), probabilities, certain=True), state
+        return Allocation.of(view.able.astype(np.int64), probabilities, certain=True, beyond_capacity=True), state

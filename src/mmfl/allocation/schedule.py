@@ -46,7 +46,9 @@ class OneTask(AllocationRule):
         count = np.zeros(view.sizes.shape, dtype=np.int64)
         count[inner.client, inner.task] = inner.count
         processors = restricted.capacity / np.maximum(view.capacity, 1)
-        return Allocation.of(count, inner.probabilities * processors[:, None], inner.certain), state
+        probabilities = inner.probabilities * processors[:, None]
+        limits = {"certain": inner.certain, "beyond_capacity": inner.beyond_capacity}
+        return Allocation.of(count, probabilities, **limits), state
 
     def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
         """The inner allocation's."""

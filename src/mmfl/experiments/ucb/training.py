@@ -85,7 +85,7 @@ class Apart(AllocationRule):
         drawn = np.minimum(able.sum(0), max(1, round(view.budget / tasks)))
         first = lots.argsort(axis=0, kind="stable").argsort(axis=0) < drawn
         chance = drawn / np.maximum(able.sum(0), 1) / np.maximum(view.capacity, 1)[:, None]
-        return Allocation.of(first.astype(np.int64), able * chance), state
+        return Allocation.of(first.astype(np.int64), able * chance, beyond_capacity=True), state
 
 
 def policies() -> list[Method]:
