@@ -45,10 +45,11 @@ def plain_round(engine: Watched, placed: Sequence[tuple[Tensor, Tensor]]) -> flo
     """Seconds in which the plain loop does what the watched engine was last asked for."""
     device = engine.device
     begun = now(device)
-    with multiplying(engine.precision):
-        for asked in engine.asked["losses"]:
+    for asked in engine.asked["losses"]:
+        with multiplying(engine.architecture(asked.federation.tasks[asked.task]).precision):
             plain_losses(asked, device, *placed[asked.task])
-        for asked in engine.asked["training"]:
+    for asked in engine.asked["training"]:
+        with multiplying(engine.architecture(asked.federation.tasks[asked.task]).precision):
             plain_loop(asked.federation, asked.client, device, *placed[asked.task], number=asked.task)
     return now(device) - begun
 

@@ -7,8 +7,11 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stdout
 from dataclasses import dataclass
-from itertools import takewhile
+from io import StringIO
+from itertools import takewhile, zip_longest
 from pathlib import Path
 
 import click
@@ -28,7 +31,11 @@ PROGRAMS = {
     "torchrun": [sys.executable, "-m", "torch.distributed.run"],
     "python": [sys.executable],
 }
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_WAIT_POLICY": "passive", "COLUMNS": "120"}
+
+
+def environment() -> dict[str, str]:
+    """What commands that a page shows are run with."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_WAIT_POLICY": "passive", "COLUMNS": "120"}
 
 
 @dataclass(frozen=True)
@@ -56,23 +63,43 @@ def blocks(page: str, *kinds: str) -> list[Block]:
 # --- doing what a page says -----------------------------------------------------------
 
 
-def follow(page: str, folder: Path, capsys) -> None:
+RUNS = ("python", "toml", "console")
+
+
+def follow(page: str, folder: Path) -> Iterator[str]:
     """Does in a folder, as a reader would, what the page's blocks say: files are written, Python and what stands behind
-    a prompt runs, and prints what is shown."""
-    namespace = {"__name__": "page"}
-    everything = blocks(page)
-    for block, after in zip(everything, [*everything[1:], None], strict=True):
-        if block.file:
-            (folder / block.file).write_text(block.text)
-        if block.kind == "python" and not block.file:
-            exec(compile(block.text, page, "exec"), namespace)
-            printed = capsys.readouterr().out
-            if after and after.kind == "text":
-                assert printed == after.text
-        if block.kind == "toml":
-            parse(tomllib.loads(block.text), page)
-        for command, output in prompted(block) if block.kind == "console" else []:
-            check(command, output, folder)
+    a prompt runs, and prints what is shown. Names each block before it runs."""
+    namespace, everything = {"__name__": "page"}, blocks(page)
+    with reading_in(folder):
+        for number, (block, after) in enumerate(zip_longest(everything, everything[1:]), 1):
+            if block.kind in RUNS:
+                yield f"block {number} ({block.kind})"
+            if block.file:
+                (folder / block.file).write_text(block.text)
+            if block.kind == "python" and not block.file:
+                with redirect_stdout(StringIO()) as printed:
+                    exec(compile(block.text, page, "exec"), namespace)
+                if after and after.kind == "text":
+                    assert printed.getvalue() == after.text, f"printed:\n{printed.getvalue()}\nshown:\n{after.text}"
+            if block.kind == "toml":
+                parse(tomllib.loads(block.text), page)
+            for command, output in prompted(block) if block.kind == "console" else []:
+                check(command, output, folder)
+
+
+@contextmanager
+def reading_in(folder: Path) -> Iterator[None]:
+    """Works in a folder and imports from it; what was imported from it is forgotten afterwards."""
+    known = set(sys.modules)
+    with chdir(folder):
+        sys.path.insert(0, str(folder))
+        try:
+            yield
+        finally:
+            sys.path.remove(str(folder))
+            for name in set(sys.modules) - known:
+                if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+                    del sys.modules[name]
 
 
 def prompted(block: Block) -> list[tuple[str, str]]:
@@ -87,10 +114,10 @@ def check(command: str, shown: str, folder: Path) -> None:
     where `...` stands for anything."""
     program, *arguments = shlex.split(command)
     if program == "mmfl":
-        done = mmfl(*arguments, cwd=folder, env=ENVIRONMENT)
+        done = mmfl(*arguments, cwd=folder, env=environment())
     else:
         words = [*PROGRAMS.get(program, [program]), *arguments]
-        done = subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
     printed = done.stdout + done.stderr
     assert done.returncode == (2 if shown.startswith("error:") else 0), f"{command}: {printed}"
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

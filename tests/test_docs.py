@@ -4,15 +4,15 @@ right."""
 import ast
 import re
 import shlex
-import sys
 
 import pytest
 
+import pages
+import run_pages
 from mmfl.methods import METHODS, make_method
-from pages import PAGES, ROOT, SPAN, blocks, commands, follow, known_command, text_of, unknown_options
+from pages import PAGES, ROOT, RUNS, SPAN, blocks, commands, follow, known_command, text_of, unknown_options
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
-RUNS = ("python", "toml", "console")
 
 
 def targets(page):
@@ -21,16 +21,26 @@ def targets(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, *RUNS)])
-def test_a_page_does_and_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    known = set(sys.modules)
-    try:
-        follow(page, tmp_path, capsys)
-    finally:
-        for name in set(sys.modules) - known:
-            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-                del sys.modules[name]
+def test_a_page_does_and_prints_what_it_says(page, tmp_path):
+    assert len(list(follow(page, tmp_path))) == len(blocks(page, *RUNS))
+
+
+def test_the_script_that_runs_all_code_tells_what_failed_and_what_was_left_out(tmp_path, monkeypatch, capsys):
+    (tmp_path / "good.md").write_text("```python\nprint(6 * 7)\n```\n\n```text\n42\n```\n")
+    (tmp_path / "bad.md").write_text("```python\nx = 1\n```\n\n```python\nx.sum()\n```\n")
+    (tmp_path / "more.md").write_text("```python\nimport no_such_module\n```\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(run_pages, "NEEDS", {"more.md": ["no_such_module"]})
+    for name in ("MMFL_CACHE", "MMFL_DEVICE"):  # which the script sets: they are put back after the test
+        monkeypatch.setenv(name, "")
+    assert run_pages.main(["good.md", "--device", "cpu"]) == 0
+    assert run_pages.main(["good.md", "bad.md", "more.md", "--device", "cpu"]) == 1
+    said = capsys.readouterr().out
+    assert said.count("good.md, block 1 (python): ran in ") == 2
+    assert "bad.md, block 1 (python): ran in " in said
+    assert "bad.md, block 2 (python): FAILED" in said
+    assert "AttributeError" in said
+    assert said.endswith("more.md: left out, needs no_such_module\non cpu: 1 failed, 1 left out\nbad.md\n")
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
@@ -65,9 +75,9 @@ def test_links_lead_to_files():
 
 def test_every_page_and_figure_is_linked_from_another():
     linked = {file for page in PAGES for file in targets(page) - {(ROOT / page).resolve()}}
-    pages = [ROOT / page for page in PAGES if page != "README.md"]
+    all_pages = [ROOT / page for page in PAGES if page != "README.md"]
     pictures = [*ROOT.glob("docs/**/*.png"), *ROOT.glob("docs/**/*.svg")]
-    assert [str(file) for file in [*pages, *pictures] if file not in linked] == []
+    assert [str(file) for file in [*all_pages, *pictures] if file not in linked] == []
 
 
 def test_figures_of_the_methods_are_small_and_made_by_one_script():

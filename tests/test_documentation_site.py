@@ -15,7 +15,7 @@ import pytest
 import mmfl
 from mmfl import config
 from mmfl.experiments.pages import PAPERS
-from pages import ENVIRONMENT, PAGES, ROOT, text_of
+from pages import PAGES, ROOT, environment, text_of
 
 pytest.importorskip("mkdocs")  # the extra `docs`
 yaml = pytest.importorskip("yaml")  # which brings it
@@ -52,8 +52,8 @@ class Page(HTMLParser):
 def site(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = {**ENVIRONMENT, "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    quiet = {**environment(), "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
 

@@ -205,7 +205,7 @@ def test_every_task_that_is_trained_is_learned(name):
 
 @every_method
 def test_every_round_is_recorded_in_full(name):
-    seen = np.zeros(len(HAS), dtype=bool)
+    seen, sizes = np.zeros(len(HAS), dtype=bool), {task: [] for task in "abc"}
     for t, record in enumerate(history(name).records, 1):
         json.dumps(record, allow_nan=False)
         drawn = history(name).drawn(t)
@@ -222,7 +222,9 @@ def test_every_round_is_recorded_in_full(name):
             assert row["rejected"] == 0
             assert (row["training_loss"] is not None) == (row["step_size"] > 0) == (row["active"] > 0)
             assert row["loss"] > 0
-            assert row["step_size_variance"] >= 0
+            sizes[task].append(row["step_size"])
+            expected = np.var(sizes[task], ddof=1) if len(sizes[task]) > 1 else 0.0
+            assert row["step_size_variance"] == pytest.approx(expected, abs=1e-9)
 
 
 @every_method

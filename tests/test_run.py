@@ -54,10 +54,13 @@ def test_a_trained_module_scores_what_the_run_recorded():
 
 
 def test_the_table_relates_every_method_to_full_participation():
-    table = mmfl.compare(federation(), ["random", "full"], rounds=3, rate=0.5, seeds=2).table()
+    result = mmfl.compare(federation(), ["random", "full"], rounds=3, rate=0.5, seeds=2)
+    table, means = result.table(), [run.final()["mean"] for run in result.of("random")]
     assert table.loc["full", "relative"] == 1.0
     assert table.loc["full", "trainings"] == 16
-    assert (table["spread"] >= 0).all()
+    assert table.loc["random", "mean"] == pytest.approx(np.mean(means))
+    assert table.loc["random", "spread"] == pytest.approx(np.std(means, ddof=1))
+    assert table.loc["random", "spread"] > 0
 
 
 def test_a_directory_gives_back_the_run(tmp_path):

@@ -77,6 +77,17 @@ def test_put_returns_exactly_what_rows_gives_later(where, precision):
 
 
 @places
+@precisions
+def test_combine_is_the_weighted_sum_of_the_vectors_as_they_are_kept(where, precision):
+    stored, client = start(where, precision), np.array([150, 3, 77])
+    kept, coefficients = stored.put(client, vectors(3)), np.array([0.5, -2.0, 3.0, 7.0])
+    expected = 0.5 * kept[2] - 2 * kept[0] + 3 * kept[1]
+    combined = stored.combine(np.array([77, 150, 3, 9]), coefficients)  # nothing is stored for client 9
+    assert combined.dtype == torch.float32
+    torch.testing.assert_close(combined, expected)
+
+
+@places
 def test_float16_keeps_its_largest_value_for_what_is_beyond_it(where):
     stored, client = start(where, "float16", parameters=4), np.array([5])
     kept = stored.put(client, torch.tensor([[1e6, -1e30, 65519.0, 65504.0]]))

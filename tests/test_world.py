@@ -92,10 +92,28 @@ def test_one_process_goes_on_where_two_stopped(alone, two, tmp_path):
     alike(weights_of(everything(from_the_middle(two[1], tmp_path / "run"), resume=True)), alone[0])
 
 
-def test_each_process_keeps_the_updates_of_its_own_clients_alone(two):
-    shards = [json.loads(path.read_text()) for path in sorted((two[1] / "checkpoint").glob("round-000006*.json"))]
-    assert [shard["processes"] for shard in shards] == [2, 2]
-    assert len(json.dumps(shards[1])) < len(json.dumps(shards[0])), "what all have alike is written once"
+def stored_clients(file: Path) -> dict[str, set[int]]:
+    """Whose vectors a checkpoint's file holds, by the name of each store in it."""
+    slots = {name: array for name, array in load_file(file).items() if name.endswith(".slot")}
+    return {name: set(np.flatnonzero(slot >= 0).tolist()) for name, slot in slots.items()}
+
+
+def test_each_process_keeps_the_updates_of_its_own_clients_alone(alone, two):
+    (whole,) = (alone[1] / "checkpoint").glob("round-000006*.safetensors")
+    parts = [two[1] / "checkpoint" / f"round-000006{part}.safetensors" for part in ("", ".part-1")]
+    everyone, even, odd = map(stored_clients, (whole, *parts))
+    assert len(everyone) == 18  # eight rules that remember updates and SCAFFOLD, for two tasks
+    for name, clients in everyone.items():
+        assert len(clients) > 4, name
+        assert (even[name], odd[name]) == ({c for c in clients if c % 2 == 0}, {c for c in clients if c % 2}), name
+
+
+def test_what_all_processes_have_alike_is_written_once(two):
+    first, second = sorted((two[1] / "checkpoint").glob("round-000006*.json"))
+    assert [json.loads(path.read_text())["processes"] for path in (first, second)] == [2, 2]
+    names = [set(load_file(path.with_suffix(".safetensors"))) for path in (first, second)]
+    assert names[1] < names[0]
+    assert not [name for name in names[1] if ".weights." in name or name.endswith((".weight", ".last"))]
 
 
 def test_a_lost_process_ends_the_run_with_a_word_and_it_goes_on(tmp_path):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.errors import UserError, nearest
+from mmfl.transfer import sent
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 # The most bytes in one block. An open file counts against a limit of the system, so those are fewer and larger.
@@ -126,6 +127,11 @@ class Stored:
         for block, inside, place in self._pieces(self.slot[client]):
             block.index_copy_(0, inside.to(block.device), kept[place.to(kept.device)].to(block.device))
         return kept.to(self.none.dtype)
+
+    def combine(self, client: NDArray[np.int64], coefficients: NDArray[np.float64]) -> Tensor:
+        """The weighted sum of these clients' vectors, [parameters]: coefficients @ rows."""
+        rows = self.rows(client)
+        return sent(coefficients, rows) @ rows
 
     def has(self, client: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these clients have a vector, [len(client)]."""

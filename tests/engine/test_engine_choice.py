@@ -9,7 +9,7 @@ import torch
 from small import ask, assert_agree, both_modes, federation, task, train, train_alone
 
 from conftest import refused
-from mmfl.engine import Simulation, simulation
+from mmfl.engine import Simulation, choices, simulation
 
 POOL = federation(task(), sizes=(8, 8, 8))  # one bucket: one decision
 WAYS = ["vectorised", "sequential"]
@@ -55,6 +55,35 @@ def test_the_faster_way_is_measured_once_and_remembered_by_later_engines(faster,
     slower = next(way for way in WAYS if way != faster)
     assert decide(monkeypatch, faster) == (faster, 2)
     assert decide(monkeypatch, slower) == (faster, 0)
+
+
+CPUINFO = "processor\t: 0\nmodel name\t: {}\ncpu MHz\t\t: {}\nflags\t\t: fpu {}\n\nprocessor\t: 1\ncpu MHz\t: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "measures"),
+    [("clock", 0), ("model", 2), ("flags", 2), ("oneDNN", 2), ("torch", 2), ("not Linux", 2)],
+)
+def test_a_choice_is_used_on_the_same_kind_of_processor_alone(change, measures, cache, monkeypatch, tmp_path):
+    """Machines may share a home directory."""
+    cpuinfo = tmp_path / "cpuinfo"
+    monkeypatch.setattr(choices, "_CPUINFO", cpuinfo)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    cpuinfo.write_text(CPUINFO.format("EPYC 1", 2500, "avx512f", 2400))
+    assert decide(monkeypatch, "sequential") == ("sequential", 2)
+    if change == "clock":
+        cpuinfo.write_text(CPUINFO.format("EPYC 1", 3100, "avx512f", 3200))
+    elif change == "model":
+        cpuinfo.write_text(CPUINFO.format("Xeon 2", 2500, "avx512f", 2400))
+    elif change == "flags":
+        cpuinfo.write_text(CPUINFO.format("EPYC 1", 2500, "avx2", 2400))
+    elif change == "oneDNN":
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    elif change == "torch":
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+    else:
+        cpuinfo.unlink()
+    assert decide(monkeypatch, "vectorised") == ("vectorised" if measures else "sequential", measures)
 
 
 @pytest.mark.parametrize("rubbish", [b"{", b"[1, 2]", b"\xff\xfe", b"null", b"", None])

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -139,9 +140,11 @@ def test_a_watch_looks_at_every_replica_before_and_after_every_round(compared):
 # --- the results folder ---
 
 
-def test_a_part_is_run_once_and_is_done_only_in_the_form_asked_for(tmp_path):
+def test_a_part_is_run_once_and_is_done_only_in_the_form_asked_for(tmp_path, monkeypatch):
     results, calls, said = Results(tmp_path), [], []
     one = part("group/one", calls)
+    clock = SimpleNamespace(monotonic=lambda: 100 + 12.34 * len(calls))  # a call takes 12.34 seconds
+    monkeypatch.setattr("mmfl.experiments.store.time", clock)
     for quick in (True, True, False):
         reproduce.train([one], results, quick, NOTHING, said.append)
         assert (results.done(one, True), results.done(one, False)) == (quick, not quick)
@@ -150,7 +153,7 @@ def test_a_part_is_run_once_and_is_done_only_in_the_form_asked_for(tmp_path):
     about = results.about(one)
     assert (about.part, about.quick, about.rounds, about.seeds) == ("group/one", False, 7, [0, 1, 2])
     assert about.commit
-    assert about.seconds >= 0
+    assert about.seconds == 12.3
 
 
 def test_a_part_broken_off_while_training_or_writing_counts_as_not_run(tmp_path):

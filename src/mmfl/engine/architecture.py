@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, FASTER, RECURRENT, THINNED, Operators
-from mmfl.engine.precision import multiplying
+from mmfl.engine.precision import Precision, multiplying, widened
 from mmfl.engine.products import Factors, Product
 from mmfl.objectives import Objective
 from mmfl.task import Task
@@ -132,17 +132,19 @@ class Bare:
 class Architecture:
     """A module structure shared by one or more tasks, with what must be known to run many clients of it at once."""
 
-    def __init__(self, task: Task, device: torch.device):
+    def __init__(self, task: Task, device: torch.device, precision: Precision = "float32"):
         module = task.build()
         self.module = module.to(device).train()
         self.bare = Bare(self.module)
         self.loss: Objective = task.loss
         self.layout = Layout(module)
-        self.labels = [task.name]
+        self.labels: list[str] = []
         with torch.random.fork_rng(), multiplying("float32"):
             self.operators, self.activation_bytes = self._probe(task, device)
             self.coupled = self._is_coupled(task, device)
             self.draws = self._draws(task, device)
+            self.obstacle = self._obstacle(task, precision)
+        self.precision: Precision = "float32" if self.obstacle else precision
         self.vectorisable: bool | None = None
         structure = f"{module} {self.layout.shapes} {_shape(task.data.x)}"
         self.code = f"{type(module).__name__}-{hashlib.sha256(structure.encode()).hexdigest()[:12]}"
@@ -209,6 +211,25 @@ class Architecture:
         torch.manual_seed(0)
         together = self._addressed(x)[:3]
         return alone.shape != together.shape or not torch.allclose(alone, together, rtol=1e-3, atol=1e-4)
+
+    def _obstacle(self, task: Task, precision: Precision) -> str:
+        """Why the module cannot train and be evaluated in bfloat16, found out by trying both; empty if it can.
+
+        Without AVX-512, for example, oneDNN has no LSTM in bfloat16.
+        """
+        if precision != "bfloat16":
+            return ""
+        x, wanted = as_inputs(task.data.x[:2]), [p for p in self.module.parameters() if p.requires_grad]
+        try:
+            with multiplying(precision), Operators(self.sequential_operators):
+                torch.autograd.grad(widened(self.module(x)).sum(), wanted, allow_unused=True)
+            with multiplying(precision), Operators(BATCH_NORM & self.operators), torch.no_grad():
+                self.module.eval()(x)
+        except (RuntimeError, ValueError, TypeError) as error:
+            return str(error)
+        finally:
+            self.module.train()
+        return ""
 
     def _draws(self, task: Task, device: torch.device) -> bool:
         """Whether the module draws random numbers of its own, beyond those that can be addressed."""

@@ -1,15 +1,21 @@
 """Which way of training measured faster, kept so that it is measured once and a resumed run goes the same way."""
 
+import hashlib
 import json
 import os
+import platform
+from pathlib import Path
 
 import torch
 
 from mmfl.data.files import cache_folder
 
+_CPUINFO = Path("/proc/cpuinfo")
+_IDENTITY = ("model name", "flags", "CPU implementer", "CPU part", "Features")  # lines of a processor, Intel's or ARM's
+
 
 class Choices:
-    """Decisions by architecture, remembered per machine in the user's cache folder.
+    """Decisions by architecture, remembered per processor in the user's cache folder, which machines may share.
 
     Timings differ from run to run; the decision must not, or a run and its resumption would differ in their last
     bits. So the first decision stands, and a checkpoint carries those it was made with.
@@ -17,7 +23,8 @@ class Choices:
 
     def __init__(self) -> None:
         self.made: dict[str, str] = {}
-        self._file = cache_folder() / f"engine-torch{torch.__version__}-{torch.get_num_threads()}threads.json"
+        machine = f"torch{torch.__version__}-{torch.get_num_threads()}threads-{_processor()}"
+        self._file = cache_folder() / f"engine-{machine}.json"
 
     def __contains__(self, key: str) -> bool:
         if key not in self.made:
@@ -48,3 +55,15 @@ class Choices:
             return {}
         ways = ("vectorised", "sequential")
         return {k: v for k, v in found.items() if v in ways} if isinstance(found, dict) else {}
+
+
+def _processor() -> str:
+    """A short code of what decides how fast this machine is: the processor, and the instructions used on it."""
+    about = [platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()]
+    about.append(os.environ.get("ONEDNN_MAX_CPU_ISA", ""))
+    try:
+        first, _, _ = _CPUINFO.read_text().partition("\n\n")  # of several processors
+    except OSError:  # not Linux
+        first = ""
+    about += [line for line in first.splitlines() if line.startswith(_IDENTITY)]
+    return hashlib.sha256("\n".join(about).encode()).hexdigest()[:12]

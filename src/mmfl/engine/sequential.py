@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.operators import Operators
-from mmfl.engine.precision import Precision, narrowed, widened
+from mmfl.engine.precision import narrowed, widened
 from mmfl.engine.products import Factors
 from mmfl.objectives import per_example
 
 
-def train_sequential(chunk: Chunk, workers: int = 1, precision: Precision = "float32") -> Tensor:
+def train_sequential(chunk: Chunk, workers: int = 1) -> Tensor:
     """Fills `chunk.weights` with updates and returns losses, as `train_cohort` does.
 
     With several workers each takes job after job on a single core: for networks that are small for the machine
@@ -26,12 +26,12 @@ def train_sequential(chunk: Chunk, workers: int = 1, precision: Precision = "flo
     jobs = iter(range(len(chunk.jobs)))
     if workers == 1 or len(chunk.jobs) == 1 or chunk.architecture.draws:
         with torch.random.fork_rng(enabled=chunk.architecture.draws):
-            _train(chunk, jobs, seen, precision)
+            _train(chunk, jobs, seen)
         return seen
     threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(workers, initializer=_prepare_thread) as pool:
-            list(pool.map(lambda _: _train(chunk, jobs, seen, precision), range(workers)))
+            list(pool.map(lambda _: _train(chunk, jobs, seen), range(workers)))
     finally:
         torch.set_num_threads(threads)
     return seen
@@ -44,7 +44,7 @@ def _prepare_thread() -> None:
     torch.set_flush_denormal(True)
 
 
-def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor, precision: Precision) -> None:
+def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor) -> None:
     """One job after another on a module of this thread's own, as long as there are any left.
 
     Threads share one interpreter: what is the same at every step is done before, so that they seldom wait for it.
@@ -73,7 +73,7 @@ def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor, precision: Precision
             if architecture.draws:
                 torch.manual_seed(int(batches.key(step, job)) % 2**63)
             with operators or nullcontext():
-                with narrowed(precision):
+                with narrowed(architecture.precision):
                     outputs = module(x)
                 loss = per_example(architecture.loss(widened(outputs), y)).mean()
             chunk.descend(pieces, here, layout.gradients(loss, parameters, factors))

@@ -105,11 +105,12 @@ class Simulation:
             if len(training.client):
                 task = training.federation.tasks[training.task]
                 groups.setdefault((self.architecture(task), training.local), []).append(n)
-        with multiplying(self.precision):
-            for (architecture, rule), members in groups.items():
-                jobs = Jobs.of([trainings[n] for n in members])
-                for n, answer in zip(members, self._train_jobs(architecture, rule, jobs), strict=True):
-                    answers[n] = self._protected(trainings[n], answer)
+        for (architecture, rule), members in groups.items():
+            jobs = Jobs.of([trainings[n] for n in members])
+            with multiplying(architecture.precision):
+                trained = self._train_jobs(architecture, rule, jobs)
+            for n, answer in zip(members, trained, strict=True):
+                answers[n] = self._protected(trainings[n], answer)
         return answers
 
     def _protected(self, training: Training, trained: Trained) -> Trained:
@@ -156,10 +157,13 @@ class Simulation:
             key = signature(task)
             if key in self._by_signature:
                 shared = self._by_signature[key]
-                if task.name not in shared.labels:
-                    shared.labels.append(task.name)
             else:
-                shared = self._by_signature[key] = Architecture(task, self.device)
+                shared = self._by_signature[key] = Architecture(task, self.device, self.precision)
+            if task.name not in shared.labels:
+                shared.labels.append(task.name)
+                if shared.obstacle:
+                    told = task.name, self.precision, _first_line(shared.obstacle)
+                    _log.warning("%s cannot run in %s here, so it runs in float32 (%s)", *told)
             self._architectures[task] = shared
         return self._architectures[task]
 
@@ -229,7 +233,7 @@ class Simulation:
         if self.mode == "vectorised" or self.device.type != "cpu":
             return train_cohort
         width = 1 << int(np.ceil(np.log2(jobs.batch.max())))
-        narrow = " bfloat16" if self.precision == "bfloat16" else ""
+        narrow = " bfloat16" if architecture.precision == "bfloat16" else ""
         key = f"{architecture.code} batch<={width}{narrow}"
         if key not in self.choices:
             sample = Chunk.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 16))), self.placed)
@@ -240,7 +244,7 @@ class Simulation:
         return train_cohort if self.choices[key] == "vectorised" else self._side_by_side
 
     def _side_by_side(self, chunk: Chunk) -> Tensor:
-        return train_sequential(chunk, torch.get_num_threads() if self.device.type == "cpu" else 1, self.precision)
+        return train_sequential(chunk, torch.get_num_threads() if self.device.type == "cpu" else 1)
 
     def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> None:
         """Finds out, by doing it once, whether torch can batch this module over clients."""
@@ -256,8 +260,8 @@ class Simulation:
 
     def _give_up_vectorising(self, architecture: Architecture, reason: str) -> None:
         architecture.vectorisable = False
-        first = reason.strip().split("\n")[0]
-        _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, first)
+        told = architecture.label, _first_line(reason)
+        _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", *told)
 
     def _losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor:
         """Mean losses of the clients of workloads of one architecture, one workload after the other and its clients in
@@ -280,7 +284,7 @@ class Simulation:
         most, failed = forward_chunk(architecture, self.device), ""
         for recorder in (self.passes, None) if self.record else (None,):
             try:
-                with multiplying(self.precision):
+                with multiplying(architecture.precision):
                     means = losses_together(architecture, workloads, self.placed, most, recorder)
             except (RuntimeError, ValueError, TypeError) as error:
                 if is_out_of_memory(error):
@@ -328,7 +332,7 @@ class Simulation:
         values: list[list[Tensor]] = [[] for _ in objectives]
         substitutes = BATCH_NORM & architecture.operators
         operators = Operators(substitutes) if substitutes else nullcontext()
-        with operators, multiplying(self.precision), torch.random.fork_rng(enabled=architecture.draws):
+        with operators, multiplying(architecture.precision), torch.random.fork_rng(enabled=architecture.draws):
             if architecture.draws:
                 torch.manual_seed(0)
             for rows in index.split(sizes):
@@ -338,6 +342,10 @@ class Simulation:
                     column.append(per_example(objective(outputs, targets)).double())
         module.train()
         return [torch.cat(column) for column in values]
+
+
+def _first_line(reason: str) -> str:
+    return reason.strip().split("\n")[0]
 
 
 def _time(way: Callable[[Chunk], Tensor], chunk: Chunk) -> float:
