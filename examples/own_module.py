@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import mmfl
+from mmfl.sampling import independent
 
 
 def points(people: int) -> tuple[np.ndarray, np.ndarray]:
@@ -47,6 +48,6 @@ class LargestFirst(mmfl.AllocationRule):
     def allocate(self, view: mmfl.RoundView, state: None) -> tuple[mmfl.Allocation, None]:
         weight = view.share * view.able
         favoured = weight / max(weight.sum(), 1e-12) * (1 - self.spare) + view.able / view.able.sum() * self.spare
-        expected = np.minimum(view.budget * favoured, 1.0)
-        count = (view.uniform(mmfl.randomness.Purpose.TASKS, columns=weight.shape[1]) < expected).astype(np.int64)
-        return mmfl.Allocation.of(count, expected / np.maximum(view.capacity, 1)[:, None]), state
+        probabilities = view.budget * favoured / np.maximum(view.capacity, 1)[:, None]  # of each processor
+        probabilities /= np.maximum(probabilities.sum(1, keepdims=True), 1)  # a processor takes one task at most
+        return mmfl.Allocation.of(independent(probabilities, view), probabilities), state
