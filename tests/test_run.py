@@ -139,7 +139,7 @@ def test_a_directory_that_holds_something_is_never_written_over(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(mmfl.UserError, match="exists; choose another"):
         compare(tmp_path)
-    with pytest.raises(mmfl.UserError, match="exists"):
+    with pytest.raises(mmfl.UserError, match="is a file; expected a new directory"):
         compare(tmp_path / "notes.txt")
     with pytest.raises(mmfl.UserError, match="not a run directory"):
         mmfl.load(tmp_path)

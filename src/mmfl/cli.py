@@ -16,7 +16,7 @@ import mmfl
 from mmfl.errors import LostProcessError, UserError
 from mmfl.flower import commands as deployment
 from mmfl.shell import completion, listings
-from mmfl.shell.console import console, say, show_json, show_rows
+from mmfl.shell.console import console, on_stderr, say, show_json, show_rows
 from mmfl.shell.help import Command, Group, examples
 
 if TYPE_CHECKING:
@@ -158,9 +158,11 @@ def resume(
     The result is the same as if it had never stopped.
     """
     from mmfl import config as configuration
+    from mmfl.lock import check_free
     from mmfl.run import RunDirectory
 
     place = RunDirectory.open(directory)
+    check_free(directory)  # again when it begins; here for an answer at once
     values = place.config()
     if values.get("source") == "python":
         raise UserError(
@@ -206,7 +208,8 @@ def report(
 
     formats = exports.formats_of(export) if export else []
     if json_:
-        table = side_by_side(gather(directories)).table()
+        with on_stderr():
+            table = side_by_side(gather(directories)).table()
         show_json(json.loads(table.reset_index().to_json(orient="records")))
         return
     require_plotly()

@@ -15,6 +15,18 @@ class LostProcessError(UserError):
     """One of the processes of a run is gone, and with it the updates of its clients since the last checkpoint."""
 
 
+def check_name(kind: str, name: str) -> None:
+    """Refuses a name that no file can have and no terminal can show.
+
+    >>> check_name("method", "a\\0b")
+    Traceback (most recent call last):
+    ...
+    mmfl.errors.UserError: method 'a\\x00b': the name holds a NUL character; expected text.
+    """
+    if "\0" in name:
+        raise UserError(f"{kind} {name!r}: the name holds a NUL character; expected text.")
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """A hint naming the choice closest to `name`, or all of them when none is close.
 
