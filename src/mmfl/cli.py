@@ -1,5 +1,6 @@
 """The command line: run, compare, resume, report, and what there is to choose from."""
 
+import errno
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ import typer
 from rich.logging import RichHandler
 
 import mmfl
-from mmfl.errors import LostProcessError, UserError
+from mmfl.errors import LostProcessError, UserError, shorten
 from mmfl.flower import commands as deployment
 from mmfl.shell import completion, listings
 from mmfl.shell.console import console, on_stderr, say, show_json, show_rows
@@ -53,6 +54,15 @@ data_app = typer.Typer(
 )
 app.add_typer(listings.app)
 app.add_typer(data_app, name="data")
+_REFUSED = {  # by the system, for reasons that are not in the program
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.EPERM,
+    errno.EROFS,
+}
 DEFAULT_METHODS = "random,mmfl-lvr,full"
 
 ConfigFile = Annotated[
@@ -429,6 +439,12 @@ def main() -> None:
     except UserError as error:
         if isinstance(error, LostProcessError) or os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        place = f"'{shorten(error.filename)}': " if error.filename else ""
+        print(f"error: {place}{error.strerror}.", file=sys.stderr, flush=True)
         sys.exit(2)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import mmfl
 from mmfl.checkpoint import write_atomically
 from mmfl.engine.architecture import Layout
-from mmfl.errors import UserError, check_name, nearest
+from mmfl.errors import UserError, check_name, nearest, shorten
 from mmfl.federation import Federation
 from mmfl.lock import hold, is_lock
 from mmfl.records import METRICS, Records
@@ -32,7 +32,6 @@ from mmfl.training import Record
 
 MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
 _MOST_NAMED = 10  # runs that a message lists
-_LONGEST = 80  # letters of a path that cannot be used
 _log = logging.getLogger(__name__)
 
 
@@ -283,7 +282,7 @@ class RunDirectory:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise UserError(f"run directory '{_short(path)}' cannot be made: {error.strerror}.") from None
+            raise UserError(f"run directory '{shorten(path)}' cannot be made: {error.strerror}.") from None
         if is_file:
             raise UserError(f"run directory '{path}' is a file; expected a new directory, or an empty one.")
         if used:
@@ -299,7 +298,7 @@ class RunDirectory:
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"'{path}' is not a run directory: it has no config.toml{_runs_in(path)}.") from None
         except OSError as error:
-            raise UserError(f"run directory '{_short(path)}' cannot be read: {error.strerror}.") from None
+            raise UserError(f"run directory '{shorten(path)}' cannot be read: {error.strerror}.") from None
         return cls(path)
 
     @contextmanager
@@ -380,12 +379,6 @@ class RunDirectory:
 
 
 PUT_BACK = "Put the file back as it was, or start a new run."
-
-
-def _short(path: Path) -> str:
-    """A path that fits into a message."""
-    text = str(path)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _runs_in(folder: Path) -> str:
