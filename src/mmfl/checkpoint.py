@@ -194,6 +194,8 @@ def _reason(error: Exception) -> str:
     """What is wrong with a checkpoint."""
     if isinstance(error, FileNotFoundError):
         return f"{Path(error.filename).name} is missing"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "its JSON is cut short or changed"
     if isinstance(error, KeyError):
         return f"its JSON lacks {error}"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
