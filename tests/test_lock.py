@@ -1,5 +1,6 @@
 """One process at a time works on a run, whoever else tries to."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 import mmfl
 import prompt
 from conftest import refused, toy_task
+from mmfl import lock
 from mmfl.errors import UserError
 from mmfl.experiment import Listener
 from mmfl.lock import Holder, hold, is_alive, start_time
@@ -198,6 +200,35 @@ def test_two_threads_of_a_process_are_kept_apart_too(tmp_path):
         thread.start()
         thread.join()
     assert "in use by process" in said[0]
+
+
+def test_between_judging_a_lock_and_taking_it_over_nobody_else_can_do_so(tmp_path, monkeypatch):
+    """Another one comes just when the first has seen that the lock's holder is gone."""
+    locked(tmp_path, pid=gone())
+    said, proceed, read, flock = [], threading.Event(), lock._read, fcntl.flock
+
+    def second():
+        try:
+            with hold(tmp_path):
+                said.append("held")
+        except UserError:
+            said.append("refused")
+        proceed.set()
+
+    thread = threading.Thread(target=second)
+
+    def read_and_be_interrupted(directory):
+        found = read(directory)
+        monkeypatch.setattr(lock, "_read", read)
+        monkeypatch.setattr(fcntl, "flock", lambda *arguments: (proceed.set(), flock(*arguments)))
+        thread.start()
+        proceed.wait()  # for the second one to end, or to wait for the first
+        return found
+
+    monkeypatch.setattr(lock, "_read", read_and_be_interrupted)
+    with hold(tmp_path):
+        thread.join()
+    assert said == ["refused"]
 
 
 def test_a_lock_that_stayed_behind_does_not_make_an_empty_directory_used(tmp_path):

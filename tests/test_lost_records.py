@@ -122,9 +122,9 @@ def test_what_is_missing_doubled_or_broken_is_said_and_nothing_is_shown(several,
     path = edited(several, tmp_path / "run", edit)
     with refused(f"{path / 'metrics.jsonl'} is damaged: ", problem, "\nPut the file back as it was, or start a new"):
         mmfl.load(path)
+    assert [(run.condition, problem in run.reason) for run in listed(tmp_path)] == [("unreadable", True)]
     with refused(problem, "but the checkpoint is of round 6"):
         compare(path, resume=True)
-    assert [(run.condition, problem in run.reason) for run in listed(tmp_path)] == [("unreadable", True)]
 
 
 @pytest.mark.parametrize(("right", "wrong"), [(b'"cost": {', b'"cost": 1{'), (b'"tasks": {', b'"tasks": 3, "t": {')])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"
 _KINDS = {"round": int, "method": str, "seed": int, "tasks": dict, "clients": int, "cost": dict}  # in every version
-_START = re.compile(rb'\{"round": (\d+), "method": ("(?:[^"\\]|\\.)*"), "seed": (\d+), .*\}')
+_START = re.compile(rb'\{"round": (\d+), "method": ("(?:[^"\\]|\\.)*"), "seed": (\d+), ')
 _MOST_NAMED = 5  # ranges of rounds, replicas or lines that a message lists
 _Replica = tuple[str, int]
 
@@ -143,7 +143,7 @@ class Scan:
         if anew:
             self._begin()
         for line in lines if self.in_order else ():
-            found = _START.fullmatch(line) if line.isascii() else None
+            found = _START.match(line) if line.endswith(b"}") and line.isascii() else None
             if not found or int(found[1]) != self.last.get((found[2], found[3]), 0) + 1:
                 self.in_order = False
                 break
