@@ -83,7 +83,7 @@ def main(runs: int = 200, rounds: int = 1000) -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout
-                measure(Browser(process.stdout.readline().split()[3]), folder, runs)
+                measure(Browser(process.stdout.readline().split()[3]), folder, runs, rounds)
             finally:
                 process.send_signal(signal.SIGINT)
 
@@ -111,7 +111,7 @@ class Browser:
         print(f"| {what} | {1000 * (time.perf_counter() - begun):.0f} | {self.received / 1000:.0f} |", flush=True)
 
 
-def measure(browser: Browser, folder: Path, runs: int) -> None:
+def measure(browser: Browser, folder: Path, runs: int, rounds: int) -> None:
     several = min(10, runs - 1)
     ids = range(several)
     browser.show("list, first time", lambda: browser.ask("runs"))
@@ -122,7 +122,7 @@ def measure(browser: Browser, folder: Path, runs: int) -> None:
     browser.show(f"{several} runs: all figures, again", lambda: browser.figures(ids))
     browser.show(f"{several} runs: tables", lambda: browser.ask("table", ids))
     with (folder / "run-000" / "metrics.jsonl").open("a") as file:
-        last = record(10**6, METHODS[0], 0, np.full(len(TASKS), 0.9), np.random.default_rng(0))
+        last = record(rounds + 1, METHODS[0], 0, np.full(len(TASKS), 0.9), np.random.default_rng(0))
         file.write(json.dumps(last) + "\n")
     browser.show("list, after a round of one run", lambda: browser.ask("runs"))
     browser.show(f"{several} runs: first two figures, after a round of one", lambda: browser.figures(ids, 2))

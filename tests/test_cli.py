@@ -1,8 +1,10 @@
 """Through the front door: the command in a process of its own."""
 
+import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,8 @@ import pytest
 from prompt import PROGRAM, mmfl, started
 
 ROOT = Path(__file__).parent.parent
+LONG = "a" * 300
+NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
 SMALL = ["--set", "tasks.digits.epochs=1", "--rounds", "6", "--seeds", "1"]
 
 
@@ -88,12 +92,30 @@ def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
         (["run", "missing.toml"], ["error: configuration 'missing.toml' does not exist"]),
         (["run", "--set", "rate=1.5", "--out", "unused"], ["error: rate is 1.5"]),
         (["run", "--out", "."], ["error: run directory '.' exists"]),
+        (["run", "--out", "file"], ["error: run directory 'file' is a file; expected a new directory"]),
+        (["run", "--out", "file/run"], ["error: run directory 'file/run' cannot be made: Not a directory."]),
+        (["run", "--out", LONG], ["error: run directory 'aaa", "...' cannot be made: File name too long."]),
+        (["compare", "--out", "\udcff"], ["error: run directory '\\udcff': the name is not valid Unicode"]),
+        (
+            ["run", "--set", 'tasks.digits.name="a\\u0000b"', "--out", "unused"],
+            ["error: task 'a\\x00b': the name holds"],
+        ),
+        (["run", "--set", NAMED, "--out", "unused"], ["error: method 'a\\x00b': the name holds a NUL"]),
+        (["run", "--set", NAMED], ["a\\x00b': the name holds a NUL"]),
+        (["resume", LONG], ["error: run directory 'aaa", "...' cannot be read: File name too long."]),
+        (["report", LONG], ["error: run directory 'aaa", "...' cannot be read: File name too long."]),
+        (["runs", LONG], ["error: 'aaa", "...': File name too long."]),
+        (["dashboard", LONG], ["error: 'aaa", "...': File name too long."]),
+        (["data", "plot", "--out", LONG], ["error: pictures in 'aaa", "...' cannot be written: File name too long."]),
+        (["data", "plot", "--out", "file"], ["error: pictures in 'file' cannot be written: File exists."]),
         (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
         (["resume", "nowhere"], ["error: 'nowhere' is not a run directory"]),
         (["report", "nowhere"], ["error: 'nowhere' is not a run directory"]),
         (["report", ".", "--export", "pgn"], ["error: --export: unknown format 'pgn': did you mean 'png'?"]),
         (["dashboard"], ["error: dashboard: folder 'runs' does not exist"]),
-        (["dashboard", ".", "--port", "99999"], ["error: dashboard: port is 99999; expected 1 to 65535"]),
+        (["dashboard", "--port", "99999"], ["error: dashboard: port is 99999; expected 1 to 65535"]),
+        (["dashboard", ".", "--port", "0"], ["error: dashboard: port is 0; expected 1 to 65535"]),
+        (["dashboard", ".", "--port", "-1"], ["error: dashboard: port is -1; expected 1 to 65535"]),
         (["dashboard", ".", "--host", "0.0.0.0"], ["error: dashboard: host '0.0.0.0' can be reached by others"]),
         (["compare", "--methods", ","], ["error: no methods given"]),
         (["rnu"], ["No such command 'rnu'"]),
@@ -184,6 +206,45 @@ def test_ctrl_c_stops_after_the_round_and_the_run_can_be_resumed(tmp_path, refer
     assert "mmfl resume run" in stopped.stdout
     assert "Traceback" not in stopped.stderr
     assert mmfl("resume", "run", cwd=tmp_path).returncode == 0
+    assert final_weights(tmp_path / "run") == final_weights(reference)
+    assert lines(tmp_path / "run") == lines(reference)
+
+
+def test_a_directory_that_may_not_be_written_is_named(tmp_path, reference, answer, monkeypatch):
+    """Of a new run and of one to go on with; root may write everywhere, so the system's refusal is played."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(reference, tmp_path / "run")
+    before, write = sorted(os.listdir("run")), Path.write_text
+
+    def refuse(path, *arguments):
+        if path.name.startswith(".lock."):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return write(path, *arguments)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    for command, place in ((["run", "--out", "new"], "new"), (["resume", "run"], "run")):
+        code, _, errors = answer(*command)
+        assert (code, errors) == (2, f"error: run directory '{place}' cannot be written: Permission denied.\n")
+    assert sorted(os.listdir("run")) == before
+
+
+def test_output_that_cannot_be_written_is_one_error(tmp_path):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mmfl", "methods"], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (2, "error: No space left on device.\n")
+
+
+def test_resume_says_that_the_newest_checkpoint_is_damaged_and_from_which_round_it_goes_on(tmp_path, reference):
+    shutil.copytree(reference, tmp_path / "run")
+    newest = tmp_path / "run" / "checkpoint" / "round-000009.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-10])
+    resumed = mmfl("resume", "run", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    said = " ".join(resumed.stdout.split())
+    problem = "damaged checkpoint run/checkpoint/round-000009: the checksum of its arrays does not agree"
+    assert f"{problem}; going on from the one before, after round 8" in said
     assert final_weights(tmp_path / "run") == final_weights(reference)
     assert lines(tmp_path / "run") == lines(reference)
 

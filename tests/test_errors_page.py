@@ -61,6 +61,33 @@ def resumed_without_records():
     mmfl.train(Federation([DIGITS()], clients=4), "random", rounds=1, directory="runs/first", resume=True)
 
 
+def in_use_elsewhere():
+    finished("random")
+    Path("runs/first/lock").write_text('{"pid": 4711, "host": "elsewhere", "birth": "1"}')
+    mmfl.train(Federation([DIGITS()], clients=4), "random", rounds=1, directory="runs/first", resume=True)
+
+
+def loaded_after_damage():
+    mmfl.train(Federation([DIGITS()], clients=4), "random", rounds=3, directory="runs/first")
+    lines = Path("runs/first/metrics.jsonl").read_text().splitlines()
+    Path("runs/first/metrics.jsonl").write_text("\n".join([lines[0], lines[1][:99], lines[2], ""]))
+    mmfl.load("runs/first")
+
+
+def resumed_without_checkpoints():
+    finished("random")
+    Path("runs/first/checkpoint/round-000001.json").write_text("{")
+    mmfl.train(Federation([DIGITS()], clients=4), "random", rounds=1, directory="runs/first", resume=True)
+
+
+def run_on_a_full_disk():
+    class Fills(mmfl.experiment.Listener):
+        def begin(self, replicas, first, last):
+            Path("runs/first/metrics.jsonl").symlink_to("/dev/full")
+
+    mmfl.train(Federation([DIGITS()], clients=4), "random", 1, directory="runs/first", listeners=[Fills()])
+
+
 MISTAKES = {
     "The file or preset does not exist": typed("run", "lvr-3taks"),
     "The file is not TOML": typed("run", "experiment.toml", file="rounds 50\n"),
@@ -108,7 +135,12 @@ MISTAKES = {
     "Not a run directory": typed("resume", "runs/frist"),
     "A run from Python": lambda folder: (finished("random"), typed("resume", "runs/first")(folder)),
     "The checkpoint belongs to another run": written(resumed_as_another_method),
+    "The run directory is a file": typed("run", "--out", "experiment.toml"),
+    "The run is in use": written(in_use_elsewhere),
+    "Records are damaged": written(loaded_after_damage),
     "Records are gone": written(resumed_without_records),
+    "No checkpoint can be read": written(resumed_without_checkpoints),
+    "The disk is full": written(run_on_a_full_disk),
     "No CUDA device": typed("run", "--device", "cuda", "--out", "runs/second"),
     "Flower is not installed": typed("deploy", "app.py", "--local", "2"),
     "Where to deploy": typed("deploy", "app.py"),

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -104,13 +105,49 @@ def test_resuming_a_finished_run_changes_nothing_and_more_rounds_go_on(tmp_path)
     assert torch.equal(longer.runs[-1].weights[1], direct.runs[-1].weights[1])
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path):
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+@pytest.mark.parametrize(
+    ("end", "damage", "reason"),
+    [
+        ("safetensors", cut, "the checksum of its arrays does not agree"),
+        ("safetensors", Path.unlink, "round-000006.safetensors is missing"),
+        ("json", cut, "its JSON is cut short or changed"),
+        (
+            "json",
+            lambda path: path.write_text(path.read_text().replace('"round": 6', '"round": 5')),
+            "the checksum of its JSON does not agree",
+        ),
+        (
+            "json",
+            lambda path: path.write_text(path.read_text().replace('"sha256"', '"sha257"').replace("checksum", "other")),
+            "its JSON lacks 'sha256'",
+        ),
+    ],
+)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_with_a_warning(tmp_path, caplog, end, damage, reason):
     whole = compare(tmp_path / "run")
-    newest = sorted((tmp_path / "run" / "checkpoint").glob("*.safetensors"))[-1]
-    newest.write_bytes(newest.read_bytes()[:-10])
+    newest = tmp_path / "run" / "checkpoint" / f"round-000006.{end}"
+    damage(newest)
     resumed = compare(tmp_path / "run", resume=True)
     assert torch.equal(whole.runs[0].weights[0], resumed.runs[0].weights[0])
     assert len(resumed.runs[0].records) == 6
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning.startswith(f"damaged checkpoint {newest.with_suffix('')}: {reason}")
+    assert warning.endswith("; going on from the one before, after round 4")
+    assert f"warning: {warning}" in (tmp_path / "run" / "log.txt").read_text()
+
+
+def test_a_checkpoint_without_a_checksum_of_its_json_as_earlier_versions_wrote_it_is_read(tmp_path, caplog):
+    compare(tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoint").glob("*.json"):
+        head = json.loads(path.read_text())
+        del head["checksum"]
+        path.write_text(json.dumps(head))
+    compare(tmp_path / "run", resume=True)
+    assert not caplog.records
 
 
 def test_only_two_checkpoints_are_kept(tmp_path):
@@ -142,7 +179,7 @@ def test_a_directory_that_holds_something_is_never_written_over(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(mmfl.UserError, match="exists; choose another"):
         compare(tmp_path)
-    with pytest.raises(mmfl.UserError, match="exists"):
+    with pytest.raises(mmfl.UserError, match="is a file; expected a new directory"):
         compare(tmp_path / "notes.txt")
     with pytest.raises(mmfl.UserError, match="not a run directory"):
         mmfl.load(tmp_path)

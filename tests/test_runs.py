@@ -11,7 +11,8 @@ from mmfl.runs import listed
 
 
 def record(round, method="random", seed=0, mean=0.5):
-    return {"round": round, "method": method, "seed": seed, "mean": mean}
+    told = {"round": round, "method": method, "seed": seed, "mean": mean}
+    return told | {"tasks": {}, "clients": 4, "cost": {}}
 
 
 def made(path: Path, config: str, records=(), cut: str = "") -> Path:

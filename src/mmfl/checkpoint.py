@@ -1,16 +1,17 @@
 """Checkpoints: explicit state as safetensors and JSON, never a pickle; a crash leaves the last good one.
 
 `round-000120.safetensors` holds the arrays, `round-000120.json`, written last, everything else and the checksum of the
-arrays: a checkpoint counts once its JSON is there and the checksum agrees. Where several processes share a run, each
+arrays: a checkpoint counts once its JSON is there and the checksums agree. Where several processes share a run, each
 but the first adds a part (`round-000120.part-1.safetensors`, `.json`) with what only it remembers: the vectors of its
 clients, and its part of sums over clients. Any number of processes can go on from it.
 """
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +24,7 @@ from torch import Tensor
 from mmfl.errors import UserError
 from mmfl.world import ALONE, World
 
+_log = logging.getLogger(__name__)
 _FORMAT = "mmfl checkpoint 2"
 _CODES = {
     torch.float64: "F64",
@@ -148,10 +150,10 @@ def write(folder: Path, round: int, fingerprint: str, state: Any, world: World =
         "state": packed,
     }
     if not world.first:
-        write_atomically(path, json.dumps(head).encode())
+        write_atomically(path, _sealed(head))
     world.wait()
     if world.first:
-        write_atomically(path, json.dumps(head).encode())
+        write_atomically(path, _sealed(head))
         for old in _heads(folder)[:-2]:
             for file in folder.glob(f"{old.stem}.*"):
                 file.unlink(missing_ok=True)
@@ -160,10 +162,11 @@ def write(folder: Path, round: int, fingerprint: str, state: Any, world: World =
 def read(folder: Path, fingerprint: str | None, like: Any, world: World = ALONE) -> tuple[int, Any] | None:
     """The newest good checkpoint as (round, state); None where none was ever written.
 
-    A damaged one gives way to the one before it; if all are damaged, or it belongs to another run, that is an error.
+    A damaged one gives way to the one before it, with a warning; if all are damaged, or it belongs to another run, that
+    is an error.
     """
     found = _heads(folder)[::-1]
-    problem = ""
+    problems: list[str] = []
     for path in found:
         try:
             head = _load_head(path)
@@ -171,18 +174,31 @@ def read(folder: Path, fingerprint: str | None, like: Any, world: World = ALONE)
             heads = [head, *(_load_head(part) for part in parts[1:])]
             arrays = [_load_arrays(part, of["sha256"]) for part, of in zip(parts, heads, strict=True)]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            problem = problem or f"{path.with_suffix('')}: {error}"
+            problems.append(f"{path.with_suffix('')}: {_reason(error)}")
             continue
         if fingerprint is not None and head["fingerprint"] != fingerprint:
             raise UserError(
                 f"checkpoint {path.with_suffix('')} belongs to another run: its tasks, clients, methods or seeds "
                 "differ from this configuration's."
             )
+        for problem in problems if world.first else ():
+            _log.warning("damaged checkpoint %s; going on from the one before, after round %d", problem, head["round"])
         packed = [(each["state"], of) for each, of in zip(heads, arrays, strict=True)]
         return int(head["round"]), unpack(packed, like, world)
     if found:
-        raise UserError(f"no checkpoint can be read: {problem}.")
+        raise UserError(f"no checkpoint can be read: {problems[0]}.")
     return None
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a checkpoint."""
+    if isinstance(error, FileNotFoundError):
+        return f"{Path(error.filename).name} is missing"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "its JSON is cut short or changed"
+    if isinstance(error, KeyError):
+        return f"its JSON lacks {error}"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _head(folder: Path, round: int) -> Path:
@@ -201,14 +217,26 @@ def _load_head(path: Path) -> dict[str, Any]:
     head = json.loads(path.read_bytes())
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise ValueError(f"not a checkpoint of this version ({_FORMAT})")
+    checksum = head.pop("checksum", None)
+    if checksum is not None and checksum != _checksum(head):
+        raise ValueError("the checksum of its JSON does not agree")
     return head
+
+
+def _sealed(head: dict[str, Any]) -> bytes:
+    """The JSON of a checkpoint, with a checksum of all the rest of it."""
+    return json.dumps({**head, "checksum": _checksum(head)}).encode()
+
+
+def _checksum(head: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(head).encode()).hexdigest()
 
 
 def _load_arrays(path: Path, checksum: str) -> Arrays:
     file = path.with_suffix(".safetensors")
     with file.open("rb") as content:
         if hashlib.file_digest(content, "sha256").hexdigest() != checksum:
-            raise ValueError("its checksum does not agree")
+            raise ValueError("the checksum of its arrays does not agree")
     arrays: Arrays = load_file(file)
     return arrays
 
@@ -246,8 +274,13 @@ def write_atomically(path: Path, content: bytes) -> None:
 def atomically(path: Path) -> Iterator[BinaryIO]:
     """A file to write to that takes its name once it is whole and on disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise

@@ -1,5 +1,6 @@
 """The command line: run, compare, resume, report, and what there is to choose from."""
 
+import errno
 import json
 import logging
 import os
@@ -13,10 +14,10 @@ import typer
 from rich.logging import RichHandler
 
 import mmfl
-from mmfl.errors import LostProcessError, UserError
+from mmfl.errors import LostProcessError, UserError, shorten
 from mmfl.flower import commands as deployment
 from mmfl.shell import completion, listings
-from mmfl.shell.console import console, say, show_json, show_rows
+from mmfl.shell.console import console, on_stderr, say, show_json, show_rows
 from mmfl.shell.help import Command, Group, examples
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ data_app = typer.Typer(
 )
 app.add_typer(listings.app)
 app.add_typer(data_app, name="data")
+_REFUSED = {  # by the system, for reasons that are not in the program
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.ENAMETOOLONG,
+    errno.ENOSPC,
+    errno.EPERM,
+    errno.EROFS,
+}
 DEFAULT_METHODS = "random,mmfl-lvr,full"
 
 ConfigFile = Annotated[
@@ -158,9 +168,11 @@ def resume(
     The result is the same as if it had never stopped.
     """
     from mmfl import config as configuration
+    from mmfl.lock import check_free
     from mmfl.run import RunDirectory
 
     place = RunDirectory.open(directory)
+    check_free(directory)  # again when it begins; here for an answer at once
     values = place.config()
     if values.get("source") == "python":
         raise UserError(
@@ -206,7 +218,8 @@ def report(
 
     formats = exports.formats_of(export) if export else []
     if json_:
-        table = side_by_side(gather(directories)).table()
+        with on_stderr():
+            table = side_by_side(gather(directories)).table()
         show_json(json.loads(table.reset_index().to_json(orient="records")))
         return
     require_plotly()
@@ -426,6 +439,12 @@ def main() -> None:
     except UserError as error:
         if isinstance(error, LostProcessError) or os.environ.get("RANK", "0") == "0":
             print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        place = f"'{shorten(error.filename)}': " if error.filename else ""
+        print(f"error: {place}{error.strerror}.", file=sys.stderr, flush=True)
         sys.exit(2)
 
 

@@ -15,6 +15,29 @@ class LostProcessError(UserError):
     """One of the processes of a run is gone, and with it the updates of its clients since the last checkpoint."""
 
 
+def check_name(kind: str, name: str) -> None:
+    """Refuses a name that no file can have or no page can show.
+
+    >>> check_name("method", chr(0))
+    Traceback (most recent call last):
+    ...
+    mmfl.errors.UserError: method '\\x00': the name holds a NUL character; expected text.
+    """
+    if "\0" in name:
+        raise UserError(f"{kind} {name!r}: the name holds a NUL character; expected text.")
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise UserError(f"{kind} {name!r}: the name is not valid Unicode; expected text.")
+
+
+def shorten(text: object, longest: int = 80) -> str:
+    """The beginning of a text that is too long for a message.
+
+    >>> shorten("a" * 300, 5)
+    'aaaaa...'
+    """
+    return text if len(text := str(text)) <= longest else f"{text[:longest]}..."
+
+
 def nearest(name: str, choices: Iterable[str]) -> str:
     """A hint naming the choice closest to `name`, or all of them when none is close.
 

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from mmfl import checkpoint
 from mmfl.engine import Engine
-from mmfl.errors import UserError
+from mmfl.errors import UserError, check_name
 from mmfl.federation import Federation
 from mmfl.methods import Method
 from mmfl.run import Comparison, Run, RunDirectory, made_with
@@ -54,6 +54,8 @@ class Experiment:
         if min(self.seeds) < 0:
             raise UserError(f"seeds are {list(self.seeds)}; expected 0 or above.")
         names = [method.name for method in self.methods]
+        for name in names:
+            check_name("method", name)
         for kind, values in (("methods", names), ("seeds", list(self.seeds))):
             if len(set(values)) < len(values):
                 raise UserError(f"{kind} {values} repeat one; each may be given once.")
@@ -143,7 +145,8 @@ def conduct(
 ) -> Comparison:
     """Runs all replicas to the last round, writing metrics and checkpoints to a directory on the way.
 
-    The directory is opened once everything else is known to be in order, so that a mistake leaves none behind.
+    The directory is opened once everything else is known to be in order, so that a mistake leaves none behind. No other
+    process can work on it meanwhile.
 
     With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
     after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once.
@@ -155,10 +158,12 @@ def conduct(
     replicas = start(experiment, engine)
     records: list[Record] = []
     mark = fingerprint(replicas)
-    directory = open_together(open_directory, world) if open_directory else None
     last = experiment.rounds
     pace = Pace(experiment.checkpoint_every)
-    with Journal(directory.path if directory and world.first else None, last) as journal:
+    with (
+        open_together(open_directory, world) as directory,
+        Journal(directory.path if directory and world.first else None, last) as journal,
+    ):
         if directory and resume:
             records = restore(directory, mark, replicas, engine)
         first = replicas[0].state.round + 1
@@ -211,19 +216,25 @@ def heard(
         listener.end()
 
 
-def open_together(open_directory: Callable[[], RunDirectory], world: World) -> RunDirectory:
-    """The run's directory, opened by the first process and told to the others; a mistake ends them all."""
-    directory, mistake = None, ""
-    if world.first:
-        try:
-            directory = open_directory()
-        except UserError as error:
-            mistake = str(error)
-    mistake = world.said_by_first(mistake)
-    if mistake:
-        raise UserError(mistake)
-    path = world.said_by_first(str(directory.path) if directory else "")
-    return directory or RunDirectory(Path(path))
+@contextmanager
+def open_together(open_directory: Callable[[], RunDirectory] | None, world: World) -> Iterator[RunDirectory | None]:
+    """The run's directory, opened and locked by the first process and told to the others; a mistake ends them all."""
+    if open_directory is None:
+        yield None
+        return
+    with ExitStack() as lock:
+        directory, mistake = None, ""
+        if world.first:
+            try:
+                directory = open_directory()
+                lock.enter_context(directory.hold())
+            except UserError as error:
+                mistake = str(error)
+        mistake = world.said_by_first(mistake)
+        if mistake:
+            raise UserError(mistake)
+        path = world.said_by_first(str(directory.path) if directory else "")
+        yield directory or RunDirectory(Path(path))
 
 
 def start(experiment: Experiment, engine: Engine) -> list[Replica]:
@@ -270,7 +281,8 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
 def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> None:
     """Writes a checkpoint of the round just finished."""
     snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
-    checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
+    with directory.writing():
+        checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
 
 
 def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> list[Record]:
@@ -281,23 +293,16 @@ def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], eng
     for replica, state in zip(replicas, snapshot.replicas, strict=True):
         replica.state = state
     engine.choices.made.update(snapshot.choices)
-    mistake = engine.world.said_by_first(_lacking(directory, replicas, round) if engine.world.first else "")
+    records, mistake = list[Record](), ""
+    if engine.world.first:
+        try:
+            records = directory.rewind(round, len(replicas))
+        except UserError as error:
+            mistake = str(error)
+    mistake = engine.world.said_by_first(mistake)
     if mistake:
         raise UserError(mistake)
-    return directory.rewind(round) if engine.world.first else []
-
-
-def _lacking(directory: RunDirectory, replicas: Sequence[Replica], round: int) -> str:
-    """What is to be said where rounds before a checkpoint are not recorded; records are written before it."""
-    last = {(replica.method.name, replica.seed): 0 for replica in replicas}
-    last |= {(record["method"], record["seed"]): record["round"] for record in directory.records()}
-    recorded = min(last.values())
-    if recorded >= round:
-        return ""
-    return (
-        f"{directory.metrics} has records of {recorded} rounds, but the checkpoint is of round {round}; "
-        f"expected all {round}.\nIt was changed or lost: put it back, or start a new run."
-    )
+    return records
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """Runs: what happened, as data frames and pictures; and the directory in which a run lives."""
 
 import json
+import logging
 import os
 import platform
 import shutil
+import stat
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +21,18 @@ from torch import Tensor, nn
 import mmfl
 from mmfl.checkpoint import write_atomically
 from mmfl.engine.architecture import Layout
-from mmfl.errors import UserError, nearest
+from mmfl.errors import UserError, check_name, nearest, shorten
 from mmfl.federation import Federation
+from mmfl.lock import hold, is_lock
+from mmfl.records import METRICS, Records
+from mmfl.records import read as read_records
+from mmfl.runs import read_settings
+from mmfl.state import read as read_state
 from mmfl.training import Record
 
 MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
-_PARTS = {"round", "method", "seed", "tasks", "clients", "cost"}  # that a record has, whatever its version
 _MOST_NAMED = 10  # runs that a message lists
+_log = logging.getLogger(__name__)
 
 
 class Run:
@@ -239,37 +247,65 @@ def _ratio(ours: pd.Series, theirs: pd.Series) -> float:
 
 
 class RunDirectory:
-    """A run on disk: `config.toml`, `metrics.jsonl` (a line per replica and round), `checkpoint/`."""
+    """A run on disk: `config.toml`, `metrics.jsonl` (a line per replica and round), `checkpoint/`.
 
-    def __init__(self, path: Path):
-        self.path = path
+    `locked` says that whoever made this object holds the run's lock already.
+    """
+
+    def __init__(self, path: Path, locked: bool = False):
+        self.path, self.locked = path, locked
 
     @classmethod
-    def create(cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None) -> "RunDirectory":
+    def create(
+        cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None, locked: bool = False
+    ) -> "RunDirectory":
         """A new directory, with the configuration and what the run is made with; one that is there already, and not
         empty, is never written over."""
-        path = Path(path)
-        cls.refuse_used(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            write_atomically(path / "config.toml", tomli_w.dumps({**config, MADE_WITH: made_with(device)}).encode())
-        except OSError as error:
-            raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
-        return cls(path)
+        directory = cls(Path(path), locked)
+        cls.refuse_used(directory.path)
+        content = tomli_w.dumps({**config, MADE_WITH: made_with(device)}).encode()
+        with directory.hold():
+            cls.refuse_used(directory.path)  # another process may have been faster
+            try:
+                write_atomically(directory.path / "config.toml", content)
+            except OSError as error:
+                raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
+        return directory
 
     @staticmethod
     def refuse_used(path: Path) -> None:
-        """Says so where a new run would write over something."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """Says so where a new run would write over something, or cannot be in this place."""
+        check_name("run directory", str(path))
+        try:
+            is_file = not stat.S_ISDIR(path.stat().st_mode)
+            used = not is_file and any(not is_lock(each) for each in path.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UserError(f"run directory '{shorten(path)}' cannot be made: {error.strerror}.") from None
+        if is_file:
+            raise UserError(f"run directory '{path}' is a file; expected a new directory, or an empty one.")
+        if used:
             raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
 
     @classmethod
     def open(cls, path: str | Path) -> "RunDirectory":
         """A directory that holds a run."""
         path = Path(path)
-        if not (path / "config.toml").is_file():
-            raise UserError(f"'{path}' is not a run directory: it has no config.toml{_runs_in(path)}.")
+        check_name("run directory", str(path))
+        try:
+            (path / "config.toml").stat()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"'{path}' is not a run directory: it has no config.toml{_runs_in(path)}.") from None
+        except OSError as error:
+            raise UserError(f"run directory '{shorten(path)}' cannot be read: {error.strerror}.") from None
         return cls(path)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """While active, no other process can work on the run; an error where one does."""
+        with nullcontext() if self.locked else hold(self.path):
+            yield
 
     def remove(self) -> None:
         """Removes it with all that is in it."""
@@ -283,7 +319,7 @@ class RunDirectory:
     @property
     def metrics(self) -> Path:
         """The record of every round."""
-        return self.path / "metrics.jsonl"
+        return self.path / METRICS
 
     def config(self) -> dict[str, Any]:
         """The configuration the run was started with."""
@@ -292,32 +328,57 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / 'config.toml'} cannot be read: {error}.") from None
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Says how to go on where the run cannot be written, as on a full disk."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"run '{self.path}' stopped, because it cannot be written: {error.strerror}.\n"
+                f"Once it can, `mmfl resume {self.path}` goes on from its last checkpoint (in Python: resume=True)."
+            ) from None
+
     def append(self, records: Sequence[Record]) -> None:
         """Adds the records of a round, on disk when this returns."""
-        with self.metrics.open("a") as file:
-            file.write("".join(json.dumps(record) + "\n" for record in records))
-            file.flush()
+        with self.writing(), self.metrics.open("ab", buffering=0) as file:
+            content = memoryview("".join(json.dumps(record) + "\n" for record in records).encode())
+            while content:
+                content = content[file.write(content) :]
             os.fsync(file.fileno())
 
-    def records(self) -> list[Record]:
-        """All records up to a line that is none: the last one may have been cut short by a crash."""
-        found = []
-        if self.metrics.exists():
-            for line in self.metrics.read_bytes().splitlines():
-                try:
-                    record = json.loads(line)
-                except ValueError:
-                    break
-                if not isinstance(record, dict) or not record.keys() >= _PARTS:
-                    break
-                found.append(record)
-        return found
+    def checked(self) -> Records:
+        """All records, with what is wrong with them."""
+        try:
+            return read_records(self.metrics)
+        except OSError as error:
+            raise UserError(f"{self.metrics} cannot be read: {error.strerror}.") from None
 
-    def rewind(self, round: int) -> list[Record]:
-        """Forgets what was recorded after a round, and returns the rest."""
-        kept = [record for record in self.records() if record["round"] <= round]
-        write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
+    def records(self) -> list[Record]:
+        """All records. Those that are there twice are left out with a warning; where some are missing or broken that is
+        an error. The last line may have been cut short by a crash."""
+        found = self.checked()
+        settings, state = read_settings(self.path / "config.toml"), read_state(self.path)
+        if problem := found.problem(state.done if state else 0, replicas=settings.replicas if settings else 0):
+            raise UserError(f"{self.metrics} is damaged: {problem}.\n{PUT_BACK}")
+        for note in found.notes():
+            _log.warning("%s: %s", self.metrics, note)
+        return found.all
+
+    def rewind(self, round: int, replicas: int) -> list[Record]:
+        """Forgets what was recorded after a round, and returns the rest, which must be there of all replicas."""
+        found = self.checked()
+        if problem := found.problem(round, until=round, replicas=replicas):
+            raise UserError(
+                f"{self.metrics} is damaged: {problem}, but the checkpoint is of round {round}.\n{PUT_BACK}"
+            )
+        kept = [record for record in found.all if record["round"] <= round]
+        with self.writing():
+            write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
         return kept
+
+
+PUT_BACK = "Put the file back as it was, or start a new run."
 
 
 def _runs_in(folder: Path) -> str:
@@ -347,11 +408,8 @@ def load(path: str | Path) -> Comparison:
     ...
     mmfl.errors.UserError: 'runs/nothing-here' is not a run directory: it has no config.toml.
     """
-    directory = RunDirectory.open(path)
-    records = directory.records()
+    records = RunDirectory.open(path).records()
     if not records:
-        if directory.metrics.exists() and directory.metrics.stat().st_size:
-            raise UserError(f"{directory.metrics} begins with a line that is no record; expected one for every round.")
         raise UserError(f"run '{path}' has no finished round yet.")
     return from_records(records)
 

@@ -1,11 +1,12 @@
 """Runs at a glance: how they are doing, from their configurations, states and last records, without loading the rest.
 
-Nothing here needs torch. Of the records, which may be many, only the end is read.
+Nothing here needs torch. Of the records, which may be many, only the last are parsed; of the others it is only seen
+whether they are there.
 """
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,9 +14,11 @@ from typing import Any, Literal, get_args
 from mmfl import state
 from mmfl.errors import UserError
 from mmfl.growing import last_lines
+from mmfl.records import METRICS, Scan, parse
+from mmfl.records import read as read_records
 from mmfl.state import Condition, State
 
-METRICS, CONFIG, ENDED = "metrics.jsonl", "config.toml", "ended.json"
+CONFIG, ENDED = "config.toml", "ended.json"
 _BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
 Stamp = tuple[int, int, int]
 
@@ -29,6 +32,11 @@ class Settings:
     seeds: int
     rounds: int
     config: dict[str, Any]
+
+    @property
+    def replicas(self) -> int:
+        """Methods with a seed each."""
+        return len(self.methods) * self.seeds
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,8 @@ class Latest:
 
 @dataclass(frozen=True)
 class Glance:
-    """A run as it is now. `unreadable` is one whose files are damaged, or not those of a run; `version` changes with
-    the records."""
+    """A run as it is now. `unreadable` is one whose files are damaged, or not those of a run; `damage` says what is
+    wrong with its records, `notes` what could be repaired. `version` changes with the records."""
 
     id: str
     condition: Condition | Literal["unreadable"]
@@ -60,6 +68,8 @@ class Glance:
     began: float
     updated: float
     version: str
+    damage: str
+    notes: Sequence[str]
     config: dict[str, Any] = field(repr=False)
 
 
@@ -79,8 +89,11 @@ class Watched:
         self.id, self.path = id, path
         self.stamps: dict[str, Stamp | None] = {}
         self.settings: Settings | None = None
-        self.latest: Latest | None = None
+        self.latest = Latest()
         self.state: State | None = None
+        self.scan = Scan(path / METRICS)
+        self.judged: tuple[Any, ...] = ()
+        self.damage, self.notes = "", list[str]()
 
     def look(self) -> Glance:
         """The run as it is now."""
@@ -90,10 +103,13 @@ class Watched:
             self.state = state.read(self.path)
         if self._changed(METRICS):
             self.latest = read_latest(self.path / METRICS)
+            self.scan.look()
         settings = self.settings or Settings((), (), 0, 0, {})
-        latest = self.latest or Latest()
+        latest = self.latest
         now = self._state(settings, latest)
-        damaged = self._damaged(latest)
+        self._judge(settings)
+        damaged = "" if self.settings else f"{CONFIG} is not that of a run"
+        damaged = damaged or (self.damage and f"{METRICS} is damaged: {self.damage}")
         return Glance(
             self.id,
             "unreadable" if damaged else now.condition,
@@ -108,6 +124,8 @@ class Watched:
             now.began,
             now.updated,
             "-".join(map(str, self.stamps[METRICS] or ())),
+            self.damage,
+            self.notes,
             settings.config,
         )
 
@@ -116,15 +134,21 @@ class Watched:
         self.stamps[name] = _stamp(self.path / name)
         return self.stamps[name] != before
 
-    def _damaged(self, latest: Latest) -> str:
-        """What is wrong with the files, if anything. Rounds are recorded before the state tells of them, but a run that
-        goes on after a crash forgets some."""
-        for name, content in ((CONFIG, self.settings), (METRICS, self.latest)):
-            if content is None:
-                return f"{name} is not that of a run"
-        if self.state and self.state.condition not in ("running", "lost") and self.state.round > latest.round:
-            return f"{METRICS} has {latest.round} of its {self.state.round} rounds"
-        return ""
+    def _judge(self, settings: Settings) -> None:
+        """Sees what is wrong with the records, which are read whole only where something is."""
+        done = self.state.done if self.state else 0
+        judged = (self.stamps[METRICS], done, settings.replicas)
+        if judged == self.judged:
+            return
+        self.judged, self.damage, self.notes = judged, "", []
+        if not self.scan.complete(done, settings.replicas):
+            try:
+                found = read_records(self.path / METRICS)
+            except OSError as error:
+                self.damage = str(error.strerror)
+                return
+            self.damage = found.problem(done, replicas=settings.replicas)
+            self.notes = [] if self.damage else found.notes()
 
     def _state(self, settings: Settings, latest: Latest) -> State:
         """What the state file says; of runs without one, what can be told from the rest."""
@@ -155,20 +179,19 @@ def read_settings(path: Path) -> Settings | None:
         return None
 
 
-def read_latest(path: Path) -> Latest | None:
-    """What the records at the end of a file say, back to a round that was tested; None where there are lines, but no
-    records."""
+def read_latest(path: Path) -> Latest:
+    """What the records at the end of a file say, back to a round that was tested."""
     block = _BLOCK
     while True:
         lines, whole = last_lines(path, block)
-        records = parsed(lines)
+        records = [record for record in map(parse, lines) if record]
         tested = [record for record in records if isinstance(record.get("mean"), int | float)]
         since = tested[-1]["round"] if tested else 0
         if whole or block >= _FURTHEST or (tested and records[0]["round"] < since):
             break
         block *= 8
     if not records:
-        return None if lines else Latest()
+        return Latest()
     means: dict[str, list[float]] = {}
     for record in tested:
         if record["round"] == since:
@@ -181,19 +204,6 @@ def read_latest(path: Path) -> Latest | None:
         last.get("clients"),
         {method: sum(values) / len(values) for method, values in means.items()},
     )
-
-
-def parsed(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The records that lines hold; what is none is left out."""
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict) and isinstance(record.get("round"), int):
-            records.append(record)
-    return records
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
+from mmfl.lock import is_alive, start_time
 
 STATE, LOG = "state.json", "log.txt"
 Condition = Literal["running", "finished", "stopped", "failed", "lost"]
@@ -39,9 +40,15 @@ class State:
     reason: str = ""
 
     @property
+    def done(self) -> int:
+        """Rounds that are known to be recorded. Records are written before the state tells of them, but a run that goes
+        on after a crash forgets some, so nothing is known of one that runs or was lost."""
+        return 0 if self.condition in ("running", "lost") else int(self.round)
+
+    @property
     def lost(self) -> bool:
         """Whether it is said to run while its process is gone; of another machine's processes nothing is known."""
-        return self.condition == "running" and self.host == socket.gethostname() and not _alive(self.pid, self.birth)
+        return self.condition == "running" and self.host == socket.gethostname() and not is_alive(self.pid, self.birth)
 
 
 def read(directory: Path) -> State | None:
@@ -67,7 +74,7 @@ class Journal:
         now, pid = time.time(), os.getpid()
         before = read(path) if path else None
         began, round = (before.began, before.round) if before else (now, 0)
-        self.state = State("running", round, rounds, began, now, pid, socket.gethostname(), _birth(pid))
+        self.state = State("running", round, rounds, began, now, pid, socket.gethostname(), start_time(pid))
         self.warnings = _Warnings(self)
 
     def __enter__(self) -> "Journal":
@@ -115,9 +122,12 @@ class Journal:
         self.state = replace(self.state, condition=condition, updated=time.time(), **changes)
         if self.path:
             draft = self.path / f".{STATE}.{self.state.pid}"
-            with suppress(OSError):
+            try:
                 draft.write_text(json.dumps(asdict(self.state)))
                 os.replace(draft, self.path / STATE)
+            except OSError:
+                with suppress(OSError):
+                    draft.unlink()
 
 
 def timestamp(seconds: float) -> str:
@@ -142,21 +152,3 @@ class _Warnings(logging.Handler):
 def _line(text: str) -> str:
     """A text on one line."""
     return " ".join(text.split())[:_LONGEST]
-
-
-def _alive(pid: int, birth: str) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        pass
-    except (OSError, OverflowError):
-        return False
-    return _birth(pid) == birth
-
-
-def _birth(pid: int) -> str:
-    """When the process began, in ticks since the machine did; empty where the system does not say."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""

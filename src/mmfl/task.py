@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mmfl.data import Dataset
 from mmfl.data.dataset import ELSEWHERE, as_inputs
-from mmfl.errors import UserError
+from mmfl.errors import UserError, check_name
 from mmfl.objectives import Objective, accuracy, cross_entropy, finite, per_example
 from mmfl.randomness import Purpose, bits
 from mmfl.schedules import Schedule
@@ -45,6 +45,7 @@ class Task:
     def __post_init__(self) -> None:
         if not self.name:
             raise UserError("task: the name is empty.")
+        check_name("task", self.name)
         if self.name in _TAKEN:
             raise UserError(f"task '{self.name}': tables of results have a column of that name; expected another.")
         if not callable(self.lr) and not self.lr > 0:

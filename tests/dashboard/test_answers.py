@@ -104,6 +104,12 @@ def test_unchanged_answers_are_not_sent_again_and_changed_ones_are(folder, site)
     assert reply.status == 200
 
 
+def tell(run: Path, **told) -> None:
+    """Changes what the state of a run says."""
+    state = run / "state.json"
+    state.write_text(json.dumps(json.loads(state.read_text()) | told))
+
+
 def last_record(run: Path) -> dict:
     return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
 
@@ -136,6 +142,7 @@ def test_a_metrics_file_that_shrinks_or_is_written_anew_is_read_anew(folder, sit
     metrics = folder / "random" / "metrics.jsonl"
     lines = metrics.read_text().splitlines(keepends=True)
     assert rounds_shown(site, "random") == 4
+    tell(folder / "random", condition="running", host="elsewhere")
     metrics.write_text("".join(lines[:2]))
     assert (site.run("random")["round"], rounds_shown(site, "random")) == (2, 2)
     longer = [json.dumps(json.loads(lines[0]) | {"round": t, "seconds": 9.0}) + "\n" for t in range(1, 8)]
@@ -147,20 +154,32 @@ def test_a_metrics_file_that_shrinks_or_is_written_anew_is_read_anew(folder, sit
     assert site.get("figures", "random")["notes"] == ["random has no finished round yet."]
 
 
-def test_lines_that_are_no_records_are_passed_over(folder, site):
+def test_lines_that_are_no_records_are_left_out_with_a_note(folder, site):
     with (folder / "random" / "metrics.jsonl").open("a") as file:
         file.write('nonsense\n[1]\n{"round": "x"}\n\n')
-    assert site.run("random")["round"] == 4
+    assert (site.run("random")["round"], site.run("random")["condition"]) == (4, "finished")
     assert rounds_shown(site, "random") == 4
+    assert site.get("figures", "random")["notes"] == ["random: lines 5, 6, 7 are not records, and left out."]
 
 
-def test_records_that_cannot_be_drawn_are_named_and_harm_no_other_run(folder, site):
-    (folder / "random" / "metrics.jsonl").write_text('{"round": 1, "method": "random"}\n')
-    reply, body = site.ask("/api/figures?run=random")
-    assert reply.status == 500
-    assert "KeyError" in json.loads(body)["error"]
-    assert len(site.get("runs")["runs"]) == 3
-    assert names(site, "sweeps/full") == ["full"]
+def test_a_damaged_run_is_left_out_with_the_reason_and_harms_no_other(folder, site):
+    metrics = folder / "random" / "metrics.jsonl"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    assert rounds_shown(site, "random") == 4
+    metrics.write_bytes(b"".join([lines[0], b"nonsense\n", *lines[2:]]))
+    damage = "metrics.jsonl is damaged: round 2 is missing (line 2 is not a record)"
+    assert (site.run("random")["condition"], site.run("random")["reason"]) == ("unreadable", damage)
+    for question in ("figures", "table"):
+        assert site.get(question, "random", "sweeps/full")["notes"] == [f"random is left out: its {damage}."]
+    assert names(site, "random", "sweeps/full") == ["full"]
+
+
+def test_damage_that_only_shows_when_a_record_is_parsed_leaves_the_run_out(folder, site):
+    metrics = folder / "random" / "metrics.jsonl"
+    text = metrics.read_text()
+    metrics.write_text(text.replace('"cost": {', '"cost": {{', 1))
+    note = "random is left out: its metrics.jsonl is damaged: round 1 is missing (line 1 is not a record)."
+    assert site.get("figures", "random")["notes"] == [note]
 
 
 def test_the_metric_is_of_the_last_round_that_was_tested(folder, site):
@@ -182,8 +201,7 @@ def test_the_metric_is_of_the_last_round_that_was_tested(folder, site):
     ],
 )
 def test_the_list_tells_the_condition_of_a_run(folder, site, told, condition, reason):
-    state = folder / "random" / "state.json"
-    state.write_text(json.dumps(json.loads(state.read_text()) | told))
+    tell(folder / "random", **told)
     run = site.run("random")
     assert run["condition"] == condition
     assert reason in run["reason"]

@@ -1,6 +1,8 @@
 """A deployment within one process: the same run as a simulation, whatever goes wrong on the way."""
 
 import json
+import os
+import socket
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from mmfl.flower.module import Module
 from mmfl.flower.server import conclude, run
 from mmfl.flower.settings import Settings
 from mmfl.flower.wire import Payload
+from mmfl.lock import hold
 from mmfl.methods import METHODS
 
 CLIENTS = 6
@@ -484,14 +487,16 @@ def test_an_answer_larger_than_the_server_takes_fails_its_node_alone_and_says_so
 
 
 def test_one_server_at_a_time_works_in_a_run_directory(tmp_path):
-    def second():
-        conclude(tmp_path, lambda: pytest.fail("two servers at once"), run=2)
-        told = json.loads((tmp_path / "ended.json").read_text())
-        assert (told["state"], told["run"]) == ("failed", 2)
-        assert "under way in another process" in told["message"]
+    def told():
+        return json.loads((tmp_path / "run" / "ended.json").read_text())
 
-    conclude(tmp_path, second, run=1)
-    assert json.loads((tmp_path / "ended.json").read_text()) == {"state": "finished", "message": "", "run": 1}
+    with hold(tmp_path / "run"):  # by a server that waits for its nodes, or trains
+        conclude(tmp_path / "run", lambda: deployed("full", 2, 1.0, directory=tmp_path / "run")[0], run=2)
+    assert (told()["state"], told()["run"]) == ("failed", 2)
+    assert f"in use by process {os.getpid()} on {socket.gethostname()}" in told()["message"]
+    (tmp_path / "run" / "ended.json").unlink()
+    conclude(tmp_path / "run", lambda: deployed("full", 2, 1.0, directory=tmp_path / "run")[0], run=1)
+    assert told() == {"state": "finished", "message": "", "run": 1}
 
 
 @pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold"])

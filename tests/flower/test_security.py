@@ -140,6 +140,28 @@ def test_addresses_without_host_or_port_are_refused(text):
         Address.parse(text)
 
 
+@pytest.mark.parametrize("host", ["a" * 300, "a..b", "a\0b", "two words", "a\nb"])
+def test_what_cannot_be_a_host_is_refused(host):
+    with refused("address '", "cannot be the name of a host"):
+        Address.parse(f"{host}:80")
+
+
+def test_ports_out_of_range_are_named_as_they_were_given():
+    with refused("address '127.0.0.1:999", "...': the port is 999", "expected 1 to 65535"):
+        Address.parse(f"127.0.0.1:{'9' * 5000}")
+    for port in (0, -4, 65536):
+        with refused(f"link on 0.0.0.0:8000: --control-port is {port}; expected", "1 to 65535"):
+            check_link(Address.parse("0.0.0.0:8000"), None, insecure=True, control_port=port)
+    with refused("link on 0.0.0.0:65535: no port follows 65535; expected --control-port"):
+        check_link(Address.parse("0.0.0.0:65535"), None, insecure=True)
+
+
+def test_logs_that_cannot_be_written_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    with refused(f"logs '{tmp_path / 'file'}' cannot be written: File exists."), Processes(tmp_path / "file"):
+        pass
+
+
 @needs_flower
 def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
     control = Control(Address("127.0.0.1", free_port()), None, tmp_path)

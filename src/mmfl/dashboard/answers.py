@@ -71,7 +71,7 @@ class Answers:
     def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
         ids, beyond = _ids(query)
         glances = [self.index.run(id).look() for id in ids]
-        versions = repr((beyond, [(glance.id, glance.version) for glance in glances]))
+        versions = repr((beyond, [(glance.id, glance.version, glance.damage) for glance in glances]))
         mark = mark_of(f"{kind} {versions}".encode())
         if mark == known:
             return None, mark

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmfl.errors import UserError, nearest
+from mmfl.records import METRICS, Records
 from mmfl.report.figures import FIGURES
 from mmfl.report.gather import Source, note, side_by_side
 from mmfl.report.interactive import spec_of
 from mmfl.report.tables import paired, results
 from mmfl.run import Comparison, from_records
 from mmfl.runs import Glance
-from mmfl.training import Record
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,20 @@ class Selection:
     notes: list[str] = field(default_factory=list)
 
 
-def select(glances: Sequence[Glance], records: Sequence[Sequence[Record]], beyond: int = 0) -> Selection:
+def select(glances: Sequence[Glance], records: Sequence[Records], beyond: int = 0) -> Selection:
     """Those of the runs that have something to show and the tasks of the first of them; `beyond` are not among them
     because they are too many."""
-    pairs = list(zip(glances, records, strict=True))
     notes = [f"{len(glances)} runs are compared at most: {beyond} more are left out."] if beyond else []
-    notes += [f"{glance.id} has no finished round yet." for glance, mine in pairs if not mine]
-    known = [(glance, from_records(mine)) for glance, mine in pairs if mine]
+    known = []
+    for glance, found in zip(glances, records, strict=True):
+        damage, mine = glance.damage or found.problem(), found.all
+        if damage:
+            notes.append(f"{glance.id} is left out: its {METRICS} is damaged: {damage}.")
+        elif not mine:
+            notes.append(f"{glance.id} has no finished round yet.")
+        else:
+            notes += [f"{glance.id}: {note}." for note in found.notes()]
+            known.append((glance, from_records(mine)))
     if not known:
         return Selection(None, notes)
     first = known[0][0]

@@ -7,25 +7,27 @@ from pathlib import Path
 
 from mmfl.errors import UserError, nearest
 from mmfl.growing import Growing
-from mmfl.runs import CONFIG, METRICS, Glance, Watched, parsed
+from mmfl.records import METRICS, Records
+from mmfl.runs import CONFIG, Glance, Watched
 from mmfl.state import STATE
-from mmfl.training import Record
 
 _DEPTH = 5  # folders below the one that is served
 _MOST = 100 << 20  # bytes of records that are kept read
 
 
-class Records:
+class Followed:
     """The records of a run, read as they come."""
 
     def __init__(self, path: Path):
         self.file = Growing(path)
-        self.records: list[Record] = []
+        self.records = Records()
 
-    def look(self) -> list[Record]:
+    def look(self) -> Records:
         """All of them; only what is new is read."""
         lines, anew = self.file.fresh()
-        self.records = ([] if anew else self.records) + parsed(lines)
+        if anew:
+            self.records = Records()
+        self.records.add(lines)
         return self.records
 
 
@@ -35,7 +37,7 @@ class Index:
     def __init__(self, folder: Path):
         self.folder = folder
         self.runs: dict[str, Watched] = {}
-        self.read: OrderedDict[str, Records] = OrderedDict()
+        self.read: OrderedDict[str, Followed] = OrderedDict()
 
     def look(self) -> list[Glance]:
         """All runs that are there now, the latest first."""
@@ -51,11 +53,11 @@ class Index:
             raise UserError(f"no run '{id}' below {self.folder}: {nearest(id, self.runs)}")
         return self.runs[id]
 
-    def records(self, ids: Sequence[str]) -> list[list[Record]]:
+    def records(self, ids: Sequence[str]) -> list[Records]:
         """What is recorded of some runs. Of those that were not asked for lately it is forgotten, if it is much."""
         found = []
         for id in ids:
-            self.read.setdefault(id, Records(self.run(id).path / METRICS))
+            self.read.setdefault(id, Followed(self.run(id).path / METRICS))
             self.read.move_to_end(id)
             found.append(self.read[id].look())
         while len(self.read) > len(ids) and sum(each.file.offset for each in self.read.values()) > _MOST:

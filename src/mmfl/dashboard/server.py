@@ -45,14 +45,14 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path, port: int | None = None, host: str = "127.0.0.1"):
         """Without a port it is the usual one, or one that is free where that is taken."""
+        if port is not None and not 0 < port < 65536:
+            raise UserError(f"dashboard: port is {port}; expected 1 to 65535.")
         if not folder.is_dir():
             problem = "is a file" if folder.exists() else "does not exist"
             raise UserError(f"dashboard: folder '{folder}' {problem}; expected one with runs, made by `mmfl run`.")
         if not is_loopback(host):
             problem = "can be reached by others" if _is_public(host) else "is not an IPv4 loopback address"
             raise UserError(f"dashboard: host '{host}' {problem}; expected 127.0.0.1 or localhost.")
-        if port is not None and not 0 < port < 65536:
-            raise UserError(f"dashboard: port is {port}; expected 1 to 65535.")
         require_plotly()
         self.said: set[str] = set()
         self.answers = Answers(folder.resolve())

@@ -82,7 +82,10 @@ def check_link(
         if control_port is not None or most is not None:
             raise UserError(f"link on {address}: --control-port and --most are for its gate, which needs --keys DIR.")
         return address
-    control = Address.parse(f"127.0.0.1:{address.port + 1 if control_port is None else control_port}")
+    control = Address("127.0.0.1", address.port + 1 if control_port is None else control_port)
+    if not 0 < control.port < 65536:
+        told = f"--control-port is {control.port}" if control_port is not None else f"no port follows {address.port}"
+        raise UserError(f"link on {address}: {told}; expected --control-port from 1 to 65535.")
     if control.port == address.port:
         raise UserError(f"link: --control-port is {control_port}, where nodes connect; expected another port.")
     return control

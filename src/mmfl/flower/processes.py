@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from mmfl.errors import UserError
+from mmfl.errors import UserError, shorten
 
 _GUARD = Path(__file__).with_name("guard.py")
 _MARK = "MMFL_DEPLOYMENT"
@@ -87,7 +87,10 @@ class Processes:
         self.children: list[Child] = []
 
     def __enter__(self) -> Self:
-        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"logs '{shorten(self.logs)}' cannot be written: {error.strerror}.") from None
         self.folder = Path(tempfile.mkdtemp(prefix="mmfl-"))  # short, as the path of a socket must be; mode 0700
         self.mark = f"{_MARK}={secrets.token_hex(8)}"
         try:

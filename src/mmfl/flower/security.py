@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmfl.errors import UserError
+from mmfl.errors import UserError, shorten
 from mmfl.flower.programs import Certificates, require
 
 if TYPE_CHECKING:
@@ -36,10 +36,13 @@ class Address:
         host, colon, port = text.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]")
         if not colon or not host or not port.isdecimal() or (":" in host and not bracketed):
-            raise UserError(f"address '{text}': expected host:port, such as 127.0.0.1:8000.")
-        if not 0 < int(port) < 65536:
-            raise UserError(f"address '{text}': the port is {port}; expected 1 to 65535.")
-        return cls(host.strip("[]"), int(port))
+            raise UserError(f"address '{shorten(text)}': expected host:port, such as 127.0.0.1:8000.")
+        if len(port) > 5 or not 0 < int(port) < 65536:
+            raise UserError(f"address '{shorten(text)}': the port is {shorten(port)}; expected 1 to 65535.")
+        host = host.strip("[]")
+        if not _is_host(host):
+            raise UserError(f"address '{shorten(text)}': '{shorten(host)}' cannot be the name of a host.")
+        return cls(host, int(port))
 
     @property
     def loopback(self) -> bool:
@@ -51,6 +54,14 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _is_host(name: str) -> bool:
+    """Whether a text may be a host's name or address: its parts are short enough, and all of it can be seen."""
+    try:
+        return bool(name.encode("idna")) and name.isprintable() and " " not in name
+    except UnicodeError:
+        return False
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,7 @@
 """The server's side of a deployment: the run itself, and the ServerApp in which Flower runs it."""
 
-import fcntl
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from mmfl.flower.mail import Mail
 from mmfl.flower.module import Module
 from mmfl.flower.post import FlowerMail
 from mmfl.flower.settings import Settings
+from mmfl.lock import hold
 from mmfl.methods import make_method
 from mmfl.run import Comparison, RunDirectory
 from mmfl.state import Journal
@@ -56,15 +55,18 @@ def run(
     )
     if directory is None:
         return conduct(experiment, engine, listener=listener)
-    known, begun = directory, (directory / "config.toml").is_file()
+    with hold(directory):
+        known, begun = directory, (directory / "config.toml").is_file()
 
-    def open_directory() -> RunDirectory:
-        return RunDirectory.open(known) if begun else RunDirectory.create(known, config(settings))
+        def open_directory() -> RunDirectory:
+            if begun:
+                return RunDirectory(known, locked=True)
+            return RunDirectory.create(known, config(settings), locked=True)
 
-    if begun:
-        Journal(known, settings.rounds).wait(f"{settings.clients} clients")
+        if begun:
+            Journal(known, settings.rounds).wait(f"{settings.clients} clients")
 
-    return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
+        return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 
 
 def config(settings: Settings) -> dict[str, Any]:
@@ -90,11 +92,10 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def conclude(directory: Path, work: Callable[[], Comparison], run: int = 0) -> None:
-    """Does the work, unless another server is at it in the same directory, and writes down how it ended."""
+    """Does the work, and writes down how it ended."""
     state, message = "finished", ""
     try:
-        with alone(directory):
-            work()
+        work()
     except KeyboardInterrupt:
         state, message = "stopped", "stopped when it was asked to; resume goes on from here"
     except UserError as error:
@@ -106,17 +107,3 @@ def conclude(directory: Path, work: Callable[[], Comparison], run: int = 0) -> N
         directory.mkdir(parents=True, exist_ok=True)
         told = {"state": state, "message": message, "run": run}
         write_atomically(directory / "ended.json", json.dumps(told).encode())
-
-
-@contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """Keeps a second server out of a run directory, for as long as this process lives."""
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"run '{directory}' is still under way in another process; wait for it, or end it."
-            ) from None
-        yield

@@ -18,6 +18,7 @@ from mmfl.flower import programs
 from mmfl.flower.app import SERVER, RunConfig, write_app
 from mmfl.flower.link import Control
 from mmfl.growing import Growing
+from mmfl.records import METRICS, parse
 from mmfl.run import RunDirectory
 from mmfl.training import Record, Replica
 
@@ -40,7 +41,7 @@ class Trail:
     """What a run writes into its directory, as it comes."""
 
     def __init__(self, directory: Path):
-        self.directory, self.metrics = directory, Growing(directory / "metrics.jsonl")
+        self.directory, self.metrics = directory, Growing(directory / METRICS)
         self.seen: set[bytes] = set()
         self.fresh()  # what is there before the run begins is not news
 
@@ -51,7 +52,7 @@ class Trail:
             mark = hashlib.blake2b(line, digest_size=16).digest()
             if mark not in self.seen:
                 self.seen.add(mark)
-                records.append(json.loads(line))
+                records += [record] if (record := parse(line)) else []
         return records
 
     def ended(self, run: int = 0) -> Ended | None:

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from mmfl.errors import UserError, nearest
+from mmfl.errors import UserError, nearest, shorten
 from mmfl.federation import Federation
 from mmfl.report.plots import COLOURS, DASHES, save
 
@@ -98,12 +98,15 @@ def draw_volumes(federation: Federation) -> Figure:
 
 def draw(federation: Federation, folder: Path) -> list[Path]:
     """Writes the figures as PNG: `volumes.png`, and `labels-1-NAME.png` for each task whose targets are classes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [save(draw_volumes(federation), folder / "volumes.png")]
-    for n, task in enumerate(federation.tasks, start=1):
-        if not task.data.y.is_floating_point():
-            name = re.sub(r"[^\w.-]+", "-", task.name)
-            paths.append(save(draw_labels(federation, task.name), folder / f"labels-{n}-{name}.png"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [save(draw_volumes(federation), folder / "volumes.png")]
+        for n, task in enumerate(federation.tasks, start=1):
+            if not task.data.y.is_floating_point():
+                name = re.sub(r"[^\w.-]+", "-", task.name)
+                paths.append(save(draw_labels(federation, task.name), folder / f"labels-{n}-{name}.png"))
+    except OSError as error:
+        raise UserError(f"pictures in '{shorten(folder)}' cannot be written: {error.strerror}.") from None
     return paths
 
 

@@ -7,7 +7,8 @@ by whether a terminal is there to see it: colours that are forced into a file ar
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +20,16 @@ console = Console(
     width=None if sys.stdout.isatty() else 120,
     force_interactive=sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"),
 )
+
+
+@contextmanager
+def on_stderr() -> Iterator[None]:
+    """While active, what is said, warnings among it, goes to stderr, so that stdout is JSON alone."""
+    console.stderr = True
+    try:
+        yield
+    finally:
+        console.stderr = False
 
 
 def say(text: str) -> None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from mmfl import presets
 from mmfl.runs import Glance, listed
 from mmfl.shell import completion
-from mmfl.shell.console import console, show_json, show_rows
+from mmfl.shell.console import console, say, show_json, show_rows
 from mmfl.shell.help import Command, examples
 from mmfl.tables import listing
 
@@ -35,13 +35,16 @@ def runs(
         means = ", ".join(f"{name} {each.means[name]:.3f}" if name in each.means else name for name in each.methods)
         table.add_row(escape(each.id), each.condition, f"{each.round}/{each.rounds}", str(each.seeds), escape(means))
     console.print(table)
+    for each in found:
+        for text in [each.reason] if each.condition == "unreadable" else each.notes:
+            say(f"{each.id}: {text}")
 
 
 def _plain(run: Glance) -> dict[str, Any]:
     return {
         "run": run.id,
         "state": run.condition,
-        "reason": run.reason,
+        "reason": run.reason or "; ".join(run.notes),
         "methods": run.methods,
         "seeds": run.seeds,
         "round": run.round,
