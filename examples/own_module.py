@@ -1,7 +1,6 @@
 """A user's own data, model, metric and allocation, for own_module.toml."""
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 import mmfl
@@ -35,8 +34,11 @@ class Network(nn.Sequential):
 
 
 def explained(outputs: Tensor, targets: Tensor) -> Tensor:
-    """A score for regression: 1 for a perfect guess, 0 for one that is off by the typical distance."""
-    return 1 - (outputs[:, 0] - targets).square() / torch.var(targets)
+    """A score for regression: 1 for a perfect guess, 0 for one that is off by the typical distance.
+
+    The value of an example is its own: the variance of the targets is a constant, not that of the batch.
+    """
+    return 1 - (outputs[:, 0] - targets).square() / 0.586
 
 
 class LargestFirst(mmfl.AllocationRule):

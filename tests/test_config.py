@@ -176,6 +176,25 @@ def test_departures_reach_the_federation(small):
         (["federation.client=3"], ["unknown key 'federation.client'", "did you mean 'clients'"]),
         (["tasks.digits.learning_rate=3"], ["unknown key 'tasks.digits.learning_rate'"]),
         (["rounds=many"], ["'rounds' is 'many'", "integer"]),
+        *(
+            ([f"{key}={value}"], [f"'{key}' is {shown}", "valid"])
+            for key in ("rounds", "seeds", "evaluate_every", "evaluate_last", "checkpoint_every", "federation.clients")
+            for value, shown in (('"3"', "'3'"), ("true", "True"), ("2.5", "2.5"), ("nan", "nan"), ("inf", "inf"))
+        ),
+        *(
+            ([f"tasks.digits.{key}={value}"], [f"'tasks.digits.{key}' is", "valid"])
+            for key in ("epochs", "batch_size")
+            for value in ('"3"', "true", "2.5", "nan")
+        ),
+        *(
+            ([f"{key}={value}"], [f"'{key}' is", "valid"])
+            for key in ("rate", "federation.lacks", "tasks.digits.lr", "privacy.clip", "privacy.noise")
+            for value in ('"0.5"', "true")
+        ),
+        (["federation.capacity=true"], ["'federation.capacity' is True", "valid"]),
+        (["federation.capacity=[1, 2.5]"], ["'federation.capacity", "2.5", "valid"]),
+        (["federation.seed=1.5"], ["'federation.seed' is 1.5", "valid"]),
+        (["seeds=[0, true]"], ["'seeds", "True", "valid"]),
         (["engine=vectorized"], ["'engine' is 'vectorized'", "vectorised"]),
         (["rounds"], ["expected key=value"]),
         (["=3"], ["expected key=value"]),
@@ -221,6 +240,15 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (["tasks.digits.model.classes=9"], ["label 9 at row", "the model has 9 outputs (labels 0 to 8)"]),
         (["tasks=[]"], ["no tasks"]),
         (["rounds=0"], ["rounds is 0"]),
+        (["rate=nan"], ["rate is nan", "(0, 1]"]),
+        (["federation.lacks=nan"], ["lacks is nan", "[0, 1]"]),
+        (["tasks.digits.lr=inf"], ["'digits'", "lr is inf", "positive"]),
+        (["tasks.digits.lr=nan"], ["'digits'", "lr is nan", "positive"]),
+        ([r'tasks.digits.name="a\u0000b"'], [r"'a\x00b'", "control character"]),
+        (["seeds=[0, -1]"], ["seed is -1"]),
+        (["tasks.digits.data.seed=1.5"], ["seed is 1.5", "whole number"]),
+        (["tasks.digits.data.test_share=nan"], ["test_share is nan"]),
+        (["federation.clients=1000000000000"], ["1000000000000 clients would take at least", "this machine has"]),
         (["seeds=0"], ["no seeds"]),
         (['methods=[{method="mmfl-lvr", mixx=1}]'], ["method 'mmfl-lvr'", "'mixx'", "did you mean 'mix'"]),
         (['methods=[{method="fedstael"}]'], ["unknown method 'fedstael'", "did you mean 'fedstale'"]),

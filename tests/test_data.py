@@ -38,6 +38,38 @@ def test_owners_may_be_names_and_test_rows_find_theirs():
     assert made.owner_test.tolist() == [2, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [
+        (["bob", "ann", "bob", "eve"], ["ann", "bob", "eve"]),
+        (np.array(["bob", "ann", "bob", "eve"], dtype=object), ["ann", "bob", "eve"]),
+        ([9, 7, 9, 30], [7, 9, 30]),
+        ([9.0, 7.0, 9.0, 30.0], [7, 9, 30]),
+        (torch.tensor([9, 7, 9, 30]), [7, 9, 30]),
+        (np.array([9, 7, 9, 30], dtype=object), [7, 9, 30]),
+    ],
+)
+def test_a_data_set_keeps_the_names_of_its_owners(owner, names):
+    made = from_arrays(X[:4], Y[:4], owner, test=(X[4:6], Y[4:6], owner[:2]))
+    assert made.owner_names.tolist() == names
+    assert (made.owner.tolist(), made.owner_test.tolist()) == ([1, 0, 1, 2], [1, 0])
+
+
+def test_owners_of_a_data_set_made_directly_are_known_by_their_numbers():
+    made = owned([0, 0, 3, 3, 3, 3, 3, 3, 3, 3])
+    assert made.owner_names.tolist() == [0, 1, 2, 3]
+    assert made.owners == 2
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("x", "y", "kind"), [(3, None, "input"), (None, 3, "target")])
+def test_a_row_that_is_no_number_is_named_as_it_was_given_wherever_the_split_puts_it(seed, x, y, kind):
+    inputs = X if x is None else spoiled(x)
+    targets = X[:, 0] if y is None else spoiled(y)[:, 1]
+    with refused(f"data 'data': {kind} at row 3 is not"):
+        from_arrays(inputs, targets, test_share=0.5, seed=seed)
+
+
 def test_rows_without_owners_are_split_as_one_and_a_given_test_set_is_shared():
     made = from_arrays(X, Y, test_share=0.3)
     assert (len(made.x), len(made.x_test), made.owner, made.owner_test, made.owners) == (7, 3, None, None, 0)
@@ -76,7 +108,47 @@ def spoiled(row, value=np.nan):
     (lambda: from_arrays(X, Y, test_share=0.0), "test_share", "0.0", "between 0 and 1"),
     (lambda: from_arrays(X, Y, ["a", "b"] * 5, test=(X[:1], Y[:1], ["zed"])), "test owner 'zed'"),
     (lambda: from_arrays(X, Y, Y[:, None]), "owner"),
-    (lambda: from_arrays(X, Y, ["a", None] * 5), "owner"),
+    (lambda: from_arrays(X, Y, ["a", None] * 5), "owner None at row 1"),
+    (lambda: from_arrays(X, Y, ["a", np.nan] * 5), "owner nan at row 1"),
+    (lambda: from_arrays(X, Y, ["a", 3] * 5), "names ('a') and numbers (3)"),
+    (lambda: from_arrays(X, Y, ["a", ""] * 5), "owner '' at row 1"),
+    (lambda: from_arrays(X, Y, [0, 1, 2, np.nan, 4] * 2), "owner nan at row 3", "whole number"),
+    (lambda: from_arrays(X, Y, np.array([0, 1, np.nan, 3, 4] * 2)), "owner nan at row 2"),
+    (lambda: from_arrays(X, Y, [0, 1, 2, 3, -1] * 2), "owner -1 at row 4"),
+    (lambda: from_arrays(X, Y, np.array([0, 1, 2, 3, -1] * 2)), "owner -1 at row 4"),
+    (lambda: from_arrays(X, Y, [0, 1.5] * 5), "owner 1.5 at row 1"),
+    (lambda: from_arrays(X, Y, [0, True] * 5), "owner True at row 1"),
+    (lambda: from_arrays(X, Y, [0, np.inf] * 5), "owner inf at row 1"),
+    (lambda: from_arrays(X, Y, [0, 2**64] * 5), "owner 18446744073709551616 at row 1"),
+    (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], [0, np.nan])), "(test)", "owner nan at row 1"),
+    (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], [0, -1])), "(test)", "owner -1 at row 1"),
+    (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], ["a", "b"])), "test owner 'a'", "no training"),
+    (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], [7, 0])), "test owner '7'", "no training"),
+    (lambda: from_arrays(X, Y, test=X), "test has a ndarray", "(x, y)"),
+    (lambda: from_arrays(X, Y, test=(X, Y[:, None])), "training targets have shape ()", "test targets (1,)"),
+    (lambda: from_arrays(X, Y, test_share=True), "test_share is True", "between 0 and 1"),
+    (lambda: from_arrays(X, Y, test_share="0.2"), "test_share is '0.2'"),
+    (lambda: from_arrays(X, Y, seed=1.5), "seed is 1.5", "whole number"),
+    (lambda: from_arrays(X, Y, seed=-1), "seed is -1", "at least 0"),
+    (lambda: owned(np.full(10, np.nan)), "owner is float64", "whole numbers"),
+    (lambda: owned([0] * 10, owner_names=np.array([], int)), "owner 0", "0 entries"),
+    (lambda: owned([0, 1] * 5, owner_names=np.array(["b", "a"])), "not sorted"),
+    (lambda: owned([0, 1] * 5, owner_names=np.array(["a", "a"])), "one twice"),
+    (lambda: data.synthetic(clients="3"), "clients is '3'", "whole number"),
+    (lambda: data.synthetic(clients=True), "clients is True", "whole number"),
+    (lambda: data.synthetic(beta=np.inf), "beta is inf"),
+    (lambda: data.synthetic_iid(inputs=2.5), "inputs is 2.5", "whole number"),
+    (lambda: data.blobs(examples=-1), "examples is -1", "at least 1"),
+    (lambda: data.blobs(spread=np.nan), "spread is nan"),
+    (lambda: data.images(side="8"), "side is '8'", "whole number"),
+    (lambda: data.faces(people=2.5), "people is 2.5", "whole number"),
+    (lambda: data.faces(1.5), "attribute is 1.5"),
+    (lambda: data.synthetic(clients=10**12), "1000000000000 clients would take at least", "this machine has"),
+    (lambda: data.synthetic_iid(clients=10**12), "would take at least", "this machine has"),
+    (lambda: data.blobs(10**12), "would take at least", "this machine has"),
+    (lambda: data.images(10**12), "would take at least", "this machine has"),
+    (lambda: data.faces(people=10**12), "would take at least", "this machine has"),
+    (lambda: data.quadratic(clients=10**6), "would take at least", "this machine has"),
     (lambda: from_arrays(X, Y, test=(X,)), "test"),
     (lambda: from_arrays(X, Y, test=(X, Y, Y)), "test", "owner"),
     (lambda: from_arrays(X, Y, test=(X[:, :2], Y)), "test", "shape"),
@@ -87,17 +159,17 @@ def spoiled(row, value=np.nan):
     (lambda: data.synthetic(clients=2, alpha=-1), "alpha", "-1"),
     (lambda: data.synthetic(clients=2, classes=0), "classes", "0"),
     (lambda: data.blobs(classes=0), "classes", "0"),
-    (lambda: data.quadratic(clients=0), "clients=0", "at least 1"),
-    (lambda: data.quadratic(block=0), "block=0", "at least 1"),
+    (lambda: data.quadratic(clients=0), "clients is 0", "at least 1"),
+    (lambda: data.quadratic(block=0), "block is 0", "at least 1"),
 )
 def test_bad_data_is_refused_by_name_and_row(make, words):
     with refused(*words):
         make()
 
 
-def owned(owner) -> Dataset:
+def owned(owner, **options) -> Dataset:
     x, y = torch.from_numpy(X), torch.from_numpy(Y)
-    return Dataset("owned", x, y, x, y, owner=np.array(owner))
+    return Dataset("owned", x, y, x, y, owner=np.array(owner), **options)
 
 
 # --- sources -------------------------------------------------------------------------

@@ -42,8 +42,9 @@ def network(*layers):
     return lambda: nn.Sequential(nn.Flatten(), *layers)
 
 
-def owned(owners):
-    return data.from_arrays(np.zeros((12, 64), "float32"), np.zeros(12, int), np.resize(np.arange(owners), 12))
+def owned(owners, *names):
+    owner = np.resize(names or np.arange(owners), 12)
+    return data.from_arrays(np.zeros((12, 64), "float32"), np.zeros(12, int), owner)
 
 
 def finished(method):
@@ -104,6 +105,15 @@ MISTAKES = {
     ),
     "A data set is not there": written(lambda: data.femnist(folder="data")),
     "How many clients?": written(lambda: Federation([DIGITS()])),
+    "Owners by name in one task, by number in another": written(
+        lambda: Federation(
+            [
+                Task("letters", models.LogisticRegression, owned(2, "ann", "bob")),
+                Task("other", DIGITS().model, owned(2)),
+            ]
+        )
+    ),
+    "Who owns a row": written(lambda: data.from_arrays(np.ones((3, 2)), [0, 1, 0], owner=[0, 1, np.nan])),
     "Owners that do not match": written(
         lambda: Federation([DIGITS(), Task("other", models.LogisticRegression, owned(3))], clients=5)
     ),
@@ -123,6 +133,30 @@ MISTAKES = {
     ),
     "A loss that is a single number": written(
         lambda: Federation([DIGITS(loss=nn.functional.cross_entropy)], clients=4)
+    ),
+    "A loss that mixes examples": written(
+        lambda: Task(
+            "hours",
+            partial(nn.Linear, 64, 1),
+            data.from_arrays(np.ones((9, 64)), np.arange(9.0)),
+            loss=lambda outputs, targets: (outputs - targets) ** 2,
+            metric=mmfl.objectives.absolute_error,
+        ).check()
+    ),
+    "The model is made already": written(lambda: Task("digits", nn.Linear(64, 10), data.digits())),
+    "Nothing would train": written(
+        lambda: mmfl.train(Federation([DIGITS()], clients=2, arrivals=[4, 5]), "random", rounds=3)
+    ),
+    "Not a number that can be used": written(
+        lambda: mmfl.train(Federation([DIGITS()], clients=2), "random", rounds="3")
+    ),
+    "A step size that is none in a later round": written(
+        lambda: mmfl.train(
+            Federation([DIGITS(lr=lambda round: 0.1 if round < 3 else float("nan"))], clients=2), "random", rounds=3
+        )
+    ),
+    "More than the memory holds": written(
+        lambda: mmfl.compare(Federation([DIGITS()], clients=2), ["random"], seeds=10**12)
     ),
     "Numbers where classes are expected": written(
         lambda: Federation(
@@ -166,6 +200,8 @@ def test_an_error_reads_as_the_page_quotes_it(title, tmp_path, monkeypatch, caps
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if title == "Flower is not installed":
         monkeypatch.setattr("mmfl.flower.programs.find_spec", lambda name: None)
+    if title == "More than the memory holds":
+        monkeypatch.setattr("mmfl.checks.os.sysconf", {"SC_PAGE_SIZE": 4000, "SC_PHYS_PAGES": 4_000_000}.__getitem__)
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
     assert said(MISTAKES[title], tmp_path, capsys).replace(f"{tmp_path}/", "") == QUOTED[title]
 

@@ -52,7 +52,9 @@ def task_of(name: str) -> Task:
     x, outputs = inputs(name, 20), SMALL[name][2]
     y = torch.zeros(20) if outputs == () else torch.zeros(20, *outputs[:-1], dtype=torch.long)
     loss = {(): objectives.value, (3,): objectives.cross_entropy, (2,): objectives.cross_entropy}
-    return Task(name, SMALL[name][0], data.Dataset(name, x, y, x, y), loss=loss.get(outputs, objectives.next_token))
+    metric = objectives.value if outputs == () else objectives.accuracy
+    made = data.Dataset(name, x, y, x, y)
+    return Task(name, SMALL[name][0], made, loss=loss.get(outputs, objectives.next_token), metric=metric)
 
 
 def parameters(module: nn.Module) -> int:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import mmfl
 from conftest import refusals, refused, toy_task
+from mmfl import Federation
 from mmfl.registry import build
 from mmfl.schedules import SCHEDULES, Decay, FrameDecay, GrowingShare
 
@@ -82,7 +84,10 @@ def test_a_growing_share_follows_any_function_of_the_round():
     (lambda: build("schedule", {"name": "decai", "beta": 1}, SCHEDULES), "'decai'", "did you mean 'decay'?"),
     (lambda: build("schedule", {"name": "decay", "beta": 1}, SCHEDULES), "'decay'", "gamma"),
     (lambda: build("schedule", {"name": "decay", "bta": 1, "gamma": 1}, SCHEDULES), "'bta'", "did you mean 'beta'?"),
-    (lambda: build("schedule", {"name": "decay", "beta": "1", "gamma": 1}, SCHEDULES), "'decay'"),
+    (lambda: build("schedule", {"name": "decay", "beta": "1", "gamma": 1}, SCHEDULES), "Decay", "beta is '1'"),
+    (lambda: Decay(float("inf"), 1), "Decay", "beta is inf"),
+    (lambda: Decay(True, 1), "Decay", "beta is True"),
+    (lambda: FrameDecay(1, 0, 2.5), "FrameDecay", "tasks is 2.5", "whole number"),
     (lambda: build("schedule", {"name": "growing", "scale": 1, "step": 0.1}, SCHEDULES), "step is 0.1", "a schedule"),
 )
 def test_settings_without_meaning_are_refused(make, words):
@@ -144,11 +149,35 @@ def test_growing_batches_leave_out_the_part_of_the_data_that_the_theorem_allows(
     assert batches == [3, 3, 3, 20, 20, 30, 36]
 
 
-@pytest.mark.parametrize("share", [0.0, -1.0, 1e-9])
-def test_a_share_that_is_nothing_still_makes_batches_of_one_example(share):
-    assert (toy_task(batch_size=lambda t: share).batches(1, SIZES) == 1).all()
+def test_the_smallest_share_makes_batches_of_one_example_and_the_largest_of_everything():
+    assert (toy_task(batch_size=lambda t: 1e-9).batches(1, SIZES) == 1).all()
+    assert (toy_task(batch_size=lambda t: 1.0).batches(1, SIZES) == SIZES).all()
 
 
-@pytest.mark.parametrize("share", [1.0, 1.5, 1e6])
-def test_a_share_that_is_more_than_everything_makes_batches_of_everything(share):
-    assert (toy_task(batch_size=lambda t: share).batches(1, SIZES) == SIZES).all()
+def step_of(value):
+    """A schedule that gives 0.5, and in round 3 something else."""
+    return lambda t: value if t == 3 else 0.5
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 1.5, 32, np.nan, np.inf])
+def test_a_batch_schedule_that_gives_no_share_is_refused_with_its_round(share):
+    task = toy_task(batch_size=step_of(share))
+    assert task.batches(2, SIZES)[-1] == 500
+    with refused("'toy'", "batch_size gives", str(float(share)), "in round 3", "(0, 1]"):
+        task.batches(3, SIZES)
+
+
+@pytest.mark.parametrize("rate", [np.nan, np.inf, -0.1])
+def test_a_step_size_that_is_none_in_a_later_round_is_refused_before_the_first(rate):
+    made = Federation([toy_task(lr=step_of(rate))], clients=4)
+    with refused("'toy'", f"lr gives {rate}", "in round 3", "at least 0"):
+        mmfl.train(made, "random", rounds=3, rate=0.5)
+    mmfl.train(made, "random", rounds=2, rate=0.5)
+
+
+def test_a_schedule_that_fails_or_gives_no_number_is_refused_with_its_round():
+    with refused("'toy'", "lr fails in round 3", "division by zero"):
+        toy_task(lr=lambda t: 1 / (3 - t)).check_schedules(9)
+    with refused("'toy'", "batch_size fails in round 1", "NoneType"):
+        toy_task(batch_size=lambda t: None).check_schedules(9)
+    toy_task(lr=lambda t: max(0.0, 0.1 * (3 - t))).check_schedules(9)

@@ -98,6 +98,22 @@ def test_a_sound_task_passes(options):
     (lambda: toy_task(lr=0), "'toy'", "lr is 0", "positive"),
     (lambda: toy_task(lr=-0.1), "'toy'", "lr is -0.1", "positive"),
     (lambda: toy_task(lr=float("nan")), "'toy'", "lr is nan", "positive"),
+    (lambda: toy_task(lr=float("inf")), "'toy'", "lr is inf", "positive"),
+    (lambda: toy_task(lr="0.1"), "'toy'", "lr is '0.1'", "positive"),
+    (lambda: toy_task(lr=True), "'toy'", "lr is True", "positive"),
+    (lambda: toy_task(lr=None), "'toy'", "lr is None", "positive"),
+    (lambda: toy_task(epochs="3"), "'toy'", "epochs is '3'", "whole number"),
+    (lambda: toy_task(epochs=True), "'toy'", "epochs is True", "whole number"),
+    (lambda: toy_task(epochs=float("nan")), "'toy'", "epochs is nan", "whole number"),
+    (lambda: toy_task(batch_size="8"), "'toy'", "batch_size is '8'", "whole number"),
+    (lambda: toy_task(batch_size=True), "'toy'", "batch_size is True", "whole number"),
+    (lambda: toy_task("a\0b"), r"task 'a\x00b'", "control character"),
+    (lambda: toy_task("a\nb"), r"task 'a\nb'", "line break"),
+    (lambda: toy_task("a\x1b[2Jb"), "control character"),
+    (lambda: toy_task("a\u2028b"), "line break"),
+    (lambda: toy_task(3), "the name is 3", "text"),
+    (lambda: toy_task(model=nn.Linear(3, 4)), "'toy'", "a class or a function", "model=Linear"),
+    (lambda: toy_task(model="logistic"), "'toy'", "model is 'logistic'", "a class or a function"),
     (lambda: toy_task(epochs=0), "'toy'", "epochs is 0", "at least 1"),
     (lambda: toy_task(epochs=1.5), "'toy'", "epochs is 1.5"),
     (lambda: toy_task(batch_size=0), "'toy'", "batch_size is 0", "at least 1"),
@@ -138,7 +154,7 @@ def broken(outputs, targets):
     (lambda: toy_task(model=lambda: 3), "'toy'", "made a int", "torch.nn.Module"),
     (lambda: toy_task(model=network(nn.Unflatten(1, (1, 5)))), "'toy'", "(2, 1, 4)", "[examples, classes]"),
     (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model", "tuple"),
-    (lambda: toy_task(model=nn.Linear(3, 4)), "'toy'", "the model"),
+    (lambda: toy_task(model=lambda: nn.Linear(-3, 4)), "'toy'", "the model cannot be made:", "negative"),
     (lambda: toy_task(model=nn.Linear), "'toy'", "the model", "in_features"),
     (
         lambda: toy_task(data=from_arrays(np.zeros((9, 3)), np.zeros(9))),
@@ -168,6 +184,99 @@ def broken(outputs, targets):
 def test_a_task_that_cannot_train_is_refused_by_name(make, words):
     with refused(*words):
         make().check()
+
+
+# --- values of single examples -------------------------------------------------------
+
+
+def regression(targets=(), rows=12, outputs=1, **options):
+    """A task of real numbers: outputs [n, outputs] and targets [n, *targets]."""
+    rng = np.random.default_rng(0)
+    made = from_arrays(rng.normal(size=(rows, 3)), rng.normal(size=(rows, *targets)), test_share=0.5)
+    own = {"loss": objectives.squared_error, "metric": objectives.absolute_error}
+    return toy_task(data=made, **({"model": partial(nn.Linear, 3, outputs)} | own | options))
+
+
+def difference(outputs, targets):
+    return (outputs - targets) ** 2
+
+
+def centred(outputs, targets):
+    """Depends on the other examples of the batch, in the shape of one that does not."""
+    return ((outputs - outputs.mean(0)) - targets) ** 2
+
+
+@refusals(
+    (lambda: regression(loss=difference), "the loss gives shape (2, 2)", "outputs (2, 1) and targets (2,)", "[n, 1]"),
+    (lambda: regression(metric=difference), "the metric gives shape (2, 2)", "outputs.squeeze(1)"),
+    (lambda: regression(rows=2, loss=difference), "the loss gives shape (2, 2)"),
+    (
+        lambda: regression(outputs=2, loss=difference, metric=difference),
+        "the loss fails",
+        "outputs (3, 2) and targets (3,)",
+    ),
+    (lambda: regression((1,), loss=lambda o, y: difference(o[:, 0], y)), "the loss gives shape (2, 2)", "(2, 1)"),
+    (lambda: regression((1,), loss=centred), "the loss of an example changes with the other examples"),
+    (lambda: regression((1,), metric=centred), "the metric of an example changes with the other examples"),
+    (lambda: regression((4,), outputs=4, loss=lambda o, y: difference(o, y.flip(0))), "the loss of an example"),
+    (lambda: regression(metric=objectives.accuracy, model=Single), "the metric fails", "(2,)", "absolute_error"),
+    (lambda: regression((1,), metric=objectives.accuracy), "the metric fails", "(2, 1)", "absolute_error"),
+    (lambda: regression(loss=lambda o, y: difference(o.squeeze(), y.squeeze())), "gives shape () for 1 example;"),
+)
+def test_a_loss_or_metric_that_mixes_examples_is_refused(make, words):
+    with refused(*words):
+        make().check()
+
+
+class Single(nn.Linear):
+    """A model that gives one number for each example, of shape [n]; at first all of them are 0."""
+
+    def __init__(self):
+        super().__init__(3, 1)
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, x):
+        return super().forward(x)[:, 0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"targets": (1,), "loss": difference, "metric": difference},
+        {"model": Single, "loss": difference},
+        {"targets": (2,), "outputs": 2, "loss": difference},
+        {"targets": (3,), "outputs": 3, "loss": difference, "rows": 3},
+        {"model": Single, "targets": (1,)},
+        {"rows": 2, "targets": (1,), "loss": difference},
+    ],
+)
+def test_values_for_each_example_or_each_position_of_it_pass(options):
+    regression(**options).check()
+
+
+def test_batch_statistics_of_a_model_are_not_taken_for_a_loss_that_mixes_examples():
+    norm = nn.BatchNorm1d(3, track_running_stats=False)
+    regression(model=lambda: nn.Sequential(norm, nn.Linear(3, 1))).check()
+
+
+@pytest.mark.parametrize("error", [objectives.squared_error, objectives.absolute_error])
+def test_built_in_errors_compare_targets_of_the_same_numbers_and_refuse_other_orders(error):
+    numbers = torch.arange(24.0).reshape(4, 2, 3)
+    assert (error(numbers, numbers.flatten(1)) == 0).all()
+    assert (error(numbers.flatten(1), numbers) == 0).all()
+    assert error(numbers[:, 0, :1], numbers[:, 0, 0]).shape == (4, 1)
+    with pytest.raises(ValueError, match=r"\(4, 3, 2\).*\(4, 2, 3\)"):
+        error(numbers, numbers.transpose(1, 2))
+
+
+def test_a_wrong_label_is_named_by_the_row_that_the_user_gave():
+    y = np.arange(40) % 4
+    y[31] = 7
+    for seed in range(6):  # the row is among those for training in some, for testing in others
+        with refused("label 7 at row 31, but"):
+            toy_task(data=from_arrays(np.zeros((40, 3)), y, test_share=0.5, seed=seed)).check()
 
 
 def test_a_refusal_quotes_only_the_first_line_of_the_error_behind_it():

@@ -8,6 +8,7 @@ import torch
 
 import mmfl
 from mmfl.engine import Simulation, Trained
+from mmfl.experiment import seeds_of
 from mmfl.methods import METHODS, make_method
 from mmfl.schedules import Decay
 from mmfl.training import Replica, rounds
@@ -172,9 +173,15 @@ def test_clients_and_tasks_take_part_from_their_arrival_on():
     assert run.accuracy["task1"].isna().tolist() == [True, True, False, False, False]
 
 
+class Nobody:
+    """An availability by which chance leaves nobody there."""
+
+    def available(self, round, clients, seed):
+        return np.zeros(clients, dtype=bool)
+
+
 def test_rounds_without_any_client_leave_the_weights_alone():
-    nobody = np.zeros((2, 12), dtype=bool)
-    federation = digits(availability=mmfl.Trace(nobody))
+    federation = digits(availability=Nobody())
     initial = torch.cat([Simulation("cpu").initial(federation, s, 0) for s in range(2)])
     for run in mmfl.compare(federation, list(METHODS), rounds=2, rate=0.5):
         assert torch.equal(weights_of(run), initial)
@@ -392,7 +399,7 @@ def test_an_engine_may_answer_in_any_order():
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rate", [0, -0.1, 1.01, float("nan")])
+@pytest.mark.parametrize("rate", [0, -0.1, 1.01, float("nan"), float("inf"), True, "0.5", None])
 def test_a_rate_outside_0_1_is_refused(rate):
     with pytest.raises(mmfl.UserError, match=r"rate is .*expected a share"):
         mmfl.train(digits(), "random", rounds=1, rate=rate)
@@ -405,6 +412,23 @@ def test_a_rate_outside_0_1_is_refused(rate):
         ({"evaluate_every": 0}, "evaluate_every is 0"),
         ({"evaluate_last": 0}, "evaluate_last is 0"),
         ({"checkpoint_every": 0}, "checkpoint_every is 0"),
+        *(
+            ({name: value}, f"^{name} is {value!r}; expected a whole number of at least 1.$")
+            for name in ("rounds", "evaluate_every", "evaluate_last", "checkpoint_every")
+            for value in ("3", True, 2.5, float("nan"), float("inf"), None)
+        ),
+        *(
+            ({"seeds": value}, f"^seeds is {value!r}; expected a whole number of at least 1, or a list of seeds.$")
+            for value in ("3", True, 2.5, float("nan"), -5, None)
+        ),
+        *(
+            ({"seeds": [value]}, f"^seed is {value!r}; expected a whole number, 0 or above.$")
+            for value in ("3", True, 2.5, float("nan"), -1, None)
+        ),
+        ({"seeds": 10**12}, r"^1,000,000,000,000 seeds would take at least [0-9,]+ GB .* this machine has"),
+        ({"seeds": 10**30}, "seeds would take at least .* this machine has"),
+        ({"seeds": 10**7, "rounds": 10**4}, "10,000,000 runs .* would take at least .* this machine has"),
+        ({"methods": "random"}, "methods is 'random'; expected a list"),
         ({"seeds": []}, "no seeds"),
         ({"seeds": [1, 1]}, "seeds .* repeat"),
         ({"methods": []}, "no methods"),
@@ -419,3 +443,9 @@ def test_mistakes_in_the_call_are_named(options, message):
     arguments = {"methods": ["random"], "rounds": 1, **options}
     with pytest.raises(mmfl.UserError, match=message):
         mmfl.compare(digits(), **arguments)
+
+
+def test_a_number_of_seeds_is_never_a_list():
+    assert seeds_of(10**6) == range(10**6)
+    assert len(seeds_of(np.int64(3))) == 3
+    assert seeds_of(np.array([4, 2])) == [4, 2]

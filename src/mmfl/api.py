@@ -78,24 +78,26 @@ def compare(
     >>> result.table().index.tolist()
     ['random', 'full']
     """
+    if isinstance(methods, str | Mapping | Method):
+        raise UserError(f"methods is {methods!r}; expected a list of methods.")
     made = [make_method(method) for method in methods]
     federation_of = federation if callable(federation) else lambda seed: federation
     experiment = Experiment(
         federation_of, made, seeds_of(seeds), rounds, rate, evaluate_every, evaluate_last, checkpoint_every, diagnose
     )
-    config = {
-        "source": "python",
-        "methods": [method.name for method in made],
-        "seeds": list(experiment.seeds),
-        "rounds": rounds,
-        "rate": rate,
-    }
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")
 
     simulation = Simulation(device, engine, precision, privacy=privacy)
 
     def open_directory() -> RunDirectory:
+        config = {
+            "source": "python",
+            "methods": [method.name for method in made],
+            "seeds": list(experiment.seeds),
+            "rounds": rounds,
+            "rate": rate,
+        }
         place = directory or ""
         return RunDirectory.open(place) if resume else RunDirectory.create(place, config, simulation.device)
 

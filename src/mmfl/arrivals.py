@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, is_positive, is_whole
 from mmfl.errors import UserError
 
 Arrivals = Callable[[int, np.random.Generator], NDArray[np.int64]]
@@ -16,10 +17,9 @@ def exponential(first: int, gap: float = 2.0) -> Arrivals:
     >>> exponential(first=2, gap=3.0)(4, np.random.default_rng(0))
     array([1, 1, 4, 7])
     """
-    if first < 1:
-        raise UserError(f"arrivals 'exponential': first is {first}; expected at least 1 client at the start.")
-    if not gap > 0:
-        raise UserError(f"arrivals 'exponential': gap is {gap}; expected a positive number of rounds.")
+    where = "arrivals 'exponential'"
+    check(is_whole(first, 1), where, "first", first, "at least 1 client at the start")
+    check(is_positive(gap), where, "gap", gap, "a positive number of rounds")
 
     def arrivals(clients: int, rng: np.random.Generator) -> NDArray[np.int64]:
         if first > clients:

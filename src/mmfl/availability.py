@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mmfl.checks import check, is_positive
 from mmfl.errors import UserError
 from mmfl.randomness import Purpose, clients_uniform
 
@@ -35,8 +36,8 @@ class Bernoulli:
     probability: float = 0.9
 
     def __post_init__(self) -> None:
-        if not 0 < self.probability <= 1:
-            raise UserError(f"availability: probability is {self.probability}; expected a number in (0, 1].")
+        right = is_positive(self.probability) and self.probability <= 1
+        check(right, "availability", "probability", self.probability, "a number in (0, 1]")
 
     def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
         """A coin toss per client, addressed by (seed, round, client)."""
@@ -48,13 +49,16 @@ class Trace:
 
     def __init__(self, table: ArrayLike):
         try:
-            self.table: NDArray[np.bool_] = np.asarray(table, dtype=bool)
+            given = np.asarray(table)
         except ValueError:
             raise UserError(
                 "availability: the trace has rows of different lengths; expected [rounds, clients]."
             ) from None
-        if self.table.ndim != 2 or 0 in self.table.shape:
-            raise UserError(f"availability: the trace has shape {self.table.shape}; expected [rounds, clients].")
+        if given.ndim != 2 or 0 in given.shape:
+            raise UserError(f"availability: the trace has shape {given.shape}; expected [rounds, clients].")
+        if given.dtype.kind not in "biuf" or not ((given == 0) | (given == 1)).all():
+            raise UserError("availability: the trace has other values than 0 and 1, or true and false.")
+        self.table: NDArray[np.bool_] = given.astype(bool)
 
     def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
         """The row of this round."""

@@ -37,7 +37,7 @@ _TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that
 class _Section(BaseModel):
     """A table of the configuration. What stands below a key is its description in the reference."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class TaskConfig(_Section):
@@ -97,7 +97,7 @@ class FederationConfig(_Section):
     """The clients; without `seed` the data is partitioned anew for every seed of the run."""
 
     clients: int | None = Field(default=None, examples=[40])
-    """How many there are. Without it, as many as the data has natural owners."""
+    """How many there are. Without it, the natural owners of the tasks' data, found in every task by name."""
     partition: Spec | None = Field(
         default=None, examples=["iid", {"name": "labels", "fraction": 0.3, "sizes": "high-low"}]
     )

@@ -1,7 +1,10 @@
 """Errors that end with a word instead of a traceback, and the search for what the user meant."""
 
+import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, half characters, line and paragraph separators
 
 
 class UserError(Exception):
@@ -21,12 +24,10 @@ def check_name(kind: str, name: str) -> None:
     >>> check_name("method", chr(0))
     Traceback (most recent call last):
     ...
-    mmfl.errors.UserError: method '\\x00': the name holds a NUL character; expected text.
+    mmfl.errors.UserError: method '\\x00': the name has a control character or a line break; expected plain text.
     """
-    if "\0" in name:
-        raise UserError(f"{kind} {name!r}: the name holds a NUL character; expected text.")
-    if any("\ud800" <= letter <= "\udfff" for letter in name):
-        raise UserError(f"{kind} {name!r}: the name is not valid Unicode; expected text.")
+    if any(unicodedata.category(letter) in _UNPRINTABLE for letter in name):
+        raise UserError(f"{kind} {name!r}: the name has a control character or a line break; expected plain text.")
 
 
 def shorten(text: object, longest: int = 80) -> str:

@@ -11,7 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mmfl import checkpoint
+from mmfl.checks import check, check_memory, check_whole, is_positive, is_whole
 from mmfl.engine import Engine
 from mmfl.errors import UserError, check_name
 from mmfl.federation import Federation
@@ -22,6 +25,7 @@ from mmfl.training import Record, Replica, rounds
 from mmfl.world import World
 
 _QUICK = 1.0  # seconds that any checkpoint may take
+_RECORD_BYTES = 1000  # of a round's record for each task, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +47,30 @@ class Experiment:
     diagnose: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise UserError(f"rate is {self.rate}; expected a share of the processors in (0, 1].")
+        right = is_positive(self.rate) and self.rate <= 1
+        check(right, "", "rate", self.rate, "a share of the processors in (0, 1]")
         for name in ("rounds", "evaluate_every", "evaluate_last", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; expected at least 1.")
+            check_whole("", name, getattr(self, name))
         for name in ("methods", "seeds"):
-            if not getattr(self, name):
+            if not len(getattr(self, name)):
                 raise UserError(f"no {name} given; expected at least one.")
-        if min(self.seeds) < 0:
-            raise UserError(f"seeds are {list(self.seeds)}; expected 0 or above.")
+        for seed in self.seeds[:1] if isinstance(self.seeds, range) else self.seeds:
+            check(is_whole(seed, 0), "", "seed", seed, "a whole number, 0 or above")
         names = [method.name for method in self.methods]
         for name in names:
             check_name("method", name)
-        for kind, values in (("methods", names), ("seeds", list(self.seeds))):
-            if len(set(values)) < len(values):
-                raise UserError(f"{kind} {values} repeat one; each may be given once.")
+        for kind, values in (("methods", names), ("seeds", self.seeds)):
+            if not isinstance(values, range) and len(set(values)) < len(values):
+                raise UserError(f"{kind} {list(values)} repeat one; each may be given once.")
+
+    def check_memory(self, federation: Federation) -> None:
+        """Refuses more replicas than the machine has memory for, judging by the federation of the first seed."""
+        parameters = sum(sum(p.numel() for p in task.build().parameters()) for task in federation.tasks)
+        pairs = federation.clients * len(federation.tasks)
+        records = self.rounds * len(federation.tasks) * _RECORD_BYTES
+        replicas = len(self.methods) * len(self.seeds)
+        each = 4.0 * parameters + 8.0 * pairs + records
+        check_memory(f"{replicas:,} runs (methods x seeds)", replicas * each)
 
 
 class Listener:
@@ -239,7 +251,12 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
 
 def start(experiment: Experiment, engine: Engine) -> list[Replica]:
     """All replicas before their first round: for each method, each seed."""
-    federations = {seed: experiment.federation_of(seed) for seed in experiment.seeds}
+    first = experiment.federation_of(experiment.seeds[0])
+    experiment.check_memory(first)
+    federations = {experiment.seeds[0]: first}
+    federations |= {seed: experiment.federation_of(seed) for seed in experiment.seeds[1:]}
+    for federation in federations.values():
+        federation.check_rounds(experiment.rounds)
     return [
         Replica.start(federations[seed], method, seed, experiment.rate, engine)
         for method in experiment.methods
@@ -325,6 +342,10 @@ def interruptible() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def seeds_of(seeds: int | Sequence[int]) -> list[int]:
+def seeds_of(seeds: int | Sequence[int]) -> Sequence[int]:
     """A number of seeds, from 0, or the seeds themselves."""
-    return list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
+        check(is_whole(seeds, 0), "", "seeds", seeds, "a whole number of at least 1, or a list of seeds")
+        check_memory(f"{seeds:,} seeds", float(seeds) * _RECORD_BYTES)
+        return range(int(seeds))
+    return seeds if isinstance(seeds, range) else list(seeds)

@@ -20,7 +20,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Regression: half the squared distance, averaged over output dimensions."""
-    return 0.5 * (outputs - targets.reshape(outputs.shape)).square()
+    return 0.5 * (outputs - _like(targets, outputs)).square()
 
 
 def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -35,12 +35,24 @@ def value(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Share of right answers, for classes [examples, classes] and tokens [examples, time, vocabulary]."""
+    if outputs.dim() != targets.dim() + 1:
+        raise ValueError(
+            "accuracy compares scores of classes with class numbers; choose a metric such as absolute_error"
+        )
     return (outputs.argmax(-1) == targets).float()
 
 
 def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Regression: the absolute error (lower is better)."""
-    return (outputs - targets.reshape(outputs.shape)).abs()
+    return (outputs - _like(targets, outputs)).abs()
+
+
+def _like(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Targets in the shape of the outputs, where that changes nothing but dimensions of 1 or flattens an example."""
+    one, other = ([length for length in tensor.shape[1:] if length != 1] for tensor in (targets, outputs))
+    if one != other and min(len(one), len(other)) > 1:
+        raise ValueError(f"targets of shape {tuple(targets.shape)} for outputs of shape {tuple(outputs.shape)}")
+    return targets.reshape(outputs.shape)
 
 
 LOSSES: dict[str, Objective] = {

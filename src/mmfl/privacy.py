@@ -16,6 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError, nearest
 from mmfl.randomness import Purpose, bits
 from mmfl.transfer import sent
@@ -56,8 +57,8 @@ class Privacy:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.clip is not None and not 0 < self.clip < math.inf:
-            raise UserError(f"privacy: clip is {self.clip}; expected a finite norm > 0, or none for no clipping.")
+        right = self.clip is None or is_positive(self.clip)
+        check(right, "privacy", "clip", self.clip, "a finite norm > 0, or none for no clipping")
         _check_noise(self.noise)
         if self.noise > 0 and self.clip is None:
             raise UserError(
@@ -114,8 +115,7 @@ def epsilon(noise: float, releases: int, delta: float, change: Change = "replace
     """
     _check_noise(noise)
     _check_delta(delta)
-    if releases < 0:
-        raise UserError(f"privacy: releases is {releases}; expected how many updates were sent, at least 0.")
+    check(is_whole(releases, 0), "privacy", "releases", releases, "how many updates were sent, at least 0")
     if releases == 0:
         return 0.0
     ratio = noise / (_sensitivity(change) * math.sqrt(releases))
@@ -161,8 +161,7 @@ class Budget:
 
     def noise(self, releases: int) -> float:
         """The least noise multiplier with which a client may send so many updates."""
-        if releases < 1:
-            raise UserError(f"privacy: releases is {releases}; expected how many updates to send, at least 1.")
+        check(is_whole(releases, 1), "privacy", "releases", releases, "how many updates to send, at least 1")
         return self._least * math.sqrt(releases) * (1 + _MARGIN)
 
     @property
@@ -205,13 +204,12 @@ def _sensitivity(change: Change) -> float:
 
 
 def _check_noise(noise: float) -> None:
-    if not 0 <= noise < math.inf:
-        raise UserError(f"privacy: noise is {noise}; expected a finite multiplier of clip, at least 0.")
+    check(is_number(noise, 0, math.inf), "privacy", "noise", noise, "a finite multiplier of clip, at least 0")
 
 
 def _check_delta(delta: float) -> None:
-    if not 0 < delta < 1:
-        raise UserError(f"privacy: delta is {delta}; expected a probability in (0, 1), such as 1e-6.")
+    right = is_positive(delta) and delta < 1
+    check(right, "privacy", "delta", delta, "a probability in (0, 1), such as 1e-6")
 
 
 def _check_rows(updates: Tensor, place: Place | None) -> None:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmfl.checks import check_whole
+
 
 class Purpose(IntEnum):
     """What a random number is for; part of every address, so that no two uses share numbers."""
@@ -81,5 +83,9 @@ def clients_uniform(clients: int, *address: int, columns: int = 1) -> np.ndarray
 
 
 def generator(*address: int) -> np.random.Generator:
-    """A numpy generator that starts at the address, for choices made once (data, partitions)."""
+    """A numpy generator that starts at the address, for choices made once (data, partitions).
+
+    The address begins with the seed, which a user gives.
+    """
+    check_whole("", "seed", address[0], 0)
     return np.random.Generator(np.random.Philox(key=int(bits(*address)) % 2**64))

@@ -6,18 +6,23 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from mmfl.checks import check, check_whole, is_number
 from mmfl.errors import UserError
 
 Schedule = Callable[[int], float]
 
 
-def _check(schedule: object, **bounds: tuple[float, float]) -> None:
-    """Raises where a setting lies below its lower bound, or at it if that bound is open (given as the second)."""
-    for name, (least, above) in bounds.items():
+def _check(schedule: object, **least: tuple[float, str]) -> None:
+    """Refuses settings that are no finite numbers of at least so much."""
+    for name, (bound, expected) in least.items():
         value = getattr(schedule, name)
-        if not (value >= least and value > above):
-            expected = f"more than {above:g}" if above >= least else f"at least {least:g}"
-            raise UserError(f"schedule {type(schedule).__name__}: {name} is {value}; expected {expected}.")
+        check(is_number(value, bound, np.inf), f"schedule {type(schedule).__name__}", name, value, expected)
+
+
+_POSITIVE = (np.nextafter(0.0, 1.0), "more than 0")
+_ABOVE_MINUS_ONE = (np.nextafter(-1.0, 0.0), "more than -1")
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Decay:
     gamma: float
 
     def __post_init__(self) -> None:
-        _check(self, beta=(0, 0), gamma=(-1, -1))
+        _check(self, beta=_POSITIVE, gamma=_ABOVE_MINUS_ONE)
 
     def __call__(self, round: int) -> float:
         """The step size of a round, the first being 1."""
@@ -52,7 +57,8 @@ class FrameDecay:
     tasks: int
 
     def __post_init__(self) -> None:
-        _check(self, beta=(0, 0), gamma=(-1, -1), tasks=(1, 0))
+        _check(self, beta=_POSITIVE, gamma=_ABOVE_MINUS_ONE)
+        check_whole("schedule FrameDecay", "tasks", self.tasks)
 
     def __call__(self, round: int) -> float:
         """The step size of a round, the first being 1."""
@@ -74,7 +80,7 @@ class GrowingShare:
     least: float = 0.1
 
     def __post_init__(self) -> None:
-        _check(self, scale=(0, -1), least=(0, 0))
+        _check(self, scale=(0.0, "at least 0"), least=_POSITIVE)
         if self.least > 1:
             raise UserError(f"schedule GrowingShare: least is {self.least}; expected a share of the data, at most 1.")
         if not callable(self.step):

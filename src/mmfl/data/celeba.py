@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, check_whole, is_whole
 from mmfl.data import files, leaf
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.data.pictures import shared
@@ -34,8 +35,8 @@ def celeba(
     the images. Celebrities with fewer than `least` images are left out. Data sets of several attributes, with all
     else equal, share the very same `x`.
     """
-    if len(size) != 2 or min(size) < 1:
-        raise UserError(f"data 'celeba': size is {tuple(size)}; expected (height, width).")
+    right = isinstance(size, Sequence) and len(size) == 2 and all(is_whole(length, 1) for length in size)
+    check(right, "data 'celeba'", "size", size, "(height, width)")
     place = files.folder_of("celeba", folder)
     pictures, table = _find(place, "img_align_celeba"), _find(place, "list_attr_celeba.txt")
     if pictures is None:
@@ -96,8 +97,8 @@ def _official_images(
 
 def _frequent(owner: NDArray[np.int64], least: int | None) -> NDArray[np.int64]:
     """The rows whose owner has at least `least` of them."""
-    if least is not None and least < 1:
-        raise UserError(f"data 'celeba': least is {least}; expected at least 1.")
+    if least is not None:
+        check_whole("data 'celeba'", "least", least)
     _, inverse, counts = np.unique(owner, return_inverse=True, return_counts=True)
     return np.flatnonzero(counts[inverse] >= (least or 1))
 
@@ -115,7 +116,7 @@ def _attribute(path: Path, attribute: str) -> dict[str, int]:
     """The label of each image, from a file with their number, the names of the attributes, and a line for each."""
     lines = _lines(path)
     where = f"data 'celeba': {path}"
-    if len(lines) < 3 or not lines[0].strip().isdigit():
+    if len(lines) < 3 or not lines[0].strip().isdecimal():
         raise UserError(f"{where} does not begin with the number of images and a line of attributes.")
     attributes = lines[1].split()
     if attribute not in attributes:
@@ -142,7 +143,7 @@ def _numbers(place: Path, file: str, names: Sequence[str]) -> NDArray[np.int64]:
     numbers: dict[str, int] = {}
     for at, line in enumerate(_lines(path), 1):
         fields = line.split()
-        if len(fields) != 2 or not fields[1].isdigit():
+        if len(fields) != 2 or not fields[1].isdecimal():
             raise UserError(f"data 'celeba': {path}, line {at} is '{line}'; expected an image and a number.")
         numbers[fields[0]] = int(fields[1])
     lacking = next((name for name in names if name not in numbers), None)

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from mmfl.checks import check_share
+from mmfl.data.owners import place_owners, read_owners
 from mmfl.errors import UserError
 from mmfl.randomness import Purpose, generator
 
@@ -19,6 +21,10 @@ class Dataset:
     Inputs that are bytes (uint8) are scaled to [0, 1] when they are used, so that images take a byte a pixel.
     `owner` numbers the natural owner (writer, role, device) of each training row from 0, where there is one;
     `owner_test` does so for the test rows and makes them per-client test sets. Without it the test set is shared.
+
+    Owner n is known by `owner_names[n]` (sorted names or whole numbers), by which a federation finds the same owner in
+    several tasks; without it, by the number n. `rows` are the places that training and test rows had in the arrays
+    they were split from, where they were.
     """
 
     name: str
@@ -28,6 +34,8 @@ class Dataset:
     y_test: Tensor
     owner: NDArray[np.int64] | None = None
     owner_test: NDArray[np.int64] | None = None
+    owner_names: NDArray[Any] | None = None
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def __post_init__(self) -> None:
         for part, x, y, owner in (
@@ -39,26 +47,64 @@ class Dataset:
                 raise UserError(f"{where}: no examples.")
             if len(x) != len(y):
                 raise UserError(f"{where}: {len(x)} inputs but {len(y)} targets.")
-            if owner is not None and (owner < 0).any():
-                row = int(np.argmax(owner < 0))
-                raise UserError(f"{where}: owner {owner[row]} at row {row}; owners are numbered from 0.")
-            if owner is not None and len(owner) != len(x):
-                raise UserError(f"{where}: {len(x)} examples but {len(owner)} owners.")
-            for kind, values in (("input", x), ("target", y)):
-                if values.is_floating_point() and not bool((good := _finite_rows(values)).all()):
-                    row = int((~good).nonzero()[0])
-                    raise UserError(f"{where}: {kind} at row {row} is not a finite number.")
+            if owner is not None:
+                _check_owner(where, owner, len(x))
+            check_finite(where, x, y)
 
-        if self.x.shape[1:] != self.x_test.shape[1:]:
-            raise UserError(
-                f"data '{self.name}': training inputs have shape {tuple(self.x.shape[1:])}, test inputs "
-                f"{tuple(self.x_test.shape[1:])}."
-            )
+        for kind, train, test in (("inputs", self.x, self.x_test), ("targets", self.y, self.y_test)):
+            if train.shape[1:] != test.shape[1:]:
+                raise UserError(
+                    f"data '{self.name}': training {kind} have shape {tuple(train.shape[1:])}, test {kind} "
+                    f"{tuple(test.shape[1:])}."
+                )
+        self._name_owners()
+        if self.rows is not None and [len(part) for part in self.rows] != [len(self.x), len(self.x_test)]:
+            object.__setattr__(self, "rows", None)  # these are other examples than those that were split
+
+    def _name_owners(self) -> None:
+        """Owners without names are known by their numbers."""
+        numbers = [int(owner.max()) + 1 for owner in (self.owner, self.owner_test) if owner is not None]
+        if not numbers:
+            return
+        if self.owner is None:
+            raise UserError(f"data '{self.name}': test rows have owners, but the training rows have none.")
+        if self.owner_names is None:
+            object.__setattr__(self, "owner_names", np.arange(max(numbers)))
+            return
+        names = read_owners(self.owner_names, f"data '{self.name}': owner_names")
+        if len(names) < max(numbers):
+            raise UserError(f"data '{self.name}': owner {max(numbers) - 1}, but owner_names has {len(names)} entries.")
+        if not (names[1:] > names[:-1]).all():
+            raise UserError(f"data '{self.name}': owner_names are not sorted, or have one twice.")
+        object.__setattr__(self, "owner_names", names)
 
     @property
     def owners(self) -> int:
-        """Number of natural owners, 0 where the source has none."""
-        return 0 if self.owner is None else int(self.owner.max()) + 1
+        """Number of natural owners with training examples, 0 where the source knows none."""
+        return 0 if self.owner is None else int(np.count_nonzero(np.bincount(self.owner)))
+
+    def given_row(self, row: int, test: bool = False) -> int:
+        """The row of the arrays that the user gave at which a training or test row stood."""
+        return row if self.rows is None else int(self.rows[test][row])
+
+
+def _check_owner(where: str, owner: NDArray[np.int64], rows: int) -> None:
+    if not isinstance(owner, np.ndarray) or owner.dtype.kind not in "iu" or owner.ndim != 1:
+        kind = f"{owner.dtype} of shape {owner.shape}" if isinstance(owner, np.ndarray) else type(owner).__name__
+        raise UserError(f"{where}: owner is {kind}; expected an array of whole numbers, one per example.")
+    if (owner < 0).any():
+        row = int(np.argmax(owner < 0))
+        raise UserError(f"{where}: owner {owner[row]} at row {row}; owners are numbered from 0.")
+    if len(owner) != rows:
+        raise UserError(f"{where}: {rows} examples but {len(owner)} owners.")
+
+
+def check_finite(where: str, x: Tensor, y: Tensor) -> None:
+    """Refuses inputs and targets that are not finite numbers, by row."""
+    for kind, values in (("input", x), ("target", y)):
+        if values.is_floating_point() and not bool((good := _finite_rows(values)).all()):
+            row = int((~good).nonzero()[0])
+            raise UserError(f"{where}: {kind} at row {row} is not a finite number.")
 
 
 def as_inputs(x: Tensor) -> Tensor:
@@ -98,6 +144,7 @@ def from_arrays(
 ) -> Dataset:
     """A data set from your own arrays: inputs, targets and, if you have them, the owner of every row.
 
+    Owners are whole numbers from 0 or names; tasks with an owner of the same name or number have it in common.
     `test` is (x, y) for a shared test set or (x, y, owner) for per-client ones. Without it, `test_share` of the
     rows, of each owner where owners are given, is set aside.
 
@@ -105,52 +152,49 @@ def from_arrays(
     >>> data.owners, len(data.x), len(data.x_test)
     (2, 8, 2)
     """
-    inputs, targets = as_tensor(x, f"data '{name}': x"), as_tensor(y, f"data '{name}': y")
+    where = f"data '{name}'"
+    inputs, targets = as_tensor(x, f"{where}: x"), as_tensor(y, f"{where}: y")
     targets = targets if targets.is_floating_point() else targets.long()
     if len(inputs) != len(targets):
-        raise UserError(f"data '{name}': {len(inputs)} inputs but {len(targets)} targets.")
+        raise UserError(f"{where}: {len(inputs)} inputs but {len(targets)} targets.")
     names: NDArray[Any] | None = None
     numbers: NDArray[np.int64] | None = None
     if owner is not None:
-        try:
-            names, numbers = np.unique(np.asarray(owner), return_inverse=True)
-        except TypeError as error:
-            raise UserError(f"data '{name}': owner must be numbers or names, not both ({error}).") from None
-        if numbers.ndim != 1:
-            raise UserError(f"data '{name}': owner has shape {numbers.shape}; expected one entry per example.")
+        names, numbers = np.unique(read_owners(owner, where), return_inverse=True)
         if len(numbers) != len(inputs):
-            raise UserError(f"data '{name}': {len(inputs)} examples but {len(numbers)} owners.")
+            raise UserError(f"{where}: {len(inputs)} examples but {len(numbers)} owners.")
     if test is not None:
-        if not 2 <= len(test) <= 3:
-            raise UserError(f"data '{name}': test has {len(test)} parts; expected (x, y) or (x, y, owner).")
+        if not isinstance(test, tuple | list) or not 2 <= len(test) <= 3:
+            parts = f"{len(test)} parts" if isinstance(test, tuple | list) else f"a {type(test).__name__}"
+            raise UserError(f"{where}: test has {parts}; expected (x, y) or (x, y, owner).")
         if len(test) == 3 and names is None:
-            raise UserError(f"data '{name}': test rows have owners, but the training rows have none (owner=...).")
-        x_test, y_test = (
-            as_tensor(test[0], f"data '{name}': test x"),
-            as_tensor(test[1], f"data '{name}': test y"),
-        )
+            raise UserError(f"{where}: test rows have owners, but the training rows have none (owner=...).")
+        x_test, y_test = as_tensor(test[0], f"{where}: test x"), as_tensor(test[1], f"{where}: test y")
         y_test = y_test if y_test.is_floating_point() else y_test.long()
         owner_test = None
-        if len(test) > 2 and names is not None:
-            owner_test = np.searchsorted(names, np.asarray(test[2]))
-            known = names[np.minimum(owner_test, len(names) - 1)] == np.asarray(test[2])
-            if not known.all():
-                stranger = np.asarray(test[2])[~known][0]
-                raise UserError(f"data '{name}': test owner {str(stranger)!r} has no training examples.")
-        return Dataset(name, inputs, targets, x_test, y_test, numbers, owner_test)
-    if not 0 < test_share < 1:
-        raise UserError(f"data '{name}': test_share is {test_share}; expected a number between 0 and 1.")
+        if len(test) == 3 and names is not None:
+            given = read_owners(test[2], f"{where} (test)")
+            owner_test = place_owners(names, given)
+            if (owner_test < 0).any():
+                stranger = str(given[np.argmax(owner_test < 0)])
+                raise UserError(f"{where}: test owner {stranger!r} has no training examples.")
+        return Dataset(name, inputs, targets, x_test, y_test, numbers, owner_test, names)
+    check_share(where, "test_share", test_share)
+    check_finite(where, inputs, targets)
     groups = numbers if numbers is not None else np.zeros(len(inputs), dtype=np.int64)
     held_out = _hold_out(groups, test_share, generator(seed, Purpose.DATA))
-    keep, out = torch.from_numpy(np.flatnonzero(~held_out)), torch.from_numpy(np.flatnonzero(held_out))
+    kept, out = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    keep, test_rows = torch.from_numpy(kept), torch.from_numpy(out)
     return Dataset(
         name,
         inputs[keep],
         targets[keep],
-        inputs[out],
-        targets[out],
-        None if numbers is None else numbers[~held_out],
-        None if numbers is None else numbers[held_out],
+        inputs[test_rows],
+        targets[test_rows],
+        None if numbers is None else numbers[kept],
+        None if numbers is None else numbers[out],
+        names,
+        (kept, out),
     )
 
 

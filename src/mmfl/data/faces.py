@@ -6,6 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, check_memory, check_whole, is_whole
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.errors import UserError, nearest
 from mmfl.randomness import Purpose, generator
@@ -43,11 +44,11 @@ def faces(
     if isinstance(attribute, str) and attribute not in ATTRIBUTES:
         raise UserError(f"data 'faces': unknown attribute '{attribute}': {nearest(attribute, ATTRIBUTES)}")
     number = ATTRIBUTES.index(attribute) if isinstance(attribute, str) else attribute
-    if not 0 <= number < len(ATTRIBUTES):
-        raise UserError(f"data 'faces': attribute is {number}; expected a name or 0 to {len(ATTRIBUTES) - 1}.")
+    known = is_whole(number, 0) and number < len(ATTRIBUTES)
+    check(known, "data 'faces'", "attribute", number, f"a name or 0 to {len(ATTRIBUTES) - 1}")
     for name, value, least in (("people", people, 1), ("images", images, 2), ("side", side, 8)):
-        if value < least:
-            raise UserError(f"data 'faces': {name} is {value}; expected at least {least}.")
+        check_whole("data 'faces'", name, value, least)
+    check_memory(f"data 'faces' of {people} people", 3.0 * people * images * side**2)
     drawn = _drawn(people, images, side, test_share, seed)
     name = f"generated faces, {ATTRIBUTES[number]}"
     return replace(drawn, name=name, y=drawn.y[:, number].clone(), y_test=drawn.y_test[:, number].clone())

@@ -46,6 +46,9 @@ def _by_writer(path: Path, part: str, writers: NDArray[np.str_]) -> dict[str, le
             f"data 'femnist': {path}: {names[0]} is {x.dtype} {x.shape}, {names[1]} {y.shape}, {names[2]} "
             f"{writer.shape}; expected bytes (images, {_SIDE}, {_SIDE}), (images,), (images,)."
         )
+    if writer.dtype.kind not in "iu" or ((wrong := (writer < 0) | (writer >= len(writers))).any()):
+        found = f"{writer.dtype}" if writer.dtype.kind not in "iu" else f"{writer[wrong][0]} at row {wrong.argmax()}"
+        raise UserError(f"data 'femnist': {path}: {names[2]} is {found}; expected writers 0 to {len(writers) - 1}.")
     rows = {number: np.flatnonzero(writer == number) for number in np.unique(writer)}
     return {str(writers[number]): (x[mine, None], _labels(y[mine], str(path))) for number, mine in rows.items()}
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from mmfl.checks import check, check_memory, check_whole, is_number
 from mmfl.data.dataset import Dataset, from_arrays
-from mmfl.errors import UserError
 from mmfl.randomness import Purpose, generator
 
 
@@ -16,8 +16,11 @@ def blobs(
     seed: int = 0,
 ) -> Dataset:
     """Classes as Gaussian clouds around random centres; `spread` is their standard deviation."""
-    if inputs < 1 or classes < 1:
-        raise UserError(f"data 'blobs': inputs={inputs}, classes={classes}; expected both to be at least 1.")
+    where = "data 'blobs'"
+    for name, value in (("examples", examples), ("inputs", inputs), ("classes", classes)):
+        check_whole(where, name, value)
+    check(is_number(spread, 0, np.inf), where, "spread", spread, "a standard deviation >= 0")
+    check_memory(f"{where} of {examples} examples", 8.0 * examples * inputs)
     rng = generator(seed, Purpose.DATA)
     centres = rng.normal(size=(classes, inputs)) * 2
     y = np.arange(examples) % classes
@@ -35,6 +38,11 @@ def images(
     seed: int = 0,
 ) -> Dataset:
     """Images [channels, side, side]: a smooth random template per class plus pixel noise."""
+    where = "data 'images'"
+    for name, value in (("examples", examples), ("side", side), ("channels", channels), ("classes", classes)):
+        check_whole(where, name, value)
+    check(is_number(noise, 0, np.inf), where, "noise", noise, "a standard deviation >= 0")
+    check_memory(f"{where} of {examples} examples", 8.0 * examples * channels * side**2)
     rng = generator(seed, Purpose.DATA)
     coarse = rng.normal(size=(classes, channels, 4, 4))
     scale = -(-side // 4)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check_whole
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.errors import UserError
 
@@ -65,7 +66,12 @@ def examples(source: str, files: Sequence[Path]) -> Iterator[Examples]:
 
 def by_user(source: str, files: Sequence[Path], convert: Callable[[Examples], Rows]) -> dict[str, Rows]:
     """Each user's rows as arrays."""
-    return {user.user: convert(user) for user in examples(source, files)}
+    rows: dict[str, Rows] = {}
+    for user in examples(source, files):
+        if user.user in rows:
+            raise UserError(f"{user.where} again; expected all examples of a user in one place.")
+        rows[user.user] = convert(user)
+    return rows
 
 
 def joined(
@@ -78,8 +84,8 @@ def joined(
     """
     if unseen and not train.keys().isdisjoint(test):
         raise UserError(f"data '{name}': the owners in 'test' are those in 'train'; LEAF parts them with -t user.")
-    if least is not None and least < 1:
-        raise UserError(f"data '{name}': least is {least}; expected at least 1.")
+    if least is not None:
+        check_whole(f"data '{name}'", "least", least)
     sizes = {user: len(y) + (len(test[user][1]) if user in test else 0) for user, (_, y) in train.items() if len(y)}
     kept = [user for user, size in sizes.items() if size >= (least or 1)]
     if not kept:

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
+from mmfl.checks import check_memory, check_whole
 from mmfl.data.dataset import Dataset
-from mmfl.errors import UserError
 
 
 def quadratic(clients: int = 24, block: int = 4) -> Dataset:
@@ -13,9 +13,10 @@ def quadratic(clients: int = 24, block: int = 4) -> Dataset:
     The sum of the A_k is tridiag(-1, 2, -1) of size clients * block + 1. Train it with `models.Quadratic` and the
     loss `value`; the mean over clients is the global objective, and so is the value on the (shared) test set.
     """
-    if clients < 1 or block < 1:
-        raise UserError(f"data 'quadratic': clients={clients}, block={block}; expected both to be at least 1.")
+    for name, value in (("clients", clients), ("block", block)):
+        check_whole("data 'quadratic'", name, value)
     size = clients * block + 1
+    check_memory(f"data 'quadratic' of {clients} clients", 4.0 * clients * size**2)
     rows = np.zeros((clients, size, size + 1), dtype=np.float32)
     chain = 2 * np.eye(block + 1) - np.eye(block + 1, k=1) - np.eye(block + 1, k=-1)
     chain[0, 0] = chain[-1, -1] = 1.0

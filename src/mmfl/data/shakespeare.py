@@ -7,6 +7,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
+from mmfl.checks import check_share, check_whole
 from mmfl.data import files, leaf
 from mmfl.data.dataset import Dataset
 from mmfl.errors import UserError
@@ -54,10 +55,8 @@ def shakespeare(
     """
     stride = window if stride is None else stride
     for name, value in (("window", window), ("stride", stride), ("most", 1 if most is None else most)):
-        if value < 1:
-            raise UserError(f"data 'shakespeare': {name} is {value}; expected at least 1.")
-    if not 0 < test_share < 1:
-        raise UserError(f"data 'shakespeare': test_share is {test_share}; expected a number between 0 and 1.")
+        check_whole("data 'shakespeare'", name, value)
+    check_share("data 'shakespeare'", "test_share", test_share)
     place = files.folder_of("shakespeare", folder)
     train: dict[str, leaf.Rows] = {}
     test: dict[str, leaf.Rows] = {}

@@ -7,9 +7,12 @@ beta their inputs.
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, check_memory, check_whole, is_number, is_whole
 from mmfl.data.dataset import Dataset, from_arrays
-from mmfl.errors import UserError
 from mmfl.randomness import Purpose, generator
+
+_WHERE = "data 'synthetic'"
+_FEWEST = 50  # examples of a client, where no cap is lower
 
 
 def synthetic(
@@ -26,12 +29,10 @@ def synthetic(
     `cap` bounds the lognormal number of examples per client. 90% train, 10% test, both with owners.
     """
     for name, spread in (("alpha", alpha), ("beta", beta)):
-        if not spread >= 0:
-            raise UserError(f"data 'synthetic': {name} is {spread}; expected a standard deviation >= 0.")
-    if inputs < 1 or classes < 1:
-        raise UserError(f"data 'synthetic': inputs={inputs}, classes={classes}; expected both to be at least 1.")
+        check(is_number(spread, 0, np.inf), _WHERE, name, spread, "a standard deviation >= 0")
     rng = generator(seed, Purpose.DATA)
-    sizes = _sizes(clients, cap, rng)
+    sizes = _sizes(clients, inputs, classes, cap, rng)
+    check_memory(f"{_WHERE} of {clients} clients", 8.0 * clients * inputs * classes)
     owner = np.repeat(np.arange(clients), sizes)
     model_mean = rng.normal(0.0, alpha, clients)
     input_mean = rng.normal(rng.normal(0.0, beta, clients)[:, None], 1.0, (clients, inputs))
@@ -48,19 +49,22 @@ def synthetic_iid(
 ) -> Dataset:
     """One labelling model and one input cloud for all clients; only their numbers of examples differ."""
     rng = generator(seed, Purpose.DATA)
-    sizes = _sizes(clients, cap, rng)
+    sizes = _sizes(clients, inputs, classes, cap, rng)
     owner = np.repeat(np.arange(clients), sizes)
     weights, bias = rng.normal(size=(inputs, classes)), rng.normal(size=classes)
     x = _noise(len(owner), inputs, rng)
     return _dataset("synthetic-iid", x, x @ weights + bias, owner, seed)
 
 
-def _sizes(clients: int, cap: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
-    if clients < 1:
-        raise UserError(f"data 'synthetic': clients is {clients}; expected at least 1.")
-    if cap is not None and cap < 2:
-        raise UserError(f"data 'synthetic': cap is {cap}; expected at least 2 (one example to train on, one to test).")
-    sizes = rng.lognormal(4.0, 2.0, clients).astype(np.int64) + 50
+def _sizes(clients: int, inputs: int, classes: int, cap: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
+    for name, value in (("clients", clients), ("inputs", inputs), ("classes", classes)):
+        check_whole(_WHERE, name, value)
+    if cap is not None:
+        check(is_whole(cap, 2), _WHERE, "cap", cap, "at least 2 (one example to train on, one to test)")
+    check_memory(
+        f"{_WHERE} of {clients} clients", 8.0 * clients * inputs * (_FEWEST if cap is None else min(cap, _FEWEST))
+    )
+    sizes = rng.lognormal(4.0, 2.0, clients).astype(np.int64) + _FEWEST
     return sizes if cap is None else np.minimum(sizes, cap)
 
 

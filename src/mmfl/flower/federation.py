@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from mmfl.availability import Always
+from mmfl.checks import check_whole
 from mmfl.data import Dataset, from_arrays
 from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
@@ -49,6 +50,9 @@ class Announced(Federation):
         self.silent[:] = False
         return super().view(round, rate=rate, seed=seed).without(~self.here)
 
+    def _check_presence(self, last: int) -> None:
+        """Nobody is known before the first roll call."""
+
     def still(self, view: RoundView) -> RoundView:
         """Without those that are gone, or have not answered, since."""
         lost = view.present & (self.silent | ~self.here)
@@ -78,8 +82,7 @@ class Held(Federation):
         idle = next((client for client in self.members if not self.sizes[client].any()), None)
         if idle is not None:
             raise UserError(f"node: client {idle} has no data for any task.")
-        if capacity < 1:
-            raise UserError(f"node: capacity is {capacity}; expected at least 1.")
+        check_whole("node", "capacity", capacity)
         self.capacity = np.minimum(capacity, (self.sizes > 0).sum(1))
 
     def _gather(self, task: Task, data_of: Callable[[str, int], LocalData]) -> tuple[Task, Shards, int]:

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-import numpy as np
 from torch import nn
 
+from mmfl.checks import check_whole
 from mmfl.errors import UserError, nearest
 
 Norm = Literal["group", "batch"]
@@ -13,8 +13,7 @@ Norm = Literal["group", "batch"]
 def require_counts(model: nn.Module, **counts: int) -> None:
     """Refuses numbers of units, channels or pixels that are not at least 1."""
     for name, count in counts.items():
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise refusal(model, f"{name} is {count!r}; expected a whole number, at least 1.")
+        check_whole(f"model '{type(model).__name__}'", name, count)
 
 
 def require_norm(model: nn.Module, norm: str, groups: int, channels: int) -> None:

@@ -10,7 +10,7 @@ instead, and so the same for every task.
 from collections.abc import Callable
 
 from mmfl.partition.grouped import clusters
-from mmfl.partition.plain import iid, owners
+from mmfl.partition.plain import Owners, iid, owners
 from mmfl.partition.shards import Partition, Shards, Split
 from mmfl.partition.sizes import SIZES, Sizes, SizesLike, dirichlet_sizes, equal, high_low, lognormal, uniform
 from mmfl.partition.skewed import dirichlet, labels
@@ -26,6 +26,7 @@ PARTITIONS: dict[str, Callable[..., Partition]] = {
 __all__ = [
     "PARTITIONS",
     "SIZES",
+    "Owners",
     "Partition",
     "Shards",
     "Sizes",

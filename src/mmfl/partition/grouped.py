@@ -3,9 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, is_number, is_whole
 from mmfl.data import Dataset
 from mmfl.errors import UserError
-from mmfl.partition.options import Choice, check, check_seed, chooser, whole, within
+from mmfl.partition.options import Choice, check_seed, chooser
 from mmfl.partition.shards import Partition, Split
 from mmfl.partition.sizes import SizesLike, wanted
 from mmfl.partition.supply import Supply
@@ -27,8 +28,8 @@ def clusters(
     array([6, 6, 6, 6, 6])
     """
     where = "partition 'clusters'"
-    check(whole(number, 1), where, "number", number, "a whole number from 1")
-    right = fraction is None or (within(fraction, 0, 1) and fraction > 0)
+    check(is_whole(number, 1), where, "number", number, "a whole number from 1")
+    right = fraction is None or (is_number(fraction, 0, 1) and fraction > 0)
     check(right, where, "fraction", fraction, "a number in (0, 1], or none")
     check_seed(where, seed)
 

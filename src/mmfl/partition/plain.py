@@ -1,12 +1,19 @@
 """Partitions that add no skew of their own: one pool for all, or the owners that the data came with."""
 
-import numpy as np
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.checks import check, is_whole
 from mmfl.data import Dataset
+from mmfl.data.owners import place_owners
 from mmfl.errors import UserError
-from mmfl.partition.options import check, whole
 from mmfl.partition.shards import Partition, Shards, Split
 from mmfl.partition.sizes import SizesLike, wanted
+
+_OWNERS = "partition 'owners'"
 
 
 def iid(sizes: SizesLike = None) -> Partition:
@@ -25,32 +32,62 @@ def iid(sizes: SizesLike = None) -> Partition:
     return partition
 
 
-def owners(least: int = 1, most: int | None = None) -> Partition:
+def owners(least: int = 1, most: int | None = None) -> "Owners":
     """Client = natural owner (writer, role, device); a random choice of them where there are more than clients.
 
     Only owners of at least `least` training examples count; of an owner of more than `most`, that many, at random,
-    are kept. Test examples stay as they are.
+    are kept. Test examples stay as they are. In a federation an owner is the same client in every task that is
+    divided so; who does not count in a task lacks it.
     """
-    where = "partition 'owners'"
-    check(whole(least, 1), where, "least", least, "a whole number from 1")
-    check(most is None or whole(most, least), where, "most", most, f"a whole number from {least} (least), or none")
+    return Owners(least, most)
 
-    def partition(dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
-        if dataset.owner is None:
-            raise UserError(f"{where}: data '{dataset.name}' does not know who owns its examples.")
-        able = np.flatnonzero(np.bincount(dataset.owner) >= least)
-        if len(able) < clients:
-            plenty = f" with at least {least} examples" if least > 1 else ""
-            raise UserError(f"{where}: data '{dataset.name}' has {len(able)} owners{plenty} for {clients} clients.")
-        chosen = able if len(able) == clients else np.sort(rng.permutation(able)[:clients])
-        numbers = [owner.max() for owner in (dataset.owner, dataset.owner_test) if owner is not None]
-        client_of = np.full(max(numbers) + 1, -1, dtype=np.int64)
-        client_of[chosen] = np.arange(clients)
-        test = None if dataset.owner_test is None else Shards.by_owner(client_of[dataset.owner_test], clients)
-        train = Shards.by_owner(client_of[dataset.owner], clients)
-        return Split(train if most is None else _capped(train, most, rng), test)
 
-    return partition
+@dataclass(frozen=True)
+class Owners:
+    """The partition `owners`. A federation asks it who counts, and says which client each owner is."""
+
+    least: int = 1
+    most: int | None = None
+
+    def __post_init__(self) -> None:
+        check(is_whole(self.least, 1), _OWNERS, "least", self.least, "a whole number from 1")
+        right = self.most is None or is_whole(self.most, self.least)
+        check(right, _OWNERS, "most", self.most, f"a whole number from {self.least} (least), or none")
+
+    def __call__(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
+        """The split of this data set alone: its owners are the clients."""
+        chosen = choose_owners(self.able(dataset), clients, f"data '{dataset.name}' has", rng, self.least)
+        return self.split(dataset, self.names(dataset)[chosen], rng)
+
+    def able(self, dataset: Dataset) -> NDArray[np.bool_]:
+        """Which of the data set's owners have enough training examples, [owners]."""
+        owners = len(self.names(dataset))
+        able: NDArray[np.bool_] = np.bincount(dataset.owner, minlength=owners) >= self.least  # type: ignore[arg-type]
+        return able
+
+    def split(self, dataset: Dataset, clients: NDArray[Any], rng: np.random.Generator) -> Split:
+        """The rows of each client; `clients` [clients] are the names of the owners that they are, sorted."""
+        client_of = np.where(self.able(dataset), place_owners(clients, self.names(dataset)), -1)
+        test = None if dataset.owner_test is None else Shards.by_owner(client_of[dataset.owner_test], len(clients))
+        train = Shards.by_owner(client_of[dataset.owner], len(clients))
+        return Split(train if self.most is None else _capped(train, self.most, rng), test)
+
+    def names(self, dataset: Dataset) -> NDArray[Any]:
+        """What the data set's owners are known by, [owners]."""
+        if dataset.owner is None or dataset.owner_names is None:
+            raise UserError(f"{_OWNERS}: data '{dataset.name}' does not know who owns its examples.")
+        return dataset.owner_names
+
+
+def choose_owners(
+    able: NDArray[np.bool_], clients: int, who_has: str, rng: np.random.Generator, least: int = 1
+) -> NDArray[np.int64]:
+    """So many of the able owners, in ascending order: all, or a random choice of them."""
+    found = np.flatnonzero(able)
+    if len(found) < clients:
+        plenty = f" with at least {least} examples" if least > 1 else ""
+        raise UserError(f"{_OWNERS}: {who_has} {len(found)} owners{plenty} for {clients} clients.")
+    return found if len(found) == clients else np.sort(rng.permutation(found)[:clients])
 
 
 def _capped(shards: Shards, most: int, rng: np.random.Generator) -> Shards:

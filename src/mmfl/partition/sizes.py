@@ -6,8 +6,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError
-from mmfl.partition.options import Choice, check, check_seed, chooser, positive, whole, within
+from mmfl.partition.options import Choice, check_seed, chooser
 from mmfl.partition.supply import apportion
 
 
@@ -35,7 +36,7 @@ def high_low(
     (100, 9, 149)
     """
     where = "partition sizes 'high-low'"
-    check(within(share, 0, 1), where, "share", share, "a number in [0, 1]")
+    check(is_number(share, 0, 1), where, "share", share, "a number in [0, 1]")
     _check_range(where, "high", high)
     _check_range(where, "low", low)
     check_seed(where, seed)
@@ -51,8 +52,8 @@ def high_low(
 def uniform(least: int = 30, most: int = 40) -> Sizes:
     """Volumes uniform in `least`..`most`, both included."""
     where = "partition sizes 'uniform'"
-    check(whole(least, 1), where, "least", least, "a whole number from 1")
-    check(whole(most, least), where, "most", most, f"a whole number from {least} (least)")
+    check(is_whole(least, 1), where, "least", least, "a whole number from 1")
+    check(is_whole(most, least), where, "most", most, f"a whole number from {least} (least)")
 
     def sizes(clients: int, rng: np.random.Generator, available: int) -> NDArray[np.int64]:
         return rng.integers(least, most + 1, clients)
@@ -66,10 +67,10 @@ def lognormal(mean: float = 4.0, sigma: float = 2.0, least: int = 1, most: int |
     `mean` and `sigma` are those of the logarithm. With `least=50` these are the volumes of the synthetic data sets.
     """
     where = "partition sizes 'lognormal'"
-    check(within(mean, -np.inf, np.inf), where, "mean", mean, "a number")
-    check(within(sigma, 0, np.inf), where, "sigma", sigma, "a number of at least 0")
-    check(whole(least, 1), where, "least", least, "a whole number from 1")
-    check(most is None or whole(most, least), where, "most", most, f"a whole number from {least} (least), or none")
+    check(is_number(mean, -np.inf, np.inf), where, "mean", mean, "a number")
+    check(is_number(sigma, 0, np.inf), where, "sigma", sigma, "a number of at least 0")
+    check(is_whole(least, 1), where, "least", least, "a whole number from 1")
+    check(most is None or is_whole(most, least), where, "most", most, f"a whole number from {least} (least), or none")
 
     def sizes(clients: int, rng: np.random.Generator, available: int) -> NDArray[np.int64]:
         cap = max(least, available if most is None else min(most, available))
@@ -87,8 +88,8 @@ def dirichlet_sizes(alpha: float = 1.0, least: int = 1) -> Sizes:
     "dirichlet".
     """
     where = "partition sizes 'dirichlet'"
-    check(positive(alpha), where, "alpha", alpha, "a number above 0")
-    check(whole(least, 1), where, "least", least, "a whole number from 1")
+    check(is_positive(alpha), where, "alpha", alpha, "a number above 0")
+    check(is_whole(least, 1), where, "least", least, "a whole number from 1")
 
     def sizes(clients: int, rng: np.random.Generator, available: int) -> NDArray[np.int64]:
         if clients * least > available:
@@ -127,7 +128,7 @@ def wanted(sizes: SizesLike, clients: int, available: int, rng: np.random.Genera
 
 
 def _check_range(where: str, name: str, value: Sequence[int]) -> None:
-    right = isinstance(value, Sequence) and len(value) == 2 and whole(value[0], 1) and whole(value[1], value[0])
+    right = isinstance(value, Sequence) and len(value) == 2 and is_whole(value[0], 1) and is_whole(value[1], value[0])
     check(right, where, name, value, "two whole numbers from 1: (least, most)")
 
 

@@ -5,9 +5,10 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, is_number, is_positive
 from mmfl.data import Dataset
 from mmfl.errors import UserError
-from mmfl.partition.options import Choice, check, check_seed, chooser, positive, within
+from mmfl.partition.options import Choice, check_seed, chooser
 from mmfl.partition.shards import Partition, Split
 from mmfl.partition.sizes import SizesLike, wanted
 from mmfl.partition.supply import Supply, ration
@@ -22,7 +23,7 @@ def labels(fraction: float = 0.3, sizes: SizesLike = None, seed: int | None = No
     the same labels in every task that has as many of them.
     """
     where = "partition 'labels'"
-    check(within(fraction, 0, 1) and fraction > 0, where, "fraction", fraction, "a number in (0, 1]")
+    check(is_number(fraction, 0, 1) and fraction > 0, where, "fraction", fraction, "a number in (0, 1]")
     check_seed(where, seed)
 
     def partition(dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
@@ -64,7 +65,7 @@ def dirichlet(alpha: float = 0.5, sizes: SizesLike = None, seed: int | None = No
     who goes away empty-handed asks again, by its own distribution over the labels that are left.
     """
     where = "partition 'dirichlet'"
-    check(positive(alpha), where, "alpha", alpha, "a number above 0")
+    check(is_positive(alpha), where, "alpha", alpha, "a number above 0")
     check_seed(where, seed)
 
     def partition(dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:

@@ -89,7 +89,8 @@ def copies(task: Task, number: int) -> list[Task]:
 def on_training(task: Task) -> Task:
     """The same task, tested on its training examples. Randomness is addressed, so it trains to the same weights."""
     data = task.data
-    return replace(task, data=replace(data, x_test=data.x, y_test=data.y, owner_test=data.owner))
+    rows = None if data.rows is None else (data.rows[0], data.rows[0])
+    return replace(task, data=replace(data, x_test=data.x, y_test=data.y, owner_test=data.owner, rows=rows))
 
 
 def sharing(tasks: Sequence[Task], clients: int) -> Callable[[int], Federation]:
