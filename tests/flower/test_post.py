@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from conftest import wait_for
+
 pytest.importorskip("flwr", reason="flwr is not installed")
 from mmfl.flower import programs
 from mmfl.flower.post import FlowerMail
@@ -80,8 +82,12 @@ def test_answers_that_take_long_to_fetch_all_come_though_flower_deletes_them_at_
         assert mail.receive(names) == []
     link.released.set()
     came = {}
-    while set(came) < {"a", "b", "c"}:
-        came |= {letter.message: letter for letter in mail.receive([name for name in names if name not in came])}
+
+    def all_came():
+        came.update((letter.message, letter) for letter in mail.receive([name for name in names if name not in came]))
+        return set(came) >= {"a", "b", "c"}
+
+    wait_for(all_came)
     assert {name: (letter.payload, letter.error) for name, letter in came.items()} == {
         name: (name.encode(), "") for name in ("a", "b", "c")
     }
@@ -89,7 +95,7 @@ def test_answers_that_take_long_to_fetch_all_come_though_flower_deletes_them_at_
 
 
 def test_an_answer_that_one_pull_fails_to_bring_is_pulled_again():
-    """The SuperLink may fail before it has deleted anything; what it has deleted, and Flower cannot read, is garbage."""
+    """The SuperLink may have failed before it deleted anything; what is gone, and could not be read, is garbage."""
     failures = {"there": 1, "unreadable": 1}
 
     def pull(names):
@@ -117,8 +123,12 @@ def test_answers_that_are_half_there_keep_no_other_from_being_read_and_come_in_t
     def received(*names, until):
         """What comes when one looks until these have come."""
         came = {}
-        while not until <= set(came):
-            came |= {letter.message: letter.payload for letter in mail.receive([n for n in names if n not in came])}
+
+        def all_came():
+            came.update((letter.message, letter.payload) for letter in mail.receive(set(names) - set(came)))
+            return until <= set(came)
+
+        wait_for(all_came)
         return came
 
     mail = mail_over(pull)
