@@ -53,9 +53,9 @@ class Seen:
         self.errors: list[str] = []
         self.replies: list[tuple[str, int]] = []
         self.under_way: set = set()
-        page.on("request", self.under_way.add)
-        page.on("requestfinished", self.under_way.discard)
-        page.on("requestfailed", self.under_way.discard)
+        page.on("request", lambda request: self.under_way.add(request))
+        page.on("requestfinished", lambda request: self.under_way.discard(request))
+        page.on("requestfailed", lambda request: self.under_way.discard(request))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda told: self.errors.append(told.text) if told.type == "error" else None)
         page.on("dialog", lambda dialog: (self.errors.append("dialog"), dialog.dismiss()))
