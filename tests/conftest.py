@@ -6,9 +6,11 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -59,6 +61,18 @@ def every_draw(probabilities, capacity) -> Iterator[tuple[float, np.ndarray]]:
             count = np.zeros(chances.shape, dtype=np.int64)
             np.add.at(count, (client, choice), 1)
             yield chance, count[:, :-1]
+
+
+Found = TypeVar("Found")
+
+
+def wait_for(event: Callable[[], Found], seconds: float = 600.0) -> Found:
+    """What `event` returns as soon as it is true. The time is a safety net, far beyond what any machine needs."""
+    deadline = time.monotonic() + seconds
+    while not (found := event()):
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.05)
+    return found
 
 
 @contextmanager

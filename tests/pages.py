@@ -117,7 +117,7 @@ def check(command: str, shown: str, folder: Path) -> None:
         done = mmfl(*arguments, cwd=folder, env=environment())
     else:
         words = [*PROGRAMS.get(program, [program]), *arguments]
-        done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=600)
     printed = done.stdout + done.stderr
     assert done.returncode == (2 if shown.startswith("error:") else 0), f"{command}: {printed}"
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

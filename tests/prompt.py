@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 PROGRAM = "from mmfl.cli import main; main()"
-SECONDS = 120
+SECONDS = 600
 
 
 def mmfl(

@@ -80,7 +80,7 @@ def test_training_is_quiet_unless_progress_is_asked_for(capsys):
 @pytest.mark.parametrize("name", STORIES)
 def test_a_story_runs_in_its_quick_form(tmp_path, name):
     script = [sys.executable, str(EXAMPLES / f"{name}.py"), "--quick"]
-    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert [word for word in STORIES[name] if word not in done.stdout] == []
 
@@ -104,7 +104,7 @@ def test_the_cells_of_a_story_run_in_a_kernel_and_show_tables_and_progress(tmp_p
 
     monkeypatch.setenv("MMFL_QUICK", "1")
     book = v4.new_notebook(cells=list(cells(EXAMPLES / "digits_and_synthetic.py")))
-    nbclient.NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [
         output["data"]["text/html"]
         for cell in book.cells

@@ -147,6 +147,7 @@ def test_what_the_inner_rule_asks_and_reports_is_passed_on(optimiser):
         view = view_of(SIZES, round=25)
         everyone = updates_of(inner, np.ones(CLIENTS), np.ones((CLIENTS, LENGTH)), np.ones(CLIENTS))
         assert rule.report(view, 0, state) == inner.report(view, 0, state.inner)
+        assert rule.remembered(state) is inner.remembered(state.inner) is state.inner.stored
         residuals = rule.residuals(everyone, view, state)
         np.testing.assert_array_equal(residuals, inner.residuals(everyone, view, state.inner))
         assert ("beta_mean" in rule.report(view, 0, state)) == (not isinstance(inner, FedVARP))

@@ -27,7 +27,7 @@ def torchrun(processes: int, *command: str, **env: str) -> subprocess.CompletedP
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     path = os.pathsep.join([str(Path(mmfl.__file__).parents[1]), str(HERE)])
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
-    return subprocess.run([*launcher, *command], capture_output=True, text=True, env=variables, timeout=300)
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, env=variables, timeout=600)
 
 
 def weights_of(comparison: mmfl.Comparison) -> dict[str, list[torch.Tensor]]:

@@ -1,7 +1,9 @@
 """Rules made of another rule, and the smaller views of a round that they rest on."""
 
+import inspect
 import itertools
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +13,11 @@ from hypothesis import strategies as st
 
 from conftest import refusals, refused, toy_task, view_of
 from mmfl import Federation, sampling
-from mmfl.aggregation import Unbiased
+from mmfl.aggregation import AGGREGATIONS, Adam, AggregationRule, AggregationWrapper, Momentum, Unbiased
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
+    AllocationWrapper,
     Fair,
     Fixed,
     FixedSplit,
@@ -499,3 +502,59 @@ def test_a_wrapper_reports_what_the_inner_rule_does(wrap):
         _, state = rule.allocate(view, state)
         found.append(rule.report(view, state))
     assert [bool(each) for each in found] == ([False, True] if wrap is WarmUp else [True, False])
+
+
+# --- what a wrapper does not change, its inner rule answers ------------------------------
+
+CHANGED = {
+    Momentum: {"start", "aggregate"},
+    Adam: {"start", "aggregate"},
+    RoundRobinTasks: {"allocate"},
+    SequentialTasks: {"allocate"},
+    WarmUp: {"asks", "allocate"},
+}
+
+
+def public(kind: type) -> dict[str, object]:
+    return {name: member for name, member in vars(kind).items() if not name.startswith("_")}
+
+
+def recorder(kind: type):
+    """A rule whose methods return their name and arguments, and whose attributes are like nobody else's."""
+
+    def method(name):
+        return lambda self, *arguments: (name, arguments)
+
+    members = {name: method(name) if inspect.isfunction(each) else object() for name, each in public(kind).items()}
+    return type("Recorder", (kind,), members)()
+
+
+@pytest.mark.parametrize("wrapper", CHANGED, ids=lambda wrapper: wrapper.__name__)
+def test_whatever_a_wrapper_does_not_change_its_inner_rule_answers_with_its_own_state(wrapper):
+    kind = AggregationRule if issubclass(wrapper, AggregationRule) else AllocationRule
+    inner = recorder(kind)
+    rule, left = wrapper(inner), public(kind).keys() - CHANGED[wrapper]
+    assert len(left) >= 4
+    for name in left:
+        if not inspect.isfunction(vars(kind)[name]):
+            assert getattr(rule, name) is getattr(inner, name)
+            continue
+        given = {each: object() for each in list(inspect.signature(getattr(kind, name)).parameters)[1:]}
+        given |= {"view": view_at(2)} if "view" in given else {}
+        given |= {"state": SimpleNamespace(inner=object())} if "state" in given else {}
+        called, received = getattr(rule, name)(**given)
+        assert called == name
+        for (argument, value), seen in zip(given.items(), received, strict=True):
+            if argument == "state" and kind is AggregationRule:
+                assert seen is value.inner
+            elif argument == "view" and wrapper in (RoundRobinTasks, SequentialTasks):
+                assert np.flatnonzero(seen.able.any(0)).tolist() == [rule.task(value)]
+            else:
+                assert seen is value
+
+
+def test_every_rule_around_another_is_a_wrapper_and_tested_as_one():
+    rules = {**ALLOCATIONS, **AGGREGATIONS}.values()
+    around = {rule for rule in rules if "inner" in inspect.signature(rule).parameters}
+    assert around == set(CHANGED)
+    assert all(issubclass(rule, AggregationWrapper | AllocationWrapper) for rule in around)

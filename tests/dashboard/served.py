@@ -30,7 +30,7 @@ class Site:
         self.port, self.url = server.server_port, server.url
 
     def ask(self, path: str, method: str = "GET", host: str | None = None, **headers: str):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         connection.putrequest(method, path, skip_host=True)
         for name, value in {"Host": host or f"127.0.0.1:{self.port}", **headers}.items():
             connection.putheader(name, value)

@@ -17,10 +17,10 @@ def test_it_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path):
         said = process.stdout.readline()
         address = said.split()[3]
         assert address.startswith("http://127.0.0.1:"), said
-        with urlopen(address, timeout=30) as reply:
+        with urlopen(address, timeout=600) as reply:
             assert b"<title>mmfl runs</title>" in reply.read()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=600)
     finally:
         process.kill()
     assert (process.returncode, out, err) == (0, "dashboard ended\n", "")

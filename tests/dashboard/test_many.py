@@ -37,9 +37,10 @@ def test_the_page_has_the_same_limit():
 
 def test_all_selects_as_many_as_can_be_compared_and_its_legend_leaves_room_for_plots(folder, browser):
     expect = pytest.importorskip("playwright.sync_api").expect
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=300_000)
     with serving(folder) as site:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(300_000)
         page.goto(site.url)
         page.get_by_role("button", name="Select all runs that are listed").click()
         expect(page.locator("#count")).to_have_text(f"{MOST} of {MOST + 3} selected")

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from served import SCRIPT, make_run, serving
 
+from conftest import wait_for
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=300_000)
 # A run that ends no round beyond the one that a file names.
 AS_TOLD = """
 import pathlib, sys, time
@@ -50,6 +52,10 @@ class Seen:
         self.page, self.url = page, url
         self.errors: list[str] = []
         self.replies: list[tuple[str, int]] = []
+        self.under_way: set = set()
+        page.on("request", lambda request: self.under_way.add(request))
+        page.on("requestfinished", lambda request: self.under_way.discard(request))
+        page.on("requestfailed", lambda request: self.under_way.discard(request))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda told: self.errors.append(told.text) if told.type == "error" else None)
         page.on("dialog", lambda dialog: (self.errors.append("dialog"), dialog.dismiss()))
@@ -63,11 +69,7 @@ class Seen:
 
     def until(self, expression: str) -> None:
         """Waits until it is so; the page's own policy lets the browser not do the waiting."""
-        for _ in range(200):
-            if self.page.evaluate(expression):
-                return
-            self.page.wait_for_timeout(100)
-        raise AssertionError(f"never: {expression}")
+        wait_for(lambda: self.page.evaluate(expression) or self.page.wait_for_timeout(100))
 
     def names(self) -> list[str]:
         """The names of the lines of the plot."""
@@ -85,6 +87,7 @@ def open_page(browser) -> Iterator:
 
     def open_page(url: str, **options) -> Seen:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        context.set_default_timeout(300_000)
         opened.append((context, Seen(context.new_page(), url)))
         return opened[-1][1]
 
@@ -122,13 +125,13 @@ def test_a_run_appears_advances_and_ends_on_the_page(tmp_path, open_page):
             row = seen.row("live")
             for round in (2, 4):
                 told.write_text(str(round))
-                expect(row).to_contain_text(f"{round}/6▶ running", timeout=60_000)
+                expect(row).to_contain_text(f"{round}/6▶ running")
                 seen.until(f"{POINTS} == {round}")
             told.write_text("6")
             expect(row).to_contain_text("6/6✓ finished")
             expect(seen.page.locator("#heading")).to_contain_text("finished · round 6 of 6")
             seen.until(f"{POINTS} == 6")
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=600) == 0
         finally:
             process.kill()
 
@@ -230,7 +233,7 @@ def test_nothing_is_sent_twice_while_nothing_changes_nor_asked_while_the_page_is
             "Object.defineProperty(document, 'hidden', {get: () => true});"
             "document.dispatchEvent(new Event('visibilitychange'))"
         )
-        seen.page.wait_for_timeout(200)
+        wait_for(lambda: seen.page.wait_for_timeout(200) or not seen.under_way)  # what was asked before
         seen.replies.clear()
         seen.page.wait_for_timeout(2500)
         assert seen.replies == []

@@ -33,7 +33,7 @@ ways = pytest.mark.parametrize("backwards", [False, True], ids=["onwards", "back
 def test_the_kernels_do_the_same_when_interpreted():
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
     assert run.returncode == 0, run.stdout[-3000:]
 
 

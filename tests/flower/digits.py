@@ -30,7 +30,7 @@ def module(folder: Path) -> Path:
     return path
 
 
-def simulated(method: str, rounds: int, rate: float, capacity: int = 1) -> mmfl.Run:
+def simulated(method: str | dict, rounds: int, rate: float, capacity: int = 1) -> mmfl.Run:
     """The same run as a simulation."""
     names: dict = {}
     exec(MODULE, names)

@@ -24,7 +24,7 @@ def main(grid, context):
     state, note = "finished", ""
     if settings.get("crash"):
         raise RuntimeError("the echo was told to crash")
-    deadline = time.monotonic() + settings.get("timeout", 60)
+    deadline = time.monotonic() + settings.get("timeout", 600)
     while len(nodes := list(grid.get_node_ids())) < settings["nodes"] and time.monotonic() < deadline:
         time.sleep(0.1)
     for t in range(1, settings["rounds"] + 1):

@@ -14,6 +14,7 @@ from conftest import toy_task
 pytest.importorskip("flwr", reason="flwr is not installed")
 from inside import InsideMail, module_of, site_of
 
+from mmfl.aggregation import AGGREGATIONS
 from mmfl.flower.mail import Letter
 from mmfl.flower.module import Module
 from mmfl.flower.server import conclude, run
@@ -23,9 +24,17 @@ from mmfl.lock import hold
 from mmfl.methods import METHODS
 
 CLIENTS = 6
+OPTIMISERS = ("momentum", "adam")
+RULES = [name for name in AGGREGATIONS if name not in OPTIMISERS]
 EVERY = [
     *METHODS,
     {"name": "near", "allocation": "full", "aggregation": "average", "local": {"name": "prox", "mu": 0.3}},
+    *({"name": rule, "allocation": "random-processors", "aggregation": rule} for rule in RULES),
+    *(
+        {"name": rule, "allocation": "residual-variance", "aggregation": {"name": optimiser, "inner": rule}}
+        for optimiser in OPTIMISERS
+        for rule in RULES
+    ),
 ]
 
 
@@ -323,7 +332,7 @@ def test_a_client_number_beyond_those_that_may_take_part_is_refused():
 
 
 def test_a_round_waits_for_clients_and_says_when_they_do_not_come():
-    with pytest.raises(mmfl.UserError, match=r"0 clients are there after 0\.\d+ s; expected at least 1"):
+    with pytest.raises(mmfl.UserError, match=r"0 clients are there after [\d.]+ s; expected at least 1"):
         deployed(mail=InsideMail({}), patience=0.1)
 
 

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from traces import clean, needs_flower
 
 import mmfl.flower
+from conftest import wait_for
 from mmfl.flower.link import free_port
 from mmfl.flower.processes import Processes
 
@@ -33,10 +33,8 @@ class Slow(ThreadingHTTPServer):
         self.came, self.counting, self.released = 0, threading.Lock(), threading.Event()
 
     def wait_for(self, count: int) -> int:
-        """How many have come, when there are so many or it has waited long enough."""
-        deadline = time.monotonic() + 60
-        while self.came < count and time.monotonic() < deadline:
-            time.sleep(0.01)
+        """How many have come, when there are so many."""
+        wait_for(lambda: self.came >= count)
         return self.came
 
 
@@ -83,14 +81,14 @@ def post(slow, clean, tmp_path) -> Iterator:
 
     with Processes(tmp_path) as processes:
         processes.start("gate", command, os.environ)
-        deadline = time.monotonic() + 60
-        while True:
+
+        def listens() -> bool:
             try:
-                assert send(MOST + 1) == 413
-                break
+                return send(MOST + 1) == 413
             except urllib.error.URLError:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+                return False
+
+        wait_for(listens)
         yield send
 
 

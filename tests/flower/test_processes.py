@@ -6,19 +6,18 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
-from traces import clean, needs_flower, running, wait_for_none
+from traces import clean, needs_flower, running
 
-from conftest import refused
+from conftest import refused, wait_for
 from mmfl.errors import UserError
 from mmfl.experiment import Listener
 from mmfl.flower import submission
 from mmfl.flower.app import RunConfig, check_module, write_app
 from mmfl.flower.link import MOST
-from mmfl.flower.local import Local, deploy_local
+from mmfl.flower.local import Local
 from mmfl.flower.processes import Processes, wait_until
 from mmfl.flower.submission import Ended, Trail
 
@@ -45,7 +44,9 @@ class Heard(Listener):
 
 @needs_flower
 @pytest.mark.long
-def test_echo_over_two_nodes_goes_on_after_a_worker_was_killed_and_stops_when_asked(clean, tmp_path):
+def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_its_server_crashes(
+    clean, tmp_path, monkeypatch
+):
     local = Local(ECHO, tmp_path, secure=True, worker=WORKER, server=APP)
     with local:
         local.start([[0], [1]])
@@ -60,21 +61,16 @@ def test_echo_over_two_nodes_goes_on_after_a_worker_was_killed_and_stops_when_as
         assert submitted.follow(heard, 50, local.check) == Ended("stopped")
         assert local.nodes[0].worker is not first
         assert local.nodes[0].worker.alive
+        monkeypatch.setattr(submission, "_SILENCE", 1.0)  # nothing tells of a crash but the SuperLink, when asked
+        crashed = local.submit({"nodes": 2, "rounds": 1, "crash": True}).follow(check=local.check)
+        assert crashed.state == "failed"
+        assert "told to crash" in crashed.message
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert heard.ended
     assert heard.rounds == [record["round"] for record in records]
     assert [record["same"] for record in records] == [2] * len(records)
     assert {record["most"] for record in records} == {str(MOST)}  # of the gate, which the server must know
     assert not local.processes.folder.exists()
-
-
-@needs_flower
-@pytest.mark.long
-def test_a_server_that_crashes_is_a_failed_run(clean, tmp_path, monkeypatch):
-    monkeypatch.setattr(submission, "_SILENCE", 1.0)
-    ended = deploy_local(ECHO, [[0]], {"nodes": 1, "rounds": 1, "crash": True}, tmp_path, worker=WORKER, server=APP)
-    assert ended.state == "failed"
-    assert "told to crash" in ended.message
 
 
 @needs_flower
@@ -88,43 +84,47 @@ def test_kill_9_of_its_owner_leaves_nothing_of_a_deployment(clean, tmp_path):
         )
     """
     owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
-    deadline = time.monotonic() + 40
-    while not any("flwr-serverapp" in command for command in running(clean)) and time.monotonic() < deadline:
-        time.sleep(0.1)
     names = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-serverapp", "echo.py")
-    assert not [name for name in names if not any(name in command for command in running(clean))]
+    wait_for(lambda: all(any(name in command for command in running(clean)) for name in names))
     owner.kill()
     owner.wait()
-    assert not wait_for_none(clean)
+    wait_for(lambda: not running(clean))
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_children_end_with_their_owner_even_in_sessions_of_their_own(clean, tmp_path, end):
-    stubborn = "import os, signal, time; os.setsid(); signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(99)"
+    deaf = tmp_path / "deaf"
+    stubborn = f"""
+import os, pathlib, signal, time
+os.setsid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({str(deaf)!r}).touch()
+time.sleep(999)
+"""
     script = f"""
         import os, subprocess, sys, time
         from pathlib import Path
         from mmfl.flower import processes
         processes._PATIENCE = 0.2
         with processes.terminable(), processes.Processes(Path({str(tmp_path)!r})) as children:
-            parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stubborn!r}])"
-            children.start("child", [sys.executable, "-c", parent], os.environ)
-            time.sleep(1)
+            parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+            children.start("child", [sys.executable, "-c", parent, {stubborn!r}], os.environ)
             print("ready", flush=True)
-            time.sleep(99)
+            time.sleep(999)
     """
     owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"ready\n"
+    wait_for(deaf.exists)
     assert len(running(clean)) == 4  # owner, guard, child and the child's child
     owner.send_signal(end)
     owner.wait()
-    assert not wait_for_none(clean)
+    wait_for(lambda: not running(clean))
 
 
 def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
     def fail():
         with Processes(tmp_path) as processes:
-            processes.start("sleeper", ["sleep", "99"], os.environ)
+            processes.start("sleeper", ["sleep", "999"], os.environ)
             assert running(clean)
             raise ZeroDivisionError
 
@@ -136,8 +136,8 @@ def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
     with Processes(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
         with refused("talker ended before it was ready: no data"):
-            wait_until(lambda: False, child, 5, "it was ready")
-        child = processes.start("sleeper", ["sleep", "99"], os.environ)
+            wait_until(lambda: False, child, 600, "it was ready")
+        child = processes.start("sleeper", ["sleep", "999"], os.environ)
         with refused("sleeper: it was ready took more than", "sleeper.log"):
             wait_until(lambda: False, child, 0.1, "it was ready")
         with refused("'no-such-program' cannot be started: No such file"):

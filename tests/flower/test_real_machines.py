@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,11 +18,13 @@ from digits import events, module, simulated, weights_of
 from traces import clean, needs_flower, running
 
 import mmfl
+from conftest import wait_for
 from mmfl.flower.link import free_port
 from mmfl.flower.security import make_keys
 
 __all__ = ["clean"]
 MMFL = (sys.executable, "-m", "mmfl")
+WRAPPED = '{name="wrapped",allocation="full",aggregation={name="momentum",inner="stalevr"}}'
 
 
 def machine(folder: Path, *files: Path) -> Path:
@@ -43,17 +45,13 @@ def started(place: Path, command: str) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGINT)
-        ended = process.wait(60)
+        ended = process.wait(600)
     assert ended == 130, (place / "said").read_text()
 
 
-def wait_for(path: Path, pattern: str) -> str:
+def read_when_said(path: Path, pattern: str) -> str:
     """What a file says, once it does."""
-    deadline = time.monotonic() + 300
-    while not (found := re.search(pattern, path.read_text() if path.exists() else "")):
-        assert time.monotonic() < deadline, f"{pattern!r} is not in {path}"
-        time.sleep(0.1)
-    return found[1]
+    return wait_for(lambda: re.search(pattern, path.read_text() if path.exists() else ""))[1]
 
 
 @needs_flower
@@ -77,18 +75,18 @@ def test_commands_for_real_machines_train_over_registered_nodes_alone_as_a_simul
         started(nodes[1], f"{node} --key node-1.key --clients 2-3"),
     ):
         with started(stranger, f"{node} --key node-0.key --clients 0-3"):
-            ids = [wait_for(place / "said", r"connected to \S+ as node (\d+)") for place in nodes]
-            wait_for(stranger / "logs" / "node-supernode.log", "(Failed to activate SuperNode)")
+            ids = [read_when_said(place / "said", r"connected to \S+ as node (\d+)") for place in nodes]
+            read_when_said(stranger / "logs" / "node-supernode.log", "(Failed to activate SuperNode)")
         listening = [re.search(r"(flower-superlink|gate\.py) .*--port (\d+)", each) for each in running(clean)]
         places = {found[1]: int(found[2]) for found in listening if found}
         assert places == {"gate.py": port, "flower-superlink": control}
-        printed = wait_for(server / "said", r"mmfl (deploy .*)").replace("APP.py", "app.py")
-        command = f"{printed} --clients 4 --rounds 2 --method full --rate 1 --out run"
-        ended = subprocess.run([*MMFL, *command.split()], cwd=server, capture_output=True, text=True, timeout=300)
+        printed = read_when_said(server / "said", r"mmfl (deploy .*)").replace("APP.py", "app.py")
+        command = f"{printed} --clients 4 --rounds 2 --rate 1 --out run --set gather=600 --set method={WRAPPED}"
+        ended = subprocess.run([*MMFL, *command.split()], cwd=server, capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "connected" not in (stranger / "said").read_text()
 
-    run, expected = mmfl.load(server / "run").runs[0], simulated("full", 2, 1.0)
+    run, expected = mmfl.load(server / "run").runs[0], simulated(tomllib.loads(f"it={WRAPPED}")["it"], 2, 1.0)
     for mine, theirs in zip(weights_of(server / "run"), expected.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     pd.testing.assert_frame_equal(run.accuracy, expected.accuracy)

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 from inside import site_of
 
 import mmfl
-from conftest import toy_task
+from conftest import toy_task, wait_for
 from mmfl.errors import UserError
 from mmfl.flower.federation import Held
 from mmfl.flower.module import Module
@@ -254,10 +253,7 @@ def test_a_worker_answers_until_its_input_ends(tmp_path):
     path = tmp_path / "socket"
     process = worker(tmp_path, "--clients", "0,2", "--socket", str(path), "--capacity", "3")
     try:
-        for _ in range(600):
-            if path.exists() or process.poll() is not None:
-                break
-            time.sleep(0.1)
+        wait_for(lambda: path.exists() or process.poll() is not None)
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         with socket.socket(socket.AF_UNIX) as rude:  # leaves without a word
             rude.connect(str(path))
@@ -265,7 +261,7 @@ def test_a_worker_answers_until_its_input_ends(tmp_path):
         assert said["clients"] == [[0, 1, {"a": 5}], [2, 1, {"a": 7}]]
         assert "unreadable" in json.dumps(Payload.unpack(ask(path, b"junk")).said)
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(600) == 0
         assert not path.exists()
     finally:
         process.kill()
@@ -274,7 +270,7 @@ def test_a_worker_answers_until_its_input_ends(tmp_path):
 
 def test_a_worker_with_a_bad_setting_says_so(tmp_path):
     process = worker(tmp_path, "--clients", "0", "--socket", str(tmp_path / "s"), "--noise", "1")
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=600)
     assert process.returncode == 2
     assert told.startswith("error: privacy: noise is 1.0 without clip")
     assert "Traceback" not in told

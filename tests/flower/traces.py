@@ -3,12 +3,13 @@
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from conftest import wait_for
 
 needs_flower = pytest.mark.skipif(
     find_spec("flwr") is None, reason="Flower is not installed: pip install 'mmfl[flower]'"
@@ -23,18 +24,9 @@ def clean(monkeypatch, tmp_path) -> Iterator[Path]:  # pytest's own folder is ma
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     try:
         yield folder
-        assert not wait_for_none(folder)
-        assert not list(folder.iterdir())
+        wait_for(lambda: not running(folder) and not list(folder.iterdir()), seconds=120)
     finally:
         shutil.rmtree(folder)
-
-
-def wait_for_none(folder: Path, seconds: float = 3.0) -> list[str]:
-    """The processes that still run after some seconds, of those with this folder for temporary files."""
-    deadline = time.monotonic() + seconds
-    while (left := running(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return left
 
 
 def running(folder: Path) -> list[str]:

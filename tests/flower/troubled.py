@@ -1,36 +1,39 @@
-"""The worker, with troubles: before each answer it looks for a file named like its first client and does what it says.
+"""A deployment with troubles. Each is set for a round beforehand, and no deadline passes by the clock, so that what
+happens does not depend on how fast the machine is.
 
-    python troubled.py FOLDER --module ... --clients ... --socket ...
+The folder that MMFL_TROUBLES names says what goes wrong: a file `0.2` spoils the answer to the training of round 2 on
+the node whose first client is 0, in the way that it says. `silent` is an answer that waits for a file `go-on`; the
+file `0.2.silent` tells that it does. A file `lost-7` tells that node 7 will not answer in time.
 
-A trouble happens once, with the next answer that has a training in it.
+Run as a program it is the worker of a node. As a module it holds the ServerApp.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
-from mmfl.flower import worker
-from mmfl.flower.site import Site
 from mmfl.flower.wire import Payload
 
-answer = Site.answer
+FOLDER = Path(os.environ["MMFL_TROUBLES"])
 
 
-def troubled(site: Site, packed: bytes) -> bytes:
-    """The answer, spoiled as asked."""
-    reply = answer(site, packed)
-    order = Path(sys.argv[1]) / str(site.federation.members[0])
-    payload = Payload.unpack(reply)
-    if not payload.vectors or not order.exists():
+def spoiled(client: int, round: int, reply: bytes) -> bytes:
+    """A node's answer, with the trouble that was set for it."""
+    order = FOLDER / f"{client}.{round}"
+    if not order.exists():
         return reply
-    kind = order.read_text()
-    order.unlink()
+    kind, payload = order.read_text(), Payload.unpack(reply)
+    order.unlink()  # once: a round may be trained again after the server was lost
     vectors = dict(payload.vectors)
     name = sorted(vectors)[0]
-    if kind == "slow":
-        time.sleep(16)
+    if kind == "silent":
+        (FOLDER / f"{order.name}.silent").touch()
+        while not (FOLDER / "go-on").exists():
+            time.sleep(0.05)
     elif kind == "garbage":
         return b"\x80\x04garbage"
     elif kind == "nan":
@@ -44,6 +47,50 @@ def troubled(site: Site, packed: bytes) -> bytes:
     return Payload(payload.said, vectors).pack()
 
 
-if __name__ == "__main__":
+def work() -> int:
+    from mmfl.flower import worker
+    from mmfl.flower.site import Site
+
+    answer = Site.answer
+
+    def troubled(site: Site, packed: bytes) -> bytes:
+        asked, reply = Payload.unpack(packed).said, answer(site, packed)
+        return spoiled(site.federation.members[0], asked["round"], reply) if "train" in asked else reply
+
     Site.answer = troubled
-    sys.exit(worker.main(sys.argv[2:]))
+    return worker.main(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(work())
+else:
+    from mmfl.flower import engine, server
+    from mmfl.flower.post import FlowerMail
+    from mmfl.flower.server import app
+
+    __all__ = ["app"]
+    skipped = 0.0
+    engine.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + skipped)
+
+    class TroubledMail(FlowerMail):
+        """Lets the time of an exchange be over when all have answered but the nodes that are known to be lost."""
+
+        def __init__(self, grid):
+            super().__init__(grid)
+            self.asked = {}
+
+        def send(self, payloads, round, seconds):
+            sent = super().send(payloads, round, seconds)
+            work = {node for node, payload in payloads.items() if "announce" not in Payload.unpack(payload).said}
+            self.asked |= {name: (node, seconds) for name, node in sent.items() if node in work}
+            return sent
+
+        def receive(self, messages):
+            global skipped
+            letters = super().receive(messages)
+            left = set(messages) - {letter.message for letter in letters}
+            if left and all(name in self.asked and (FOLDER / f"lost-{self.asked[name][0]}").exists() for name in left):
+                skipped += max(self.asked.pop(name)[1] for name in left) + 1
+            return letters
+
+    server.FlowerMail = TroubledMail

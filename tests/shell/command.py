@@ -16,5 +16,5 @@ def mmfl(*arguments: str, cwd: Path, program: str = PROGRAM, **env: str) -> subp
         env={**UNDECIDED, **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )

@@ -136,7 +136,7 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word(tmp_path, argume
     nobody, end = os.pipe()
     os.close(nobody)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments], cwd=tmp_path, stdout=end, stderr=subprocess.PIPE, timeout=120
+        [sys.executable, "-c", PROGRAM, *arguments], cwd=tmp_path, stdout=end, stderr=subprocess.PIPE, timeout=600
     )
     os.close(end)
     assert (done.returncode, done.stderr) == (1, b"")

@@ -6,7 +6,7 @@ A rule sees the global weights of one task, the updates that came back and the r
 from collections.abc import Callable
 
 from mmfl.aggregation.average import Average
-from mmfl.aggregation.base import AggregationRule
+from mmfl.aggregation.base import AggregationRule, AggregationWrapper
 from mmfl.aggregation.server import Adam, Momentum, ServerOptimiser
 from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, StaleVR, StaleVRE
 from mmfl.aggregation.unbiased import SelfNormalised, Unbiased, inverse_probability
@@ -29,6 +29,7 @@ __all__ = [
     "MIFA",
     "Adam",
     "AggregationRule",
+    "AggregationWrapper",
     "Average",
     "FedStale",
     "FedVARP",

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.delegation import delegates
+from mmfl.errors import UserError
 from mmfl.federation import RoundView
 from mmfl.stored import Stored
 from mmfl.updates import Updates
@@ -41,3 +43,21 @@ class AggregationRule:
     def report(self, view: RoundView, task: int, state: Any) -> Mapping[str, float]:
         """Numbers about the state that a round's record should show."""
         return {}
+
+
+@delegates(AggregationRule)
+class AggregationWrapper(AggregationRule):
+    """A rule around another, `inner`, which answers whatever a subclass does not override.
+
+    The state of a subclass has the inner rule's state in its field `inner`; that is what the inner rule is handed.
+    """
+
+    def __init__(self, inner: AggregationRule):
+        if not isinstance(inner, AggregationRule):
+            kind = type(self).__name__.lower()
+            raise UserError(f"aggregation '{kind}': inner is {inner!r}; expected an aggregation.")
+        self.inner = inner
+
+    def to_inner(self, name: str, value: Any) -> Any:
+        """An argument as the inner rule gets it."""
+        return value.inner if name == "state" else value

@@ -1,15 +1,12 @@
 """Server optimisers: any aggregation's step taken as a gradient, as FedOpt does (Reddi et al. 2021)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.aggregation.base import AggregationRule
+from mmfl.aggregation.base import AggregationRule, AggregationWrapper
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 from mmfl.updates import Updates
@@ -24,16 +21,14 @@ class Moments:
     second: Tensor
 
 
-class ServerOptimiser(AggregationRule):
+class ServerOptimiser(AggregationWrapper):
     """Takes the step of another aggregation for a gradient; a subclass says what to do with it."""
 
     def __init__(self, inner: AggregationRule, lr: float):
-        if not isinstance(inner, AggregationRule):
-            raise UserError(f"server optimiser: inner is {inner!r}; expected an aggregation.")
+        super().__init__(inner)
         if not lr > 0:
             raise UserError(f"server optimiser: lr is {lr}; expected a positive number.")
-        self.inner, self.lr = inner, lr
-        self.needs_everyone = inner.needs_everyone
+        self.lr = lr
 
     def start(self, clients: int, weights: Tensor) -> Moments:
         """No step seen yet."""
@@ -50,14 +45,6 @@ class ServerOptimiser(AggregationRule):
     def step(self, weights: Tensor, gradient: Tensor, state: Moments) -> tuple[Tensor, Moments]:
         """The next weights and moments."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
-
-    def residuals(self, updates: Updates, view: RoundView, state: Moments) -> NDArray[np.float64]:
-        """The inner aggregation's."""
-        return self.inner.residuals(updates, view, state.inner)
-
-    def report(self, view: RoundView, task: int, state: Moments) -> Mapping[str, float]:
-        """The inner aggregation's."""
-        return self.inner.report(view, task, state.inner)
 
 
 class Momentum(ServerOptimiser):

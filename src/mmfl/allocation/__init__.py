@@ -7,7 +7,7 @@ data or engines; what it wants to know of the clients it names in `needs`, and t
 from collections.abc import Callable
 
 from mmfl.allocation.bandit import Pareto, Ranklist
-from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
 from mmfl.allocation.fair import Fair
 from mmfl.allocation.fixed import Fixed
 from mmfl.allocation.full import Full
@@ -41,6 +41,7 @@ __all__ = [
     "ALLOCATIONS",
     "Allocation",
     "AllocationRule",
+    "AllocationWrapper",
     "Fair",
     "Fixed",
     "FixedSplit",

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.delegation import delegates
+from mmfl.errors import UserError
 from mmfl.federation import RoundView
 
 
@@ -74,3 +76,22 @@ class AllocationRule:
     def report(self, view: RoundView, state: Any) -> Mapping[str, Any]:
         """What a round's record should show of the decision besides who was drawn, as plain numbers and lists."""
         return {}
+
+
+@delegates(AllocationRule)
+class AllocationWrapper(AllocationRule):
+    """A rule around another, `inner`, which answers whatever a subclass does not override. Both share one state.
+
+    `name` is the name of the wrapper in configurations.
+    """
+
+    name = "wrapper"
+
+    def __init__(self, inner: AllocationRule):
+        if not isinstance(inner, AllocationRule):
+            raise UserError(f"allocation '{self.name}': inner is {inner!r}; expected an allocation.")
+        self.inner = inner
+
+    def to_inner(self, name: str, value: Any) -> Any:
+        """An argument as the inner rule gets it."""
+        return value

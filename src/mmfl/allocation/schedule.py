@@ -6,38 +6,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
 from mmfl.allocation.full import Full
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 
 
-def _check_inner(kind: str, inner: AllocationRule) -> None:
-    if not isinstance(inner, AllocationRule):
-        raise UserError(f"allocation '{kind}': inner is {inner!r}; expected an allocation.")
-
-
-class OneTask(AllocationRule):
+class OneTask(AllocationWrapper):
     """All the budget of a round to one task, allocated by `inner` as if there were no other."""
 
     name = "one-task"
-
-    def __init__(self, inner: AllocationRule):
-        _check_inner(self.name, inner)
-        self.inner = inner
-        self.needs = inner.needs
 
     def task(self, view: RoundView) -> int:
         """The task of this round."""
         raise TypeError(f"{type(self).__name__} does not say which task is next.")
 
-    def start(self, clients: int, tasks: int) -> Any:
-        """The inner allocation's."""
-        return self.inner.start(clients, tasks)
-
-    def asks(self, view: RoundView, state: Any) -> Mapping[str, NDArray[np.bool_]]:
-        """What the inner allocation wants to know of this task."""
-        return self.inner.asks(self._restricted(view), state)
+    def to_inner(self, name: str, value: Any) -> Any:
+        """The inner allocation sees a round with this task alone."""
+        return self._restricted(value) if name == "view" else value
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """The inner allocation; a client's one training is a share of all its processors."""
@@ -49,14 +35,6 @@ class OneTask(AllocationRule):
         probabilities = inner.probabilities * processors[:, None]
         limits = {"certain": inner.certain, "beyond_capacity": inner.beyond_capacity}
         return Allocation.of(count, probabilities, **limits), state
-
-    def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
-        """The inner allocation's."""
-        return self.inner.observe(losses, self._restricted(view), state)
-
-    def report(self, view: RoundView, state: Any) -> Mapping[str, Any]:
-        """The inner allocation's."""
-        return self.inner.report(self._restricted(view), state)
 
     def _restricted(self, view: RoundView) -> RoundView:
         tasks = np.arange(view.sizes.shape[1])
@@ -95,17 +73,11 @@ class SequentialTasks(OneTask):
         return int(left[0] if len(left) else here.max(initial=0))
 
 
-class WarmUp(AllocationRule):
-    """Every client trains every task in the first round, `inner` decides in the others. The cost counts like any."""
+class WarmUp(AllocationWrapper):
+    """Every client trains every task in the first round, `inner` decides in the others. The cost counts like any, and
+    the inner allocation learns from the first round too."""
 
-    def __init__(self, inner: AllocationRule):
-        _check_inner("warm-up", inner)
-        self.inner = inner
-        self.needs = inner.needs
-
-    def start(self, clients: int, tasks: int) -> Any:
-        """The inner allocation's."""
-        return self.inner.start(clients, tasks)
+    name = "warm-up"
 
     def asks(self, view: RoundView, state: Any) -> Mapping[str, NDArray[np.bool_]]:
         """Nothing in the first round, what the inner allocation asks in the others."""
@@ -114,11 +86,3 @@ class WarmUp(AllocationRule):
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """Full participation first."""
         return (Full() if view.round == 1 else self.inner).allocate(view, state)
-
-    def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
-        """The inner allocation's, which learns from the first round too."""
-        return self.inner.observe(losses, view, state)
-
-    def report(self, view: RoundView, state: Any) -> Mapping[str, Any]:
-        """The inner allocation's."""
-        return self.inner.report(view, state)

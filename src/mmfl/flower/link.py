@@ -16,8 +16,8 @@ from mmfl.flower.security import Address, Keys
 MOST = 1 << 29  # bytes of a message from outside
 _GATE = Path(__file__).with_name("gate.py")
 _UNREACHABLE = "Connection to the SuperLink is unavailable"
-_SECONDS_TO_START = 60.0
-_SECONDS_TO_ANSWER = 60.0
+_SECONDS_TO_START = 300.0
+_SECONDS_TO_ANSWER = 300.0
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import time
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-PATIENCE = 20.0  # seconds in which a worker that is not there may start
+PATIENCE = 300.0  # seconds in which a worker that is not there may start, and load its data
 _LENGTH = struct.Struct(">Q")
 
 app = ClientApp()

@@ -1,9 +1,9 @@
-"""Mail by Flower: payloads as its messages, fetched so that no node can keep the server from its other mail."""
+"""Mail by Flower: payloads as its messages, pulled so that no answer is lost and no node holds up the others."""
 
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import ConfigRecord, MessageType, RecordDict
@@ -15,22 +15,23 @@ from mmfl.flower.programs import MOST
 _log = logging.getLogger(__name__)
 _SLACK = 10.0  # seconds for which Flower keeps a message after it should have been answered
 _WRAPPING = 1 << 16  # bytes of a request beside the payload, at most
-_MOMENT = 2.0  # seconds that a look into the mailbox may take
+_MOMENT = 2.0  # seconds to wait for one pull before the next one is started
 
 
 class FlowerMail:
     """Payloads as Flower messages: bytes in a record of configuration.
 
-    Flower announces an answer before its content has arrived, and whoever fetches it waits for the rest, minutes where
-    a node died in the middle. So a thread fetches, which is left to itself when it takes longer than a moment.
+    Flower deletes an answer when it is pulled for the first time. It also announces an answer before its content has
+    arrived, and whoever pulls it waits for the rest, minutes where a node died in the middle. So every message is
+    pulled by itself, in a thread of its own, and never by two at once: a pull that takes longer than a moment goes on
+    while others are made, and what it brings is delivered then.
     """
 
     def __init__(self, grid: Grid):
-        self.grid, self.singly = grid, False
+        self.grid = grid
         limit = os.environ.get(MOST)
         self.most = int(limit) - _WRAPPING if limit else None
-        self._come: dict[str, Letter] = {}
-        self._looks: list[_Look] = []
+        self._pulls: dict[str, _Pull] = {}
 
     def nodes(self) -> set[int]:
         """The connected SuperNodes."""
@@ -52,64 +53,58 @@ class FlowerMail:
         return {name: node for name, node in zip(names, payloads, strict=False) if name}
 
     def receive(self, messages: Iterable[str]) -> list[Letter]:
-        """Answers and errors that are there. Once one could not be read, or kept us waiting, they are fetched one by
-        one, so that such a one takes no other with it."""
-        names = list(messages)
-        if not self.singly:
-            self._look([names])
-        if self.singly:
-            self._looks = [look for look in self._looks if look.is_alive()]
-            fetched = {name for look in self._looks if len(look.at) == 1 for name in look.at}
-            self._look([[name] for name in names if name not in self._come and name not in fetched])
-        return [self._come.pop(name) for name in names if name in self._come]
-
-    def _look(self, batches: Sequence[Sequence[str]]) -> None:
-        """Fetches what is there, for a moment at most; what takes longer comes in time."""
-        look = _Look(self._fetch, batches)
-        look.start()
-        look.join(_MOMENT)
-        if look.is_alive():
-            look.overtaken = self.singly = True
-            self._looks.append(look)
-
-    def _fetch(self, names: Sequence[str]) -> None:
-        """Puts those of these answers that are there beside the others that have come."""
-        try:
-            found = [letter for each in self.grid.pull_messages(names) if (letter := _letter(names, each))]
-        except Exception as error:
-            _log.warning("an answer could not be read (%s)", type(error).__name__)
-            self.singly = True
-            found = [Letter(names[0], b"", type(error).__name__)] if len(names) == 1 else []
-        self._come.update((letter.message, letter) for letter in found)
+        """Answers and errors that are there."""
+        names = dict.fromkeys(messages)
+        for name in names:
+            if name not in self._pulls:
+                pull = self._pulls[name] = _Pull(self.grid, name)
+                pull.start()
+                pull.join(_MOMENT)
+        done = [self._pulls.pop(name) for name in names if not self._pulls[name].is_alive()]
+        return [pull.letter for pull in done if pull.letter is not None]
 
 
-class _Look(threading.Thread):
-    """A look into the mailbox, batch after batch; one that was `overtaken` ends with the batch it is `at`."""
+class _Pull(threading.Thread):
+    """Pulls the answer to one message; `letter` is None if it is not there yet.
 
-    def __init__(self, fetch: Callable[[Sequence[str]], None], batches: Sequence[Sequence[str]]):
+    After an error it tries once more, in case the fault was the SuperLink's. An answer that is gone by then had come,
+    but could not be read.
+    """
+
+    def __init__(self, grid: Grid, message: str):
         super().__init__(daemon=True)
-        self.fetch, self.batches = fetch, batches
-        self.at: Sequence[str] = ()
-        self.overtaken = False
+        self.grid, self.message = grid, message
+        self.letter: Letter | None = None
 
     def run(self) -> None:
-        """Fetches."""
-        for batch in self.batches:
-            if self.overtaken:
-                break
-            self.at = batch
-            self.fetch(batch)
+        """Pulls."""
+        try:
+            self.letter = self._pull()
+        except Exception as error:
+            _log.warning("an answer could not be read (%s)", type(error).__name__)
+            self.letter = self._pull_again(error)
 
+    def _pull_again(self, error: Exception) -> Letter | None:
+        unreadable = Letter(self.message, b"", type(error).__name__)
+        try:
+            letter = self._pull()
+        except Exception:
+            return unreadable
+        return unreadable if letter is not None and letter.payload is None else letter
 
-def _letter(names: Sequence[str], message: Any) -> Letter | None:
-    """The answer to one of some messages; None where it is to another."""
-    name = message.metadata.reply_to_message_id
-    if name not in names:
+    def _pull(self) -> Letter | None:
+        for answer in self.grid.pull_messages([self.message]):
+            if answer.metadata.reply_to_message_id == self.message:
+                return _letter(self.message, answer)
         return None
-    if message.has_error():
-        return Letter(name, None, f"code {message.error.code}: {message.error.reason}")
+
+
+def _letter(message: str, answer: Any) -> Letter:
+    """Flower's answer to a message as a letter."""
+    if answer.has_error():
+        return Letter(message, None, f"code {answer.error.code}: {answer.error.reason}")
     try:
-        payload = message.content["mmfl"]["payload"]
+        payload = answer.content["mmfl"]["payload"]
     except KeyError:
-        return Letter(name, b"")
-    return Letter(name, payload if isinstance(payload, bytes) else b"")
+        payload = b""
+    return Letter(message, payload if isinstance(payload, bytes) else b"")

@@ -45,15 +45,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def serve(site: Site, path: Path) -> None:
-    """Answers every connection, one after the other."""
-    path.unlink(missing_ok=True)
+    """Answers every connection, one after the other. The socket has its name only once it listens."""
+    new = path.with_name(f"{path.name}.new")
+    for each in (path, new):
+        each.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         before = os.umask(0o177)
         try:
-            server.bind(str(path))
+            server.bind(str(new))
         finally:
             os.umask(before)
         server.listen()
+        new.rename(path)
         while True:
             connection, _ = server.accept()
             with connection:

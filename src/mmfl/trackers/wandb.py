@@ -12,6 +12,8 @@ from mmfl.trackers.tracker import Tracker
 if TYPE_CHECKING:
     import wandb
 
+_PATIENCE = 600.0  # seconds in which its service may start; on a busy machine the default is too short
+
 
 class WandB(Tracker["wandb.Run"]):
     """A run for each replica, in the group of the experiment's name.
@@ -45,7 +47,9 @@ class WandB(Tracker["wandb.Run"]):
             mode=None if "WANDB_MODE" in os.environ else "offline",
             resume="allow",
             reinit="create_new",
-            settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+            settings=wandb.Settings(
+                silent=True, console="off", x_disable_stats=True, x_service_wait=_PATIENCE, init_timeout=_PATIENCE
+            ),
         )
 
     def log(self, run: "wandb.Run", round: int, values: Mapping[str, float]) -> None:
