@@ -95,6 +95,12 @@ def test_float16_keeps_its_largest_value_for_what_is_beyond_it(where):
     assert same(stored.rows(client), kept)
 
 
+def test_a_setting_is_a_table_of_options_or_itself_or_nothing():
+    assert Keep.of({"where": "host", "precision": "float16"}) == Keep("host", "float16")
+    assert Keep.of(Keep("file")) == Keep("file")
+    assert Keep.of(None) == Keep.of({}) == Keep("device", "float32", None)
+
+
 def test_changing_what_came_out_or_went_in_leaves_the_stored_vectors_alone():
     stored, client, rows = start(), np.array([1, 2]), vectors(2)
     stored.put(client, rows)
