@@ -25,7 +25,7 @@ from mmfl.errors import UserError
 from mmfl.world import ALONE, World
 
 _log = logging.getLogger(__name__)
-_FORMAT = "mmfl checkpoint 2"
+_FORMAT = "mmfl checkpoint 3"
 _CODES = {
     torch.float64: "F64",
     torch.float32: "F32",
