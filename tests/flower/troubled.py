@@ -18,7 +18,7 @@ import torch
 
 from mmfl.flower.wire import Payload
 
-FOLDER = Path(os.environ["MMFL_TROUBLES"])
+FOLDER = Path(os.environ.get("MMFL_TROUBLES", ""))
 
 
 def spoiled(client: int, round: int, reply: bytes) -> bytes:
@@ -64,13 +64,13 @@ def work() -> int:
 if __name__ == "__main__":
     sys.exit(work())
 else:
+    from flwr.serverapp import ServerApp
+
     from mmfl.flower import engine, server
     from mmfl.flower.post import FlowerMail
-    from mmfl.flower.server import app
 
-    __all__ = ["app"]
     skipped = 0.0
-    engine.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + skipped)
+    app = ServerApp()
 
     class TroubledMail(FlowerMail):
         """Lets the time of an exchange be over when all have answered but the nodes that are known to be lost."""
@@ -93,4 +93,8 @@ else:
                 skipped += max(self.asked.pop(name)[1] for name in left) + 1
             return letters
 
-    server.FlowerMail = TroubledMail
+    @app.main()
+    def main(grid, context):
+        engine.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + skipped)
+        server.FlowerMail = TroubledMail
+        server.main(grid, context)
