@@ -161,8 +161,12 @@ KINDS: dict[str, Task] = {
     "batch norm as a function": task(functional_norm, IMAGES, lr=0.02),
     "batch centred by hand": task(centred),
     "regression": task(lambda: nn.Linear(6, 1), VECTORS, normal(100, seed=3), loss=squared_error),
-    "regression of two": task(lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error),
-    "quadratic": task(lambda: models.Quadratic(3), normal(100, 3, 4), torch.zeros(100), loss=value, lr=0.05),
+    "regression of two": task(
+        lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=squared_error
+    ),
+    "quadratic": task(
+        lambda: models.Quadratic(3), normal(100, 3, 4), torch.zeros(100), loss=value, metric=value, lr=0.05
+    ),
     "frozen parameters": task(frozen),
     "tied weights": task(tied),
     "an unused parameter": task(unused),
@@ -243,6 +247,7 @@ def test_dropout_drops_its_share_anew_for_every_client_round_and_seed(mode):
         torch.ones(100, 2000),
         torch.zeros(100),
         loss=value,
+        metric=value,
         lr=1.0,
         epochs=1,
     )
