@@ -132,7 +132,7 @@ def test_a_signal_that_cannot_be_measured_is_refused(asks, words):
         (lambda w, updates, state: (w, None), ["was given a Count as its state", "gave back None"]),
         (lambda w, updates, state: (w[:3], state), ["shape [3]", "expected [16]"]),
         (lambda w, updates, state: (w.double(), state), ["dtype float64", "expected float32"]),
-        (lambda w, updates, state: (w.to("meta"), state), ["device meta", "expected cpu"]),
+        (lambda w, updates, state: (w.to("meta"), state), ["device meta", "expected"]),
         (lambda w, updates, state: (w / 0, state), ["weights of task 'one' that are not finite"]),
         (lambda w, updates, state: (w * torch.nan, state), ["weights of task 'one' that are not finite"]),
     ],

@@ -54,7 +54,7 @@ def federation(**options) -> mmfl.Federation:
     lacks = np.zeros(P.shape, dtype=bool)
     lacks[2, 1] = lacks[5, 0] = True
     partition = mmfl.partition.iid(SIZES)
-    return mmfl.Federation(tasks, len(SIZES), partition=partition, lacks=lacks, **options)
+    return mmfl.Federation(tasks, len(SIZES), partition=partition, lacks=lacks, capacity="all", **options)
 
 
 def run(mode, local, last=5, pool=None):
@@ -184,7 +184,7 @@ def test_clients_with_unequal_data_reach_the_optimum_of_the_weighted_objective()
     pool = mmfl.Federation([task])
     assert pool.sizes[:, 0].tolist() == [90, 10]
     method = mmfl.Method("scaffold", mmfl.allocation.Full(), Unbiased(), Scaffold())
-    found = mmfl.train(pool, method, rounds=400, rate=1.0, evaluate_every=400).weights[0]
+    found = mmfl.train(pool, method, rounds=400, rate=1.0, evaluate_every=400).weights[0].cpu()
 
     def objective(w, weight):
         logit = x @ w[:2] + w[2]

@@ -180,7 +180,7 @@ class Federation:
         return np.arange(self.clients) if self._owner_names is None else self._owner_names
 
     def check_rounds(self, last: int) -> None:
-        """Refuses schedules that give nonsense, and arrivals and departures that leave a task without clients, in the
+        """Refuses schedules that give nonsense, and arrivals and departures after which nobody is left to train, in the
         rounds up to the last."""
         for task in self.tasks:
             task.check_schedules(last)
@@ -345,7 +345,7 @@ class Federation:
         return rounds
 
     def _check_presence(self, last: int) -> None:
-        """Refuses where nothing could ever train up to the last round, or a task that arrives has no client then."""
+        """Refuses where nothing could ever train up to the last round."""
         rounds = f"{last} round{'s' if last > 1 else ''}"
         if (self.arrivals > last).all():
             first = int(self.arrivals.min())
@@ -359,10 +359,10 @@ class Federation:
                 f"federation: all tasks arrive after the last of {rounds} (the first in round {first}), so nothing "
                 "would train; expected earlier arrivals (task_arrivals) or more rounds."
             )
-        for s in np.flatnonzero((self.task_arrivals <= last) & ~self._ever_able(last)):
+        if not self._ever_able(last).any():
             raise UserError(
-                f"federation: no client with data for task '{self.tasks[s].name}' is there in any of {rounds}, so it "
-                "would never train; look at arrivals, departures and availability."
+                f"federation: no client with data for a task is there in any of {rounds}, so nothing would train; look "
+                "at arrivals, departures and availability."
             )
 
     def _ever_able(self, last: int) -> NDArray[np.bool_]:
@@ -374,7 +374,7 @@ class Federation:
             recorded = np.zeros_like(able)
             for round in range(1, last + 1):
                 recorded |= self.view(round, rate=1.0, seed=0).able.any(0)
-                if (recorded == able).all():
+                if recorded.any():
                     break
             return recorded
         return able

@@ -3,7 +3,7 @@
 They look at whole arrays once or at drawn rows only, so a round takes no longer for them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -110,10 +110,11 @@ def check_aggregation(
 
 
 def check_finite(
-    method: str, rule: AggregationRule, task: str, round: int, weights: Tensor, given: Sequence[Tensor]
+    method: str, rule: AggregationRule, task: str, round: int, weights: Tensor, before: Tensor, largest: float
 ) -> None:
-    """Refuses weights that are not finite where what they were made of, weights and updates, was no cause for that."""
-    if torch.isfinite(weights).all() or any(float(each.abs().max()) > _HUGE for each in given if each.numel()):
+    """Refuses weights that are not finite where what they were made of is no cause for that: the weights `before`, and
+    updates of which no sum is beyond `largest`."""
+    if torch.isfinite(weights).all() or max(float(before.abs().max()), largest) > _HUGE or not before.isfinite().all():
         return
     raise _Complaint(method, rule, "aggregate", round)(
         f"gave weights of task '{task}' that are not finite, from weights and updates that are."

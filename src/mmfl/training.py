@@ -26,7 +26,7 @@ from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.objectives import lower_is_better
 from mmfl.rule_checks import check_aggregation, check_allocation, check_finite, check_signals, check_state
-from mmfl.updates import Updates, finite_rows
+from mmfl.updates import Updates, finite_rows, row_sums
 from mmfl.world import World
 
 Record = dict[str, Any]
@@ -95,9 +95,9 @@ class Outcome:
 class Round:
     """A round of one replica under way, with what is known of it so far.
 
-    `trained` holds the updates of tasks that have not gone into their weights yet, `given` the weights and updates that
-    a task's new weights were made of, until these are known to be finite. An engine that is `eager` has those
-    that train in any case do so before the draw.
+    `trained` holds the updates of tasks that have not gone into their weights yet, `given` what a task's new weights
+    were made of, until these are known to be finite: its weights, and the largest sum of an update. An engine that is
+    `eager` has those that train in any case do so before the draw.
     """
 
     replica: Replica
@@ -107,7 +107,7 @@ class Round:
     decided: bool = False
     eager: bool = False
     trained: dict[int, Trained] = field(default_factory=dict)
-    given: dict[int, list[Tensor]] = field(default_factory=dict)
+    given: dict[int, tuple[Tensor, float]] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     @classmethod
@@ -193,8 +193,9 @@ class Round:
         self.allocation, state.allocation = decided
         self.decided = True
 
-    def aggregate(self, task: int, finite: NDArray[np.bool_]) -> None:
-        """The next global weights of a task, whose updates are let go of; some of their rows are `finite`."""
+    def aggregate(self, task: int, finite: NDArray[np.bool_], largest: float) -> None:
+        """The next global weights of a task, whose updates are let go of; some of their rows are `finite`, and no sum
+        of one is beyond `largest`."""
         method, state, view = self.replica.method, self.replica.state, self.view
         returned = Updates.of(task, self.trained.pop(task), self.allocation)
         received = returned.valid(finite)
@@ -203,7 +204,7 @@ class Round:
         aggregated = method.aggregation.aggregate(weights, taken, view, memory)
         check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
         state.weights[task], state.aggregation[task] = aggregated
-        self.given[task] = [weights, taken.flat]
+        self.given[task] = (weights, largest)
         if state.local[task] is not None:
             rate = self.replica.federation.tasks[task].learning_rate(view.round)
             observed = method.local.observe(taken.drawn(), rate, view, state.local[task])
@@ -257,12 +258,15 @@ def rounds(
         collect(engine, current)
         for portion in portions(engine, requests(current, [each.late for each in current])):
             train(engine, [(each, s, clients) for each, s, clients in portion if s not in each.trained])
-            finite = finite_rows([each.trained[s].flat for each, s, _ in portion])
-            for (each, s, _), good in zip(portion, finite, strict=True):
-                each.aggregate(s, good)
-            check_weights(portion)
+            updates = [each.trained[s].flat for each, s, _ in portion]
+            sums = row_sums(updates)
+            finite = finite_rows(updates, sums)
+            del updates
+            for (each, s, _), total, good in zip(portion, sums, finite, strict=True):
+                each.aggregate(s, good, float(np.abs(total[good]).max(initial=0.0)))
         for each in current:
             each.end()
+        totals = torch.stack([weights.sum() for each in current for weights in each.replica.state.weights])
         agree(engine.world, replicas)
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = evaluate(engine, replicas, t) if due else [{} for _ in replicas]
@@ -270,10 +274,12 @@ def rounds(
         faults: Record = {"faults": failed} if failed else {}
         seconds = (time.perf_counter() - begun) / len(replicas)
         stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))
-        yield [
+        records = [
             record(each, tests, seconds, int(held)) | faults
             for each, tests, held in zip(current, tested, stored, strict=True)
         ]
+        check_weights(current, totals)  # here, so that the device need not be waited for
+        yield records
 
 
 def requests(current: Sequence[Round], masks: Sequence[NDArray[np.bool_] | None]) -> list[Wanted]:
@@ -301,15 +307,14 @@ def portions(engine: Engine, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]
     yield portion
 
 
-def check_weights(aggregated: Sequence[Wanted]) -> None:
-    """Makes sure that the aggregations gave finite weights; the device is waited for once."""
-    weights = [each.replica.state.weights[s] for each, s, _ in aggregated]
-    finite = torch.stack([new.sum() for new in weights]).isfinite().tolist() if weights else []
-    for (each, s, _), new, good in zip(aggregated, weights, finite, strict=True):
-        given, replica = each.given.pop(s), each.replica
-        if not good:
-            method, task = replica.method, replica.federation.tasks[s].name
-            check_finite(method.name, method.aggregation, task, each.view.round, new, given)
+def check_weights(current: Sequence[Round], totals: Tensor) -> None:
+    """Makes sure that the aggregations gave finite weights, of which the sums are given, task by task."""
+    aggregated = [(each, s) for each in current for s in range(len(each.replica.state.weights))]
+    for (each, s), total in zip(aggregated, totals.tolist(), strict=True):
+        if not np.isfinite(total) and s in each.given:
+            replica = each.replica
+            method, task, weights = replica.method, replica.federation.tasks[s].name, replica.state.weights[s]
+            check_finite(method.name, method.aggregation, task, each.view.round, weights, *each.given[s])
 
 
 def agree(world: World, replicas: Sequence[Replica]) -> None:

@@ -124,7 +124,7 @@ class Updates:
         """Without the rows that hold anything but finite numbers: such a client counts as absent. Which rows of `flat`
         are finite is found out here, if it is not known."""
         if finite is None:
-            (finite,) = finite_rows([self.flat])
+            (finite,) = finite_rows([self.flat], row_sums([self.flat]))
         if self.norm is None:
             good = self.whole(finite.astype(np.float64)) > 0
         else:
@@ -153,10 +153,15 @@ class Updates:
         return {name: None if column is None else column[rows] for name, column in columns.items()}
 
 
-def finite_rows(updates: Sequence[Tensor]) -> list[NDArray[np.bool_]]:
-    """Which rows of each of some matrices on one device hold nothing but finite numbers; it is waited for once."""
-    likely = torch.cat([torch.isfinite(flat.sum(1)) for flat in updates]).cpu().numpy()
-    finite = np.split(likely, np.cumsum([len(flat) for flat in updates])[:-1])
+def row_sums(updates: Sequence[Tensor]) -> list[NDArray[np.float32]]:
+    """The sums of the rows of each of some matrices on one device, which is waited for once."""
+    sums = torch.cat([flat.sum(1) for flat in updates]).cpu().numpy()
+    return np.split(sums, np.cumsum([len(flat) for flat in updates])[:-1])
+
+
+def finite_rows(updates: Sequence[Tensor], sums: Sequence[NDArray[np.float32]]) -> list[NDArray[np.bool_]]:
+    """Which rows of each of some matrices, of which the row sums are given, hold nothing but finite numbers."""
+    finite = [np.isfinite(each) for each in sums]
     for flat, good in zip(updates, finite, strict=True):
         if not good.all():  # a sum may overflow where no entry does
             good[~good] = torch.isfinite(flat[sent(~good, flat.device)]).all(1).cpu().numpy()
