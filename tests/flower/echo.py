@@ -39,7 +39,16 @@ def main(grid, context):
             time.sleep(0.05)
         same = [not r.has_error() and r.content["mmfl"]["payload"] == payload for r in answers]
         note = "; ".join(r.error.reason or "" for r in answers if r.has_error())
-        record = {"round": t, "method": "echo", "seed": 0, "mean": None, "worst": None, "tasks": {}}
+        record = {
+            "round": t,
+            "method": "echo",
+            "seed": 0,
+            "mean": None,
+            "worst": None,
+            "tasks": {},
+            "clients": settings["nodes"],
+            "cost": {},
+        }
         record |= {
             "most": os.environ.get("MMFL_MOST"),
             "answers": len(answers),
