@@ -4,14 +4,15 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle threads of torch wait actively by default, which stalls everything else on a busy machine: tests let them sleep.
-# Each of the two processes of tests has one thread; commands that tests start as a user would have as many as they like.
+# Three processes of tests, since one of them mostly waits; each has one thread, commands that they start as a user would
+# have as many as they like.
 .PHONY: demo test check lint types docs benchmark clean
 
 demo: $(READY)
 	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
 
 test: $(READY)
-	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """What the tests share: views and tasks in miniature, every draw of a federation, refusals."""
 
 import atexit
+import fcntl
 import itertools
 import os
 import shutil
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -30,11 +32,21 @@ settings.load_profile("mmfl")
 
 @pytest.hookimpl(trylast=True)  # once it is known which tests run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests are dealt out to the beginnings of both halves: of two processes, each begins with a half."""
-    long = [item for item in items if item.get_closest_marker("long")]
-    others = [item for item in items if item not in long]
-    half = len(items) // 2 - len(long[::2])
-    items[:] = [*long[::2], *others[:half], *long[1::2], *others[half:]]
+    """Long tests, which mostly wait, come first: one process works through them while the others compute."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that `make` fills, once for all processes of tests; those that come later wait for it."""
+    shared = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
+    folder, done = shared / name, shared / f"{name}.done"
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            folder.mkdir(exist_ok=True)
+            make(folder)
+            done.touch()
+    return folder
 
 
 def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None) -> RoundView:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mmfl
+from conftest import made_once
 from mmfl import config
 from mmfl.experiments.pages import PAPERS
 from pages import PAGES, ROOT, environment, text_of
@@ -50,12 +51,14 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("site")
+    return made_once(tmp_path_factory, "site", build)
+
+
+def build(folder: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     quiet = {**environment(), "NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=600)
     assert built.returncode == 0, built.stdout + built.stderr
-    return folder
 
 
 def test_every_page_of_the_repository_is_on_the_site(site):

@@ -4,8 +4,6 @@ import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, half characters, line and paragraph separators
-
 
 class UserError(Exception):
     """Something in the input is wrong; the message says what, where, and what was expected.
@@ -26,7 +24,10 @@ def check_name(kind: str, name: str) -> None:
     ...
     mmfl.errors.UserError: method '\\x00': the name has a control character or a line break; expected plain text.
     """
-    if any(unicodedata.category(letter) in _UNPRINTABLE for letter in name):
+    found = {unicodedata.category(letter) for letter in name}
+    if "Cs" in found:  # half a character
+        raise UserError(f"{kind} {name!r}: the name is not valid Unicode; expected plain text.")
+    if found & {"Cc", "Zl", "Zp"}:
         raise UserError(f"{kind} {name!r}: the name has a control character or a line break; expected plain text.")
 
 

@@ -199,7 +199,8 @@ def test_a_module_that_is_none_is_refused(tmp_path):
 
 def test_a_trail_tells_every_record_once_though_the_file_is_cut_short_or_written_anew(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
-    lines = [json.dumps({"round": t, "seconds": t}) + "\n" for t in range(6)]
+    whole = {"method": "random", "seed": 0, "tasks": {}, "clients": 2, "cost": {}}
+    lines = [json.dumps({"round": t, **whole, "seconds": t}) + "\n" for t in range(6)]
     metrics.write_text("".join(lines[:4]))
     trail = Trail(tmp_path)
     assert trail.fresh() == []
@@ -207,10 +208,10 @@ def test_a_trail_tells_every_record_once_though_the_file_is_cut_short_or_written
     (tmp_path / "new").rename(metrics)
     assert trail.fresh() == []
     with metrics.open("a") as file:
-        file.write('{"round": 2, "seconds": 7}\n{"round": 3, ')
+        file.write(lines[2].replace('"seconds": 2', '"seconds": 7') + lines[3][:20])
         file.flush()
         assert [record["round"] for record in trail.fresh()] == [2]
-        file.write('"seconds": 9}\n')
+        file.write(lines[3][20:].replace('"seconds": 3', '"seconds": 9'))
         file.flush()
         assert [record["round"] for record in trail.fresh()] == [3]
     assert trail.fresh() == []

@@ -31,7 +31,7 @@ def refused(tmp_path, monkeypatch, capsys):
         (["run", "--set", "tasks.digits.lr=fast"], "the embedded default: 'tasks.digits.lr' is 'fast'"),
         (["run", "nothing-like-it"], "configuration 'nothing-like-it' does not exist, as a TOML file or as a preset: "),
         (["run", "mine.toml"], "configuration 'mine.toml' does not exist; expected a TOML file."),
-        (["run", "--set", "seeds=[-1]"], "seeds are [-1]; expected 0 or above."),
+        (["run", "--set", "seeds=[-1]"], "seed is -1; expected a whole number, 0 or above."),
         (["data", "plot", "--seed", "-1"], "--seed is -1; expected 0 or above."),
         (["dashboard", __file__], f"dashboard: folder '{__file__}' is a file; expected one with runs"),
         (["dashboard", "nowhere"], "dashboard: folder 'nowhere' does not exist; expected one with runs"),
