@@ -1,5 +1,6 @@
 """The round loop: Algorithm 1 of Zhang et al. 2025, for one replica or many in lockstep."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from mmfl.allocation import Allocation
 from mmfl.diagnostics import (
@@ -266,7 +268,7 @@ def rounds(
                 each.aggregate(s, good, float(np.abs(total[good]).max(initial=0.0)))
         for each in current:
             each.end()
-        totals = torch.stack([weights.sum() for each in current for weights in each.replica.state.weights])
+        largest = get_total_norm([weights for each in current for weights in each.replica.state.weights], math.inf)
         agree(engine.world, replicas)
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = evaluate(engine, replicas, t) if due else [{} for _ in replicas]
@@ -278,7 +280,7 @@ def rounds(
             record(each, tests, seconds, int(held)) | faults
             for each, tests, held in zip(current, tested, stored, strict=True)
         ]
-        check_weights(current, totals)  # here, so that the device need not be waited for
+        check_weights(current, largest)  # here, so that the device need not be waited for
         yield records
 
 
@@ -307,14 +309,14 @@ def portions(engine: Engine, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]
     yield portion
 
 
-def check_weights(current: Sequence[Round], totals: Tensor) -> None:
-    """Makes sure that the aggregations gave finite weights, of which the sums are given, task by task."""
-    aggregated = [(each, s) for each in current for s in range(len(each.replica.state.weights))]
-    for (each, s), total in zip(aggregated, totals.tolist(), strict=True):
-        if not np.isfinite(total) and s in each.given:
-            replica = each.replica
-            method, task, weights = replica.method, replica.federation.tasks[s].name, replica.state.weights[s]
-            check_finite(method.name, method.aggregation, task, each.view.round, weights, *each.given[s])
+def check_weights(current: Sequence[Round], largest: Tensor) -> None:
+    """Makes sure that the aggregations gave finite weights, given the largest of them all."""
+    if math.isfinite(largest):
+        return
+    for each in current:
+        method, state, tasks = each.replica.method, each.replica.state, each.replica.federation.task_names
+        for s, given in each.given.items():
+            check_finite(method.name, method.aggregation, tasks[s], each.view.round, state.weights[s], *given)
 
 
 def agree(world: World, replicas: Sequence[Replica]) -> None:
