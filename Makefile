@@ -4,8 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle threads of torch wait actively by default, which stalls everything else on a busy machine: tests let them sleep.
-# Three processes of tests, since one of them mostly waits; each has one thread, commands that they start as a user would
-# have as many as they like.
+# Three processes of tests, since one of them mostly waits; each has one thread, and so have the commands it starts.
 .PHONY: demo test check lint types docs benchmark clean
 
 demo: $(READY)

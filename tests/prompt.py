@@ -53,17 +53,18 @@ def started(*arguments: str, cwd: Path, program: str = PROGRAM, env: Mapping[str
 
 @cache
 def helper() -> subprocess.Popen:
-    """The process that is forked; it ends with its input. It has as many threads as a user's, whatever tests have."""
-    env = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    """The process that is forked; it ends with its input."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, __file__], env=env, text=True, **pipes)
+    process = subprocess.Popen([sys.executable, __file__], text=True, **pipes)
     atexit.register(process.communicate)
     return process
 
 
 def serve() -> None:
     """Forks for every line of input, and says the new process's number and then how it ended."""
-    for name in ("torch", "pandas", "sklearn.datasets"):
+    for name in ("torch", "torch.func", "pandas", "sklearn.datasets", "scipy.stats", "matplotlib.figure"):
+        import_module(name)
+    for name in ("pydantic.main", "typer", "rich.progress", "rich.logging", "safetensors.torch", "tomli_w"):
         import_module(name)
     gc.freeze()  # or every process would look through all of it before it ends
     for line in sys.stdin:

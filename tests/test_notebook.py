@@ -1,13 +1,12 @@
 """What a notebook shows: tables, and progress in a real kernel; and the stories in examples, as scripts and cells."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import mmfl
+import prompt
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 STORIES = {
@@ -79,8 +78,8 @@ def test_training_is_quiet_unless_progress_is_asked_for(capsys):
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_story_runs_in_its_quick_form(tmp_path, name):
-    script = [sys.executable, str(EXAMPLES / f"{name}.py"), "--quick"]
-    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    program = f"import runpy; runpy.run_path({str(EXAMPLES / name)!r} + '.py', run_name='__main__')"
+    done = prompt.mmfl("--quick", cwd=tmp_path, program=program)
     assert done.returncode == 0, done.stderr
     assert [word for word in STORIES[name] if word not in done.stdout] == []
 

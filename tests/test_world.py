@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import mmfl
+from conftest import made_once
 from mmfl.engine import Simulation, Trained
 from mmfl.methods import METHODS, make_method
 from mmfl.training import Replica, agree
@@ -37,6 +38,10 @@ def weights_of(comparison: mmfl.Comparison) -> dict[str, list[torch.Tensor]]:
 def together(processes: int, directory: Path, how: str = "start") -> dict[str, list[torch.Tensor]]:
     done = torchrun(processes, str(HERE / "worlds.py"), str(directory), how)
     assert done.returncode == 0, done.stderr[-2000:]
+    return weights_in(directory)
+
+
+def weights_in(directory: Path) -> dict[str, list[torch.Tensor]]:
     stored = load_file(directory / "weights.safetensors")
     return {method: [stored[f"{method}/{s}"] for s in (0, 1)] for method in METHODS}
 
@@ -69,8 +74,8 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    place = tmp_path_factory.mktemp("two") / "run"
-    return together(2, place), place
+    place = made_once(tmp_path_factory, "two", lambda folder: together(2, folder / "run")) / "run"
+    return weights_in(place), place
 
 
 def test_two_processes_train_what_one_does(alone, two):

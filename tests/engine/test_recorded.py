@@ -26,8 +26,10 @@ def recording_engine(record=lambda step: step) -> Simulation:
     return engine
 
 
-@pytest.mark.parametrize("batch_size", [4, None], ids=["batches", "full"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "batch_size"),
+    [*((kind, 4) for kind in KINDS), *((kind, None) for kind in ("perceptron", "larger cnn", "lstm, two layers"))],
+)
 def test_recorded_steps_train_what_a_cohort_does_for(kind, batch_size):
     pool, engine = federation(replace(KINDS[kind], batch_size=batch_size)), recording_engine()
     (recorded,) = train(engine, ask(engine, pool))

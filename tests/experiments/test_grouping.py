@@ -1,5 +1,6 @@
 """Group sampling's figures: verdicts on made-up measurements, clusters against the truth, and the quick runs."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 
-from conftest import view_of
+from conftest import made_once, view_of
 from mmfl.allocation import Groups, RotatingSplit
 from mmfl.experiments.group import figures as grouping
 from mmfl.experiments.group.clusters import agreement, claims, distinctness, principal
@@ -237,9 +238,12 @@ def test_a_frame_of_round_robin_meets_as_many_clusters_as_random_groups_with_a_s
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """Quick forms of each kind, each part trained once: findings by name, and the folder of the pages."""
-    results = Results(tmp_path_factory.mktemp("results"))
     made = [CATALOGUE[name] for name in ("group-fig2a", "group-fig3", "group-fig4b")]
-    train(parts_of(made, True), results, True, Trainer("cpu"), lambda text: None)
+
+    def train_all(folder: Path) -> None:
+        train(parts_of(made, True), Results(folder), True, Trainer("cpu"), lambda text: None)
+
+    results = Results(made_once(tmp_path_factory, "grouping", train_all))
     return {each.id: findings for each, findings in render(made, results, True)}, results
 
 

@@ -1,12 +1,14 @@
 """Figures 3 and 5 of Zhang et al. 2025: what is measured of last updates, what is concluded, and the quick forms."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from matplotlib import pyplot
 
-from conftest import view_of
+from conftest import made_once, view_of
 from mmfl import config
 from mmfl.aggregation import StaleVR, StaleVRE
 from mmfl.allocation import Allocation
@@ -231,10 +233,14 @@ def test_the_estimate_is_held_against_the_constant_that_is_nearest_on_average():
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Results:
     """A folder in which both figures were reproduced in their quick forms."""
-    made, results = list(CATALOGUE.values()), Results(tmp_path_factory.mktemp("results"))
-    reproduce.train(reproduce.parts_of(made, True), results, True, Trainer("cpu"), lambda text: None)
-    assert len(list(reproduce.render(made, results, True))) == 2
-    return results
+    made = list(CATALOGUE.values())
+
+    def train(folder: Path) -> None:
+        results = Results(folder)
+        reproduce.train(reproduce.parts_of(made, True), results, True, Trainer("cpu"), lambda text: None)
+        assert len(list(reproduce.render(made, results, True))) == 2
+
+    return Results(made_once(tmp_path_factory, "staleness", train))
 
 
 def frames_of(results: Results, name: str) -> dict[str, pd.DataFrame]:
