@@ -338,6 +338,21 @@ def test_a_hundred_rounds_in_a_row_without_anyone_change_nothing_but_the_estimat
     assert not state.weight[idle].any()
 
 
+@pytest.mark.parametrize("idle", [1, 2, 5])
+def test_stalevres_line_passes_above_the_best_beta_by_its_fall_over_the_rounds_since(idle):
+    """Our reading of eq. 21: the slope is (1 - best) / (t - t1), so the line is not through `best` in round t, and it
+    is defined after consecutive activity (idle = 1), where the printed one is 0 / 0."""
+    rule, best = StaleVRE(), 0.4
+    state, one = rule.start(1, torch.zeros(2)), np.ones(1, dtype=int)
+    for t, update in ((3, [1.0, 0.0]), (3 + idle, [best, 0.7])):
+        updates = Updates(0, np.zeros(1, dtype=int), one, one / 1, torch.tensor([update]), one / 1, one)
+        _, state = rule.aggregate(torch.zeros(2), updates, view_of([[5]], round=t), state)
+    then = 3 + idle
+    np.testing.assert_allclose(state.beta(then + 2), 1 - (1 - best) / idle, rtol=1e-6, atol=1e-9)
+    line_in_the_active_round = 1 - state.slope * (idle - 1)
+    np.testing.assert_allclose(line_in_the_active_round, best + (1 - best) / idle, rtol=1e-6)
+
+
 @pytest.mark.parametrize("keep", [Keep(), Keep("file", "float16")], ids=["device", "file"])
 @stale_rules
 def test_a_checkpoint_continues_with_the_same_bits(name, keep, tmp_path):

@@ -55,6 +55,15 @@ def attention() -> nn.Module:
     return Model(compute, embedding=nn.Embedding(5, 4), encoder=encoder, output=nn.Linear(4, 3))
 
 
+def penalised() -> nn.Module:
+    """Outputs that depend on `parameters()`, as with a penalty on the weights."""
+
+    def compute(self: Any, x: Tensor) -> Tensor:
+        return self.linear(x) * (1 + sum(p.square().sum() for p in self.parameters()))
+
+    return Model(compute, linear=nn.Linear(6, 3))
+
+
 def embedding(**options: Any) -> nn.Module:
     parts = {"embedding": nn.Embedding(5, 4, **options), "output": nn.Linear(4, 3)}
     return Model(lambda self, x: self.output(self.embedding(x).mean(1)), **parts)
@@ -113,6 +122,7 @@ def faces(norm: str) -> nn.Module:
 KINDS: dict[str, Task] = {
     "logistic regression": task(lambda: models.LogisticRegression(6, 3)),
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
+    "penalty on its parameters": task(penalised),
     "small cnn": task(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1), IMAGES),
     "larger cnn": task(lambda: models.LargerCNN(10, 2, (3, 4), 5, 3), normal(100, 2, 10, 10)),
     "celeba cnn, batch norm": task(lambda: faces("batch"), PICTURES, lr=0.05),
