@@ -29,7 +29,7 @@ atexit.register(shutil.rmtree, os.environ["MMFL_CACHE"], ignore_errors=True)
 # Tests mean a CPU unless they name a GPU, so that they are the same on every machine.
 os.environ["MMFL_DEVICE"] = "cpu"
 
-settings.register_profile("mmfl", deadline=None, derandomize=True, database=None, max_examples=60)
+settings.register_profile("mmfl", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("mmfl")
 
 

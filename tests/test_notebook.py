@@ -76,7 +76,10 @@ def test_training_is_quiet_unless_progress_is_asked_for(capsys):
         assert ("round 2/2  random: a[/b] 0." in capsys.readouterr().out) == shown
 
 
-@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("digits_and_synthetic", marks=pytest.mark.slow), "own_models", "papers_tasks"],  # slow: cells below
+)
 def test_a_story_runs_in_its_quick_form(tmp_path, name):
     program = f"import runpy; runpy.run_path({str(EXAMPLES / name)!r} + '.py', run_name='__main__')"
     done = prompt.mmfl("--quick", cwd=tmp_path, program=program)

@@ -168,6 +168,7 @@ def quick(tmp_path_factory):
     return results, findings
 
 
+@pytest.mark.slow
 def test_quick_form_makes_a_page_that_says_what_is_missing(quick):
     results, findings = quick
     assert (results.folder / "mfa-bounds.png").stat().st_size > 5_000
@@ -175,11 +176,13 @@ def test_quick_form_makes_a_page_that_says_what_is_missing(quick):
     assert len(findings.table) == 8
 
 
+@pytest.mark.slow
 def test_quick_distances_lie_below_their_bounds_in_every_round(quick):
     held = [claim for claim in quick[1].claims if "the bound holds" in claim.text]
     assert [claim.verdict for claim in held] == [Verdict.HOLDS] * 8
 
 
+@pytest.mark.slow
 def test_quick_distances_fall_as_1_over_t_where_theorem_2_is_read_as_it_is_proved(quick):
     (claim,) = [claim for claim in quick[1].claims if f"{COUNTED}: the distance falls" in claim.text]
     assert claim.verdict is Verdict.HOLDS

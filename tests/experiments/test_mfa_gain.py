@@ -330,6 +330,7 @@ def frames_of(results: Results, name: str) -> dict[str, pd.DataFrame]:
     return results.frames(CATALOGUE[name].parts(True))
 
 
+@pytest.mark.slow
 def test_quick_pages_are_written_from_little_data(results):
     for name in ("mfa-fig3", "mfa-fig4", "mfa-table5", "mfa-table6"):
         assert (results.folder / f"{name}.png").stat().st_size > 5_000
@@ -337,6 +338,7 @@ def test_quick_pages_are_written_from_little_data(results):
     assert sum(path.stat().st_size for path in results.folder.rglob("*.csv.gz")) < 30_000
 
 
+@pytest.mark.slow
 def test_copies_train_faster_together_with_full_participation(results):
     gains = figures.smoothed(frames_of(results, "mfa-fig3")).query("method == 'mfa-rr'")
     mean = gains.groupby(["data", "models"])["gain"].mean().unstack()
@@ -345,6 +347,7 @@ def test_copies_train_faster_together_with_full_participation(results):
     assert 1 < mean.loc[synthetic, 2] < mean.loc[synthetic, 4]
 
 
+@pytest.mark.slow
 def test_rounds_alone_and_together_stay_within_what_was_trained(results):
     for name in CATALOGUE:
         gains = frames_of(results, name)["gains"]
@@ -354,6 +357,7 @@ def test_rounds_alone_and_together_stay_within_what_was_trained(results):
     assert curves.query("models == 1").groupby("data")["round"].max().to_list() == [15, 12]
 
 
+@pytest.mark.slow
 def test_every_task_is_as_good_together_where_the_goals_were_met(results):
     for name, tasks in (("mfa-table5", 3), ("mfa-table6", 2)):
         frames = frames_of(results, name)
@@ -364,6 +368,7 @@ def test_every_task_is_as_good_together_where_the_goals_were_met(results):
         assert (met["together"] >= met["alone"] - 1e-4).all()
 
 
+@pytest.mark.slow
 def test_training_and_test_accuracy_come_from_the_same_weights(results):
     # Twelve rounds of FedAvg fit the training examples about as well as the others, but not by the same numbers.
     tasks = frames_of(results, "mfa-table5")["tasks"].query("window > 1")

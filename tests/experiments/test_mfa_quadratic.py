@@ -227,6 +227,7 @@ def quick(tmp_path_factory):
     return results, {each.id: found for each, found in render(made, results, quick=True)}
 
 
+@pytest.mark.slow
 def test_quick_form_makes_pages_with_pictures(quick):
     results, findings = quick
     assert set(findings) == {"mfa-fig1", "mfa-fig2"}
@@ -235,11 +236,13 @@ def test_quick_form_makes_pages_with_pictures(quick):
         assert "were not run" not in (results.folder / f"{name}.md").read_text()
 
 
+@pytest.mark.slow
 def test_quick_runs_of_mfa_rand_vary_far_more_than_those_of_mfa_rr(quick):
     claims = [claim for claim in quick[1]["mfa-fig1"].claims if "M = 2: MFA-Rand varies" in claim.text]
     assert [claim.verdict for claim in claims] == [Verdict.HOLDS] * 2
 
 
+@pytest.mark.slow
 def test_quick_gain_of_mfa_rr_is_linear_and_that_of_mfa_rand_is_not(quick):
     findings = quick[1]["mfa-fig2"]
     for steps in (1, 5):

@@ -270,6 +270,7 @@ def quick(tmp_path_factory):
     return results, results.frames(parts), found
 
 
+@pytest.mark.slow
 class TestQuickForm:
     def test_writes_a_page_and_a_picture_of_each_figure(self, quick):
         results, _, found = quick
