@@ -11,7 +11,7 @@ demo: $(READY)
 	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
 
 test: $(READY)
-	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .

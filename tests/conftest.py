@@ -35,8 +35,16 @@ settings.load_profile("mmfl")
 
 @pytest.hookimpl(trylast=True)  # once it is known which tests run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long tests, which mostly wait, come first: one process works through them while the others compute."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """Files with long tests, which mostly wait, are spread over the first half, so that one process waits while others
+    compute. A file belongs to one process, so that what its tests share is made once."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    long = [path for path, own in files.items() if any(item.get_closest_marker("long") for item in own)]
+    order = [path for path in files if path not in long]
+    for n, path in enumerate(long):
+        order.insert(n * len(order) // (2 * len(long)), path)
+    items[:] = [item for path in order for item in files[path]]
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
