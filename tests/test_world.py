@@ -22,6 +22,7 @@ from mmfl.world import ALONE, World, join
 from worlds import everything
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.long
 
 
 def torchrun(processes: int, *command: str, **env: str) -> subprocess.CompletedProcess:
