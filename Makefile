@@ -4,14 +4,14 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle threads of torch wait actively by default, which stalls everything else on a busy machine: tests let them sleep.
-# Four processes of tests, since some of them mostly wait; each has one thread, and so have the commands it starts.
+# Three processes of tests, since one of them mostly waits; each has one thread, and so have the commands it starts.
 .PHONY: demo test check lint types docs benchmark clean
 
 demo: $(READY)
 	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
 
 test: $(READY)
-	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .
