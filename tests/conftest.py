@@ -5,6 +5,7 @@ import fcntl
 import itertools
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,6 +29,9 @@ atexit.register(shutil.rmtree, os.environ["MMFL_CACHE"], ignore_errors=True)
 
 # Tests mean a CPU unless they name a GPU, so that they are the same on every machine.
 os.environ["MMFL_DEVICE"] = "cpu"
+
+# A shell that starts the tests in the background ignores Ctrl-C for them; the commands that they start must not.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("mmfl", deadline=None, derandomize=True, database=None, max_examples=40)
 settings.load_profile("mmfl")

@@ -81,6 +81,7 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
         3: {0: "silent", 1: "norm", 2: "task"},  # the first one's node is then killed
         4: {1: "silent"},  # until the server is lost
     }
+    (orders / "hold-5").touch()  # no server begins round 5 before it is lost
     for round, kinds in plan.items():
         for client, kind in kinds.items():
             (orders / f"{client}.{round}").write_text(kind)
@@ -108,6 +109,8 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
         with pytest.raises(ServerKilledError):
             local.submit(settings).follow(troubles, 5, lose_nodes)
         (orders / "go-on").touch()
+        (orders / f"lost-{second.id}").unlink()
+        (orders / "hold-5").unlink()
         local.join([0])
         everyone = settings | {"gather": 600.0}
         assert local.submit(everyone, resume=True).follow(troubles, 5, local.check) == Ended("finished")

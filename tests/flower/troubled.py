@@ -3,7 +3,8 @@ happens does not depend on how fast the machine is.
 
 The folder that MMFL_TROUBLES names says what goes wrong: a file `0.2` spoils the answer to the training of round 2 on
 the node whose first client is 0, in the way that it says. `silent` is an answer that waits for a file `go-on`; the
-file `0.2.silent` tells that it does. A file `lost-7` tells that node 7 will not answer in time.
+file `0.2.silent` tells that it does. A file `lost-7` tells that node 7 will not answer in time, and while there is a
+file `hold-5` the server sends nothing of round 5.
 
 Run as a program it is the worker of a node. As a module it holds the ServerApp.
 """
@@ -80,6 +81,8 @@ else:
             self.asked = {}
 
         def send(self, payloads, round, seconds):
+            while (FOLDER / f"hold-{round}").exists():
+                time.sleep(0.05)
             sent = super().send(payloads, round, seconds)
             work = {node for node, payload in payloads.items() if "announce" not in Payload.unpack(payload).said}
             self.asked |= {name: (node, seconds) for name, node in sent.items() if node in work}
