@@ -4,6 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 # Idle threads of torch wait actively by default, which stalls everything else on a busy machine: tests let them sleep.
+# They start many processes, so compiled modules are kept, whatever the environment says.
 # Three processes of tests, since one of them mostly waits; each has one thread, and so have the commands it starts.
 .PHONY: demo test check lint types docs benchmark clean
 
@@ -11,7 +12,7 @@ demo: $(READY)
 	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
 
 test: $(READY)
-	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -20,6 +20,20 @@ from pathlib import Path
 
 PROGRAM = "from mmfl.cli import main; main()"
 SECONDS = 600
+GROUP = """
+import os, socket, sys
+def for_each_of(processes):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    size = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+    children = []
+    for rank in range(processes):
+        if not (child := os.fork()):
+            os.environ.update(size, RANK=str(rank), LOCAL_RANK=str(rank))
+            return
+        children.append(child)
+    sys.exit(max(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children))
+"""
 
 
 def mmfl(
@@ -28,6 +42,11 @@ def mmfl(
     """What became of the command with these arguments."""
     with started(*arguments, cwd=cwd, program=program, env=env) as (_, end):
         return end()
+
+
+def together(processes: int, *arguments: str, cwd: Path, program: str = PROGRAM) -> subprocess.CompletedProcess:
+    """The command in several processes of one group, as torchrun starts them."""
+    return mmfl(*arguments, cwd=cwd, program=f"{GROUP}for_each_of({processes})\n{program}")
 
 
 @contextmanager

@@ -228,18 +228,10 @@ training.evaluate = deadly
     assert kept.data.params["tasks.copy-a.data.block"] == "4"
 
 
-def test_of_several_processes_only_the_first_writes(tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "mmfl"]
-    path = str(Path(mmfl.__file__).parents[1])
-    done = subprocess.run(
-        [*launcher, "run", *SMALL, "--track", "tensorboard"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+def test_of_several_processes_only_the_first_writes_and_speaks(tmp_path):
+    done = prompt.together(2, "run", *SMALL, "--track", "tensorboard", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("cost of a round") == 1, "only the first process speaks"
     folder = tmp_path / "run" / "tensorboard" / "mfa-rr-seed-0"
     assert len(list(folder.iterdir())) == 1
     assert len(events(folder)["seconds"]) == 4

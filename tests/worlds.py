@@ -1,4 +1,4 @@
-"""What several processes train together, for `test_world.py`; started by torchrun, or called in one process."""
+"""What several processes train together, for `test_world.py`; in a group of processes, or called in one."""
 
 import os
 import signal
@@ -54,7 +54,8 @@ class Fatal(Unbiased):
         return super().aggregate(weights, updates, view, state)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """What each process does; the first one stores all weights."""
     torch.set_num_threads(1)
     place, going_on = Path(sys.argv[1]), sys.argv[2] == "resume"
     found = everything(place, going_on)

@@ -247,6 +247,7 @@ def quick(tmp_path_factory):
     return {each.id: findings for each, findings in render(made, results, True)}, results
 
 
+@pytest.mark.slow
 def test_quick_forms_write_pages_and_pictures(quick):
     findings, results = quick
     assert list(findings) == ["group-fig2a", "group-fig3", "group-fig4b"]
@@ -255,6 +256,7 @@ def test_quick_forms_write_pages_and_pictures(quick):
         assert "not complete" not in (results.folder / f"{name}.md").read_text()
 
 
+@pytest.mark.slow
 def test_group_sampling_meets_every_cluster_and_leads_on_the_digits(quick):
     table = quick[0]["group-fig2a"].table.set_index(["setting", "method"])
     met = table["clusters met"].astype(float)
@@ -266,6 +268,7 @@ def test_group_sampling_meets_every_cluster_and_leads_on_the_digits(quick):
     assert (behind["everyone"].dropna() < -0.05).all()
 
 
+@pytest.mark.slow
 def test_losses_of_the_digits_show_the_true_clusters(quick):
     table = quick[0]["group-fig3"].table
     seen = table[(table["setting"] == "consistent") & (table["method"] == GROUP)]
@@ -273,6 +276,7 @@ def test_losses_of_the_digits_show_the_true_clusters(quick):
     assert all(float(value.split()[0]) > 0.9 for value in seen["Rand index of K-means on these losses"])
 
 
+@pytest.mark.slow
 def test_late_tasks_are_tested_from_their_arrival_on(quick):
     frames = quick[1].frames(CATALOGUE["group-fig4b"].parts(True))
     late = frames["accuracy"][frames["accuracy"]["setting"] == "dynamic-tasks"].set_index("round")

@@ -247,6 +247,7 @@ def frames_of(results: Results, name: str) -> dict[str, pd.DataFrame]:
     return results.frames(CATALOGUE[name].parts(True))
 
 
+@pytest.mark.slow
 def test_quick_figures_are_written_from_little_data(results):
     for name in CATALOGUE:
         assert (results.folder / f"{name}.png").stat().st_size > 5_000
@@ -254,6 +255,7 @@ def test_quick_figures_are_written_from_little_data(results):
     assert sum(path.stat().st_size for path in results.folder.rglob("*.csv.gz")) < 30_000
 
 
+@pytest.mark.slow
 def test_last_updates_age_in_every_seed_of_both_settings(results):
     seen = frames_of(results, "fig3-beta")["worth"]
     assert seen.groupby("setting")["seed"].apply(list).to_dict() == {"one task": [0, 1, 2], "three tasks": [0, 1, 2]}
@@ -262,6 +264,7 @@ def test_last_updates_age_in_every_seed_of_both_settings(results):
     assert (seen["estimate"] < seen["constant 0"]).all()
 
 
+@pytest.mark.slow
 def test_the_two_clients_shown_have_an_estimate_wherever_they_have_a_last_update(results):
     curves = frames_of(results, "fig3-beta")["curves"]
     shown = curves.groupby(["setting", "group"])
@@ -277,6 +280,7 @@ def test_the_two_clients_shown_have_an_estimate_wherever_they_have_a_last_update
         assert (after == 1).all()
 
 
+@pytest.mark.slow
 def test_all_rules_of_figure_5_are_compared_and_full_participation_learns_best_at_first(results):
     frames = frames_of(results, "fig5-staleness")
     found = staleness.find_accuracy(frames)
@@ -289,6 +293,7 @@ def test_all_rules_of_figure_5_are_compared_and_full_participation_learns_best_a
     assert early.drop("full").max() < early["full"]
 
 
+@pytest.mark.slow
 def test_figure_3_can_be_drawn_of_either_setting_alone(results):
     parts = CATALOGUE["fig3-beta"].parts(True)
     for part in parts:

@@ -77,15 +77,14 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
     monkeypatch.setenv("MMFL_TROUBLES", str(orders))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     plan = {
-        2: {0: "nan", 1: "garbage", 2: "shape"},
-        3: {0: "silent", 1: "norm", 2: "task"},  # the first one's node is then killed
-        4: {1: "silent"},  # until the server is lost
+        1: {0: "nan", 1: "garbage", 2: "shape"},
+        2: {0: "silent", 1: "silent", 2: "norm"},  # the first one's node is killed, the second one's answers too late
     }
-    (orders / "hold-5").touch()  # no server begins round 5 before it is lost
+    (orders / "hold-3").touch()  # no server begins round 3 before it is lost
     for round, kinds in plan.items():
         for client, kind in kinds.items():
             (orders / f"{client}.{round}").write_text(kind)
-    settings = {"clients": 4, "method": "full", "rounds": 5, "rate": 1.0, "gather": 0.0, "least": 3}
+    settings = {"clients": 4, "method": "full", "rounds": 3, "rate": 1.0, "gather": 0.0, "least": 3}
     RunDirectory.create(tmp_path / "run", {"source": "deployment", "settings": settings})
     worker = (sys.executable, str(HERE / "troubled.py"))
     with Local(module(tmp_path), tmp_path / "run", worker=worker, server="troubled:app") as local:
@@ -94,10 +93,10 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
 
         def lose_nodes():
             local.check()
-            if (orders / "0.3.silent").exists():
+            if (orders / "0.2.silent").exists():
                 first.supernode.kill()
                 (orders / f"lost-{first.id}").touch()
-            if (orders / "1.4.silent").exists():
+            if (orders / "1.2.silent").exists():
                 (orders / f"lost-{second.id}").touch()
 
         def kill_server():
@@ -105,34 +104,34 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
                 os.kill(number, signal.SIGKILL)
             raise ServerKilledError
 
-        troubles = Troubles({1: [lambda: local.join([3])], 4: [kill_server]})
+        troubles = Troubles({1: [lambda: local.join([3])], 2: [kill_server]})
         with pytest.raises(ServerKilledError):
-            local.submit(settings).follow(troubles, 5, lose_nodes)
+            local.submit(settings).follow(troubles, 3, lose_nodes)
         (orders / "go-on").touch()
         (orders / f"lost-{second.id}").unlink()
-        (orders / "hold-5").unlink()
+        (orders / "hold-3").unlink()
         local.join([0])
         everyone = settings | {"gather": 600.0}
-        assert local.submit(everyone, resume=True).follow(troubles, 5, local.check) == Ended("finished")
+        assert local.submit(everyone, resume=True).follow(troubles, 3, local.check) == Ended("finished")
     run = mmfl.load(tmp_path / "run").runs[0]
-    assert [record["round"] for record in run.records] == [1, 2, 3, 4, 5]
+    assert [record["round"] for record in run.records] == [1, 2, 3]
     told = [event for event in events(tmp_path / "run") if event["kind"] not in ("joined", "waiting")]
 
     def kinds(round: int) -> list[str]:
         return sorted(event["kind"] for event in told if event["round"] == round)
 
     lost = [event for event in told if event.get("node") == str(first.id)]
-    assert kinds(2) == ["garbage", "rejected", "rejected"]
-    assert sorted({"garbage", "rejected"} & set(kinds(3))) == ["garbage", "rejected"]
-    assert (lost[0]["round"], lost[0]["kind"]) in [(3, "late"), (3, "failed")]  # Flower may notice by itself
+    assert kinds(1) == ["garbage", "rejected", "rejected"]
+    assert kinds(2).count("rejected") == 1
+    assert (lost[0]["round"], lost[0]["kind"]) in [(2, "late"), (2, "failed")]  # Flower may notice by itself
     assert [event["kind"] for event in told if event.get("node") == str(second.id)] == ["garbage", "late"]
-    assert troubles.records[1]["faults"] == {"garbage": 1, "rejected": 2}
+    assert troubles.records[0]["faults"] == {"garbage": 1, "rejected": 2}
     seen: dict[int, set[int]] = {}
     for record in troubles.records:  # a round without a checkpoint when the server was lost is there twice
         seen.setdefault(record["round"], {i for clients, _ in record["drawn"].values() for i in clients})
     assert seen[1] == {0, 1, 2}
-    assert seen[4] == {1, 2, 3}
-    assert seen[5] == {0, 1, 2, 3}  # the first one on its new node, the second one after its silence
+    assert seen[2] in [{0, 1, 2}, {0, 1, 2, 3}]  # the fourth one's node joins
+    assert seen[3] == {0, 1, 2, 3}  # the first one on its new node, the second one after its silence
     assert run.accuracy.iloc[-1].min() > 0.3
 
 
