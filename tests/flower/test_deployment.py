@@ -24,9 +24,9 @@ HERE = Path(__file__).parent
 
 @needs_flower
 @pytest.mark.long
-def test_the_command_line_deploys_over_nodes_with_keys_and_gives_the_simulations_weights(clean, tmp_path):
+def test_the_command_line_deploys_over_a_node_with_a_key_and_gives_the_simulations_weights(clean, tmp_path):
     place = tmp_path / "run"
-    command = [sys.executable, "-m", "mmfl", "deploy", str(module(tmp_path)), "--local", "2", "--clients", "4"]
+    command = [sys.executable, "-m", "mmfl", "deploy", str(module(tmp_path)), "--local", "1", "--clients", "4"]
     command += ["--secure", "--method", "mmfl-stalevr", "--rounds", "2", "--rate", "0.5", "--set", "gather=600"]
     ended = subprocess.run([*command, "--out", str(place)], capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
