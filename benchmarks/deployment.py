@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mmfl.flower.local import Local
-from mmfl.run import RunDirectory
+from mmfl.deployment.loopback import Local
+from mmfl.runs.results import RunDirectory
 
 ECHO = Path(__file__).parent.parent / "tests" / "flower" / "echo.py"
 MODULE = """

@@ -22,7 +22,7 @@ import mmfl
 from mmfl.engine import Simulation
 from mmfl.methods import make_method
 from mmfl.training import Replica, rounds
-from mmfl.world import leave
+from mmfl.updates.world import leave
 
 TASKS, EXAMPLES = 3, 60
 MODEL = partial(mmfl.models.Perceptron, inputs=64, hidden=256, classes=10)

@@ -21,8 +21,8 @@ import torch
 
 from mmfl.aggregation import MIFA, AggregationRule, FedVARP, StaleVRE
 from mmfl.federation import RoundView
-from mmfl.stored import Keep, Stored
 from mmfl.updates import Updates
+from mmfl.updates.store import Keep, Stored
 
 CLIENTS, ACTIVE, MEASURED = 100_000, 50, 40
 RULES = {rule.__name__: rule for rule in (FedVARP, MIFA, StaleVRE)}

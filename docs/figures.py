@@ -25,10 +25,10 @@ import mmfl
 from mmfl.aggregation import MIFA, FedVARP, Momentum, StaleVR, StaleVRE, Unbiased
 from mmfl.aggregation.stale import Betas, Estimates
 from mmfl.allocation import Full, Groups, LossVariance, RandomClients, RandomProcessors, RoundRobinTasks
-from mmfl.experiments.measurements import Watch
+from mmfl.federation.schedules import Decay, FrameDecay
 from mmfl.local import SGD, Prox, Scaffold
+from mmfl.papers.measurements import Watch
 from mmfl.report.plots import save
-from mmfl.schedules import Decay, FrameDecay
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
 from mmfl.training import State
 
@@ -293,7 +293,10 @@ class Chain:
 
     def task(self, name: str, **options: object) -> mmfl.Task:
         """A task to minimise the mean of the F_k."""
-        model, value = partial(mmfl.models.Quadratic, len(self.optimum), self.curvature), mmfl.objectives.value
+        model, value = (
+            partial(mmfl.models.Quadratic, len(self.optimum), self.curvature),
+            mmfl.objectives.value,
+        )
         return mmfl.Task(name, model, self.data, loss=value, metric=value, **options)
 
     def watch(self) -> Watch:

@@ -15,17 +15,17 @@ from pydantic.fields import FieldInfo
 
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.allocation import ALLOCATIONS
-from mmfl.arrivals import ARRIVALS
-from mmfl.availability import AVAILABILITIES
-from mmfl.config import Config, FederationConfig, PrivacyConfig, TaskConfig
 from mmfl.data import SOURCES
-from mmfl.flower.settings import Settings
+from mmfl.deployment.settings import Settings
+from mmfl.federation.arrivals import ARRIVALS
+from mmfl.federation.availability import AVAILABILITIES
+from mmfl.federation.objectives import LOSSES, METRICS
+from mmfl.federation.schedules import SCHEDULES
 from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS
 from mmfl.models import MODELS
-from mmfl.objectives import LOSSES, METRICS
 from mmfl.partition import PARTITIONS, SIZES
-from mmfl.schedules import SCHEDULES
+from mmfl.runs.config import Config, FederationConfig, PrivacyConfig, TaskConfig
 from mmfl.trackers import TRACKERS
 
 PAGE = Path(__file__).parent / "configuration.md"

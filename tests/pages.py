@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 from typer.main import get_command
 
-from mmfl.cli import app
-from mmfl.config import parse
+from mmfl.cli.commands import app
+from mmfl.runs.config import parse
 from prompt import mmfl
 
 ROOT = Path(__file__).parent.parent

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from conftest import every_draw, view_of
 from mmfl.aggregation import Average, SelfNormalised, Unbiased, inverse_probability
 from mmfl.allocation import Allocation, LossVariance, RandomProcessors
-from mmfl.diagnostics import loss_variance, step_size, update_variance
-from mmfl.engine import Trained
-from mmfl.updates import Updates
+from mmfl.training.diagnostics import loss_variance, step_size, update_variance
+from mmfl.updates import Trained, Updates
 
 VIEW = view_of([[10, 5], [30, 0], [0, 15]], [2, 1, 1], 1.7, losses=[[2.0, 0.5], [0.4, 0.0], [0.0, 1.5]])
 FULL_UPDATE = torch.tensor(

@@ -23,7 +23,7 @@ from mmfl.allocation import (
     RandomSplit,
     RotatingSplit,
 )
-from mmfl.checkpoint import pack, unpack
+from mmfl.runs.checkpoint import pack, unpack
 
 SIZES = [[10, 0, 5], [20, 30, 0], [5, 5, 5], [0, 40, 10]]
 LOSSES = [[1.0, 0.0, 2.0], [0.5, 3.0, 0.0], [0.1, 0.2, 0.3], [0.0, 1.0, 1.0]]

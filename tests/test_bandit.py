@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from conftest import refused, view_of
 from mmfl.allocation.bandit import Bandit, Pareto, Ranklist, fronts, index
-from mmfl.checkpoint import pack, unpack
+from mmfl.runs.checkpoint import pack, unpack
 
 RULES = [Ranklist(), Pareto(), Pareto(fill=True)]
 

@@ -43,7 +43,7 @@ def test_compare_trains_in_plain_lines_and_ends_with_tables_and_a_report(tmp_pat
 
 
 def test_without_plotly_a_run_ends_with_pictures_and_a_report_is_refused(tmp_path):
-    program = "import sys; sys.modules['plotly'] = None; from mmfl.cli import main; main()"
+    program = "import sys; sys.modules['plotly'] = None; from mmfl.cli.commands import main; main()"
     done = mmfl("run", *SMALL, "--out", "run", cwd=tmp_path, program=program)
     assert done.returncode == 0, done.stderr
     assert "s; pictures: run/report" in done.stdout
@@ -154,7 +154,7 @@ import os, signal, sys
 module, _, name = sys.argv.pop(1).rpartition(":")
 count = int(sys.argv.pop(1))
 import importlib, mmfl.public
-from mmfl.cli import main
+from mmfl.cli.commands import main
 owner = importlib.import_module(module)
 *path, last = name.split(".")
 for step in path:
@@ -175,11 +175,11 @@ main()
 @pytest.mark.parametrize(
     ("where", "count"),
     [
-        pytest.param("mmfl.training:train", 1, id="before the first round ends"),
-        pytest.param("mmfl.training:evaluate", 6, id="in the middle of a round"),
-        pytest.param("mmfl.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
-        pytest.param("mmfl.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
-        pytest.param("mmfl.run:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
+        pytest.param("mmfl.training.loop:train", 1, id="before the first round ends"),
+        pytest.param("mmfl.training.loop:evaluate", 6, id="in the middle of a round"),
+        pytest.param("mmfl.runs.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
+        pytest.param("mmfl.runs.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
+        pytest.param("mmfl.runs.results:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
         pytest.param("pathlib:Path.replace", 6, id="before a checkpoint gets its name"),
     ],
 )
@@ -195,7 +195,7 @@ def test_resume_after_kill_gives_the_same_bits(tmp_path, reference, where, count
 def test_ctrl_c_stops_after_the_round_and_the_run_can_be_resumed(tmp_path, reference):
     """No round after the second ends before the signal came."""
     waits = """
-import pathlib, time, mmfl.training as training
+import pathlib, time, mmfl.training.loop as training
 evaluate = training.evaluate
 def wait(engine, replicas, round):
     while round >= 3 and not pathlib.Path("signalled").exists():

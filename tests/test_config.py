@@ -8,9 +8,10 @@ import pytest
 import tomli_w
 
 from conftest import refused
-from mmfl import aggregation, allocation, config
+from mmfl import aggregation, allocation
 from mmfl.errors import UserError
-from mmfl.stored import Keep
+from mmfl.runs import config
+from mmfl.updates.store import Keep
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import mmfl
 from conftest import view_of
 from mmfl.allocation import Allocation, Full
-from mmfl.diagnostics import (
+from mmfl.methods import METHODS
+from mmfl.training.diagnostics import (
     Cost,
     Tally,
     loss_variance,
@@ -22,9 +23,7 @@ from mmfl.diagnostics import (
     step_size,
     update_variance,
 )
-from mmfl.engine import Trained
-from mmfl.methods import METHODS
-from mmfl.updates import Updates
+from mmfl.updates import Trained, Updates
 
 
 def table(count) -> Allocation:

@@ -12,7 +12,7 @@ from torch import nn
 
 import mmfl
 from mmfl import Federation, Task, data, models, partition
-from mmfl.cli import main
+from mmfl.cli.commands import main
 from mmfl.errors import UserError
 from pages import text_of
 
@@ -82,7 +82,7 @@ def resumed_without_checkpoints():
 
 
 def run_on_a_full_disk():
-    class Fills(mmfl.experiment.Listener):
+    class Fills(mmfl.Listener):
         def begin(self, replicas, first, last):
             Path("runs/first/metrics.jsonl").symlink_to("/dev/full")
 
@@ -199,7 +199,7 @@ def test_an_error_reads_as_the_page_quotes_it(title, tmp_path, monkeypatch, caps
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if title == "Flower is not installed":
-        monkeypatch.setattr("mmfl.flower.programs.find_spec", lambda name: None)
+        monkeypatch.setattr("mmfl.deployment.programs.find_spec", lambda name: None)
     if title == "More than the memory holds":
         monkeypatch.setattr("mmfl.checks.os.sysconf", {"SC_PAGE_SIZE": 4000, "SC_PHYS_PAGES": 4_000_000}.__getitem__)
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")

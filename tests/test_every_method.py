@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 import mmfl
-from mmfl import checkpoint
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.allocation import ALLOCATIONS
 from mmfl.engine import Simulation
 from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS, make_method
 from mmfl.registry import read_spec
-from mmfl.run import RunDirectory
-from mmfl.stored import Stored
+from mmfl.runs import checkpoint
+from mmfl.runs.results import RunDirectory
 from mmfl.training import Replica, State, rounds
+from mmfl.updates.store import Stored
 
 LAST = 30
 RATE = 0.6
@@ -245,7 +245,7 @@ def test_a_run_resumed_after_every_single_round_has_the_same_bits_and_records(na
         assert all(map(torch.equal, weights[t], whole.weights[t + 1]))
 
 
-class Crash(mmfl.experiment.Listener):
+class Crash(mmfl.Listener):
     def __init__(self, after: int):
         self.after = after
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 import mmfl
 from conftest import refusals, refused, toy_task
 from mmfl import Federation, Task, UserError, data, models, partition
-from mmfl.arrivals import exponential
-from mmfl.availability import Always, Bernoulli, Trace
 from mmfl.data import from_arrays
+from mmfl.federation.arrivals import exponential
+from mmfl.federation.availability import Always, Bernoulli, Trace
 from mmfl.randomness import Purpose, generator
 
 TASKS = [toy_task("red"), toy_task("green"), toy_task("blue")]

@@ -8,7 +8,7 @@ import pytest
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl import checkpoint
+from mmfl.runs import checkpoint
 from prompt import PROGRAM
 from prompt import mmfl as command
 

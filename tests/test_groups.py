@@ -14,7 +14,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from conftest import refusals, refused, view_of
 from mmfl.allocation.groups import Cycle, Groups, k_means
-from mmfl.checkpoint import pack, unpack
+from mmfl.runs.checkpoint import pack, unpack
 
 RATE = 0.5
 

@@ -16,10 +16,10 @@ import pytest
 import mmfl
 import prompt
 from conftest import refused, toy_task
-from mmfl import lock
 from mmfl.errors import UserError
-from mmfl.experiment import Listener
-from mmfl.lock import Holder, hold, is_alive, start_time
+from mmfl.runs import lock
+from mmfl.runs.experiment import Listener
+from mmfl.runs.lock import Holder, hold, is_alive, start_time
 from prompt import PROGRAM, started
 
 HERE = socket.gethostname()
@@ -28,7 +28,7 @@ STARTER = """
 import sys
 from pathlib import Path
 from mmfl.errors import UserError
-from mmfl.lock import hold
+from mmfl.runs.lock import hold
 print("ready", flush=True)
 sys.stdin.readline()
 try:
@@ -40,7 +40,7 @@ except UserError as error:
 """
 WAITING = """
 import pathlib, time
-import mmfl.training as training
+import mmfl.training.loop as training
 original = training.train
 def train(*args):
     training.train = original

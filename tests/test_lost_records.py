@@ -9,9 +9,9 @@ import pytest
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl.experiment import Listener
-from mmfl.records import Scan
-from mmfl.runs import listed
+from mmfl.runs.experiment import Listener
+from mmfl.runs.listing import listed
+from mmfl.runs.records import Scan
 
 DAMAGES = [None, b"", b"\xff\xfe garbage\n", b"[1, 2]\n", b'{"a": 1}\n', "half"]
 
@@ -205,7 +205,7 @@ def test_the_list_parses_no_records_but_the_last_of_runs_that_are_whole(several,
     path = edited(several, tmp_path / "run", lambda before: [*before, *(f"{line}\n".encode() for line in more)])
     parsed = []
     loads = json.loads
-    monkeypatch.setattr("mmfl.records.json.loads", lambda text: (parsed.append(text), loads(text))[1])
+    monkeypatch.setattr("mmfl.runs.records.json.loads", lambda text: (parsed.append(text), loads(text))[1])
     assert [run.round for run in listed(path)] == [100]
     assert 0 < len(parsed) < 100  # of 400
     scan = Scan(path / "metrics.jsonl")
@@ -216,7 +216,7 @@ def test_the_list_parses_no_records_but_the_last_of_runs_that_are_whole(several,
 
 
 def test_reading_records_needs_no_torch():
-    program = "import sys, mmfl.records, mmfl.runs, mmfl.lock; assert 'torch' not in sys.modules"
+    program = "import sys, mmfl.runs.records, mmfl.runs.listing, mmfl.runs.lock; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

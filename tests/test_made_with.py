@@ -9,7 +9,8 @@ import torch
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl import cli, registry
+from mmfl import registry
+from mmfl.cli import commands as cli
 from mmfl.report.gather import gather, side_by_side
 
 

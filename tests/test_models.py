@@ -9,8 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from conftest import refusals, refused
-from mmfl import Task, data, models, objectives, registry
+from mmfl import Task, data, models, registry
 from mmfl.engine.architecture import signature
+from mmfl.federation import objectives
 from mmfl.models import (
     MODELS,
     CelebACNN,

@@ -8,8 +8,8 @@ import pytest
 
 import mmfl
 from conftest import refused
-from mmfl import config, presets
 from mmfl.methods import METHODS
+from mmfl.runs import config, presets
 
 PAPERS = sorted(set(presets.NAMES) - {"demo"})
 

@@ -16,10 +16,9 @@ from conftest import every_draw, refusals, refused, toy_task, view_of
 from mmfl import privacy as privacy_module
 from mmfl.aggregation import Unbiased, inverse_probability
 from mmfl.allocation import Allocation
-from mmfl.engine import Trained
 from mmfl.errors import UserError
 from mmfl.privacy import Budget, Place, Privacy, epsilon, epsilons
-from mmfl.updates import Updates
+from mmfl.updates import Trained, Updates
 
 DELTAS = (1e-9, 1e-6, 1e-3)
 RATIOS = (0.2, 0.7, 1.0, 3.0, 20.0)
@@ -340,9 +339,9 @@ def test_a_configuration_says_how_to_protect(tmp_path):
     path.write_text(
         'rounds = 2\n[privacy]\nclip = 0.1\nnoise = 0.2\n[[tasks]]\nname = "a"\ndata = "digits"\nmodel = "logistic"\n'
     )
-    config = mmfl.config.read(path, ["federation.clients=10"])
+    config = mmfl.runs.config.read(path, ["federation.clients=10"])
     assert config.privacy.build() == Privacy(0.1, 0.2)
     with pytest.raises(UserError, match=r"unknown key 'privacy\.clp': did you mean 'clip'"):
-        mmfl.config.read(path, ["privacy.clp=3"])
+        mmfl.runs.config.read(path, ["privacy.clp=3"])
     with pytest.raises(UserError, match=r"noise is 1\.0 without clip"):
-        mmfl.config.read(None, ["privacy.noise=1.0"]).privacy.build()
+        mmfl.runs.config.read(None, ["privacy.noise=1.0"]).privacy.build()

@@ -20,7 +20,7 @@ from mmfl.report.figures import FIGURES, figures
 from mmfl.report.gather import Source, gather, side_by_side, unlike
 from mmfl.report.page import page, place, write
 from mmfl.report.palette import ink, luminance, shade
-from mmfl.run import Comparison, Run, RunDirectory, load
+from mmfl.runs.results import Comparison, Run, RunDirectory, load
 
 SCRIPT = "<script>alert(1)</script>"
 METHODS = ["random", "mmfl-stalevre", "mmfl-group", "full"]
@@ -287,7 +287,7 @@ def test_a_seed_that_diverged_leaves_the_line_to_the_others(runs, tmp_path):
 
 
 def test_metrics_that_are_better_when_low_are_said_to_be(tmp_path):
-    quadratic = mmfl.config.read("quadratic")
+    quadratic = mmfl.runs.config.read("quadratic")
     comparison = mmfl.compare(quadratic.experiment().federation_of, ["random", "full"], rounds=3, rate=0.5)
     shown = Page(page(comparison, figures(comparison), [Source("run", quadratic.plain(), comparison)]))
     assert any("lower is better" in word for word in shown.words["dd"])

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import mmfl
-from mmfl import checkpoint
-from mmfl.experiment import Pace
-from mmfl.run import RunDirectory
+from mmfl.runs import checkpoint
+from mmfl.runs.experiment import Pace
+from mmfl.runs.results import RunDirectory
 
 
 def federation(clients: int = 8) -> mmfl.Federation:
@@ -80,7 +80,7 @@ def test_a_directory_gives_back_the_run(tmp_path):
 def test_a_resumed_run_ends_with_the_same_bits_and_one_unbroken_record(tmp_path, stop):
     """Stopped by an exception in the middle of round `stop + 1`; checkpoints are written every second round."""
 
-    class Crash(mmfl.experiment.Listener):
+    class Crash(mmfl.Listener):
         def round(self, records):
             if records[0]["round"] == stop:
                 raise MemoryError

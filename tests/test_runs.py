@@ -7,7 +7,7 @@ import pytest
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl.runs import listed
+from mmfl.runs.listing import listed
 
 
 def record(round, method="random", seed=0, mean=0.5):

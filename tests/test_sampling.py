@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from conftest import every_draw, refused, view_of
-from mmfl import sampling
-from mmfl.allocation import Fixed, LossVariance, RandomProcessors
+from mmfl.allocation import Fixed, LossVariance, RandomProcessors, sampling
+from mmfl.allocation.sampling import DRAWS, draw_named, independent, systematic, without_repeats
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
-from mmfl.sampling import DRAWS, draw_named, independent, systematic, without_repeats
 
 P = np.array([[0.3, 0.2, 0.1], [0.0, 0.6, 0.4], [0.25, 0.0, 0.0]])
 EVERY = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)

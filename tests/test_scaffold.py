@@ -8,7 +8,6 @@ from torch.func import functional_call
 
 import mmfl
 from conftest import refusals, refused, toy_task, view_of
-from mmfl import checkpoint
 from mmfl.aggregation import Unbiased
 from mmfl.allocation import Allocation, AllocationRule
 from mmfl.engine import Simulation, Training
@@ -16,10 +15,11 @@ from mmfl.engine.batches import Batches, Jobs
 from mmfl.engine.placed import Placed
 from mmfl.local import SGD, Prox, Scaffold
 from mmfl.methods import Method
-from mmfl.stored import Keep, Stored
+from mmfl.runs import checkpoint
 from mmfl.training import Replica, rounds
 from mmfl.updates import Updates
-from mmfl.world import ALONE
+from mmfl.updates.store import Keep, Stored
+from mmfl.updates.world import ALONE
 
 SIZES = (9, 5, 4, 1, 13, 7)  # in batches of 4: 1 to 4 steps an epoch
 P = np.array([[0.5, 0.3], [0.4, 0.5], [0.8, 0.0], [0.7, 0.2], [0.5, 0.4], [0.0, 0.9]])

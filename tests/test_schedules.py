@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import mmfl
 from conftest import refusals, refused, toy_task
 from mmfl import Federation
+from mmfl.federation.schedules import SCHEDULES, Decay, FrameDecay, GrowingShare
 from mmfl.registry import build
-from mmfl.schedules import SCHEDULES, Decay, FrameDecay, GrowingShare
 
 ROUNDS = range(1, 60)
 

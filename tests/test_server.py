@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from conftest import refusals, refused, view_of
-from mmfl import checkpoint
 from mmfl.aggregation import Adam, Average, FedStale, FedVARP, Momentum, ServerOptimiser, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Full
 from mmfl.methods import make_method
-from mmfl.stored import Keep
+from mmfl.runs import checkpoint
 from mmfl.updates import Updates
+from mmfl.updates.store import Keep
 
 CLIENTS, LENGTH = 5, 4
 SIZES = np.array([[8], [3], [12], [5], [9]])

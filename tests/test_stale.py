@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import every_draw, refusals, refused, view_of
-from mmfl import checkpoint, sampling
 from mmfl.aggregation import MIFA, Average, FedStale, FedVARP, SelfNormalised, StaleVR, StaleVRE, Unbiased
-from mmfl.allocation import Allocation, Full
-from mmfl.engine import Trained
+from mmfl.allocation import Allocation, Full, sampling
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
-from mmfl.stored import Keep, Stored
-from mmfl.updates import Updates
+from mmfl.runs import checkpoint
+from mmfl.updates import Trained, Updates
+from mmfl.updates.store import Keep, Stored
 
 SIZES, CAPACITY = np.array([[10, 5], [30, 0], [0, 15], [7, 12]]), np.array([2, 1, 1, 2])
 # The first client is expected to train the first task more than once.

@@ -9,8 +9,8 @@ import pytest
 
 import mmfl
 import prompt
-from mmfl import state
-from mmfl.experiment import Listener
+from mmfl.runs import status as state
+from mmfl.runs.experiment import Listener
 
 ENDED = "its process has ended without a word"
 

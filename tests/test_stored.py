@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import refusals, refused
-from mmfl import checkpoint
-from mmfl.stored import Keep, Stored
-from mmfl.world import ALONE
+from mmfl.runs import checkpoint
+from mmfl.updates.store import Keep, Stored
+from mmfl.updates.world import ALONE
 
 CLIENTS, PARAMETERS = 200, 5
 

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from conftest import refusals, refused, toy_task
-from mmfl import data, models, objectives
+from mmfl import data, models
 from mmfl.data import from_arrays
 from mmfl.errors import UserError
+from mmfl.federation import objectives
 
 
 def flat(module: nn.Module) -> torch.Tensor:

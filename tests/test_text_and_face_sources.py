@@ -14,10 +14,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conftest import refusals, refused
-from mmfl import Task, models, objectives
+from mmfl import Task, models
 from mmfl.data.faces import ATTRIBUTES, faces
 from mmfl.data.femnist import femnist
 from mmfl.data.shakespeare import CHARACTERS, decode, encode, shakespeare
+from mmfl.federation import objectives
 
 real_data = pytest.mark.skipif("MMFL_TEST_DATA" not in os.environ, reason="MMFL_TEST_DATA names no folder of real data")
 

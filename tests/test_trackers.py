@@ -15,8 +15,8 @@ import mmfl
 import prompt
 from conftest import refused
 from mmfl import trackers
-from mmfl.config import parse
-from mmfl.experiment import Listener
+from mmfl.runs.config import parse
+from mmfl.runs.experiment import Listener
 
 event_accumulator = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
@@ -207,7 +207,7 @@ def test_another_experiment_of_the_same_name_has_runs_of_its_own(tmp_path, datab
 def test_the_command_line_tracks_what_it_is_told_and_goes_on_after_a_kill(tmp_path):
     """Killed in the third of four rounds; `mmfl resume` finds the trackers in the run's configuration."""
     kill = f"""
-import os, mmfl.training as training
+import os, mmfl.training.loop as training
 evaluate, calls = training.evaluate, []
 def deadly(*args):
     calls.append(1)
@@ -253,9 +253,11 @@ def test_a_tracker_that_fails_on_the_way_is_a_warning_and_training_goes_on(tmp_p
 
 
 def test_a_configuration_names_trackers_with_their_options(tmp_path):
-    (tmp_path / "mine.py").write_text("import mmfl\nclass Mine(mmfl.experiment.Listener):\n    pass\n")
+    (tmp_path / "mine.py").write_text("import mmfl\nclass Mine(mmfl.Listener):\n    pass\n")
     specs = [{"name": "tensorboard", "folder": str(tmp_path)}, "mine.Mine"]
-    board, mine = parse({"trackers": specs, "python_path": str(tmp_path)}, "here").listeners()
+    config = parse({"trackers": specs, "python_path": str(tmp_path)}, "here")
+    config.add_python_path()
+    board, mine = trackers.make_trackers(config.trackers)
     assert isinstance(board, trackers.TensorBoard)
     assert board.folder == str(tmp_path)
     assert type(mine).__name__ == "Mine"
@@ -274,7 +276,7 @@ def test_a_configuration_names_trackers_with_their_options(tmp_path):
 )
 def test_wrong_trackers_are_refused(given, words):
     with refused(*words):
-        parse({"trackers": given}, "here").listeners()
+        trackers.make_trackers(parse({"trackers": given}, "here").trackers)
 
 
 def test_a_tracker_that_cannot_start_says_why_before_training(tmp_path):

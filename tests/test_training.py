@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import mmfl
-from mmfl.engine import Simulation, Trained
-from mmfl.experiment import seeds_of
+from mmfl.engine import Simulation
+from mmfl.federation.schedules import Decay
 from mmfl.methods import METHODS, make_method
-from mmfl.schedules import Decay
+from mmfl.runs.experiment import seeds_of
 from mmfl.training import Replica, rounds
+from mmfl.updates import Trained
 
 
 def digits(tasks: int = 2, clients: int = 12, **options) -> mmfl.Federation:

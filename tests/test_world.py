@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 import mmfl
 import prompt
 from conftest import made_once
-from mmfl.engine import Simulation, Trained
+from mmfl.engine import Simulation
 from mmfl.methods import METHODS, make_method
-from mmfl.training import Replica, agree
-from mmfl.updates import Updates
-from mmfl.world import ALONE, World, join
+from mmfl.training.loop import Replica, agree
+from mmfl.updates import Trained, Updates
+from mmfl.updates.world import ALONE, World, join
 from worlds import everything
 
 HERE = Path(__file__).parent

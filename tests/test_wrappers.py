@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import refusals, refused, toy_task, view_of
-from mmfl import Federation, sampling
+from mmfl import Federation
 from mmfl.aggregation import AGGREGATIONS, Adam, AggregationRule, AggregationWrapper, Momentum, Unbiased
 from mmfl.allocation import (
     ALLOCATIONS,
@@ -35,13 +35,13 @@ from mmfl.allocation import (
     SequentialTasks,
     UpdateVariance,
     WarmUp,
+    sampling,
 )
-from mmfl.availability import Trace
-from mmfl.engine import Trained
 from mmfl.federation import RoundView
+from mmfl.federation.availability import Trace
 from mmfl.randomness import Purpose
 from mmfl.registry import build
-from mmfl.updates import Updates
+from mmfl.updates import Trained, Updates
 
 SIZES = np.array([[10, 0, 5], [20, 30, 0], [5, 5, 5], [0, 40, 10], [8, 8, 8]])
 CAPACITY = np.array([2, 1, 3, 1, 2])

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 import mmfl
 from mmfl.aggregation import Unbiased
 from mmfl.methods import METHODS
-from mmfl.world import leave
+from mmfl.updates.world import leave
 
 ROUNDS = 6
 

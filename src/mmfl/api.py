@@ -6,16 +6,16 @@ from typing import Any
 
 from rich.console import Console
 
-from mmfl.display import Display
 from mmfl.engine import Simulation
 from mmfl.engine.precision import Precision
 from mmfl.engine.simulation import Mode
 from mmfl.errors import UserError
-from mmfl.experiment import Experiment, Listener, Several, conduct, seeds_of
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.privacy import Privacy
-from mmfl.run import Comparison, Run, RunDirectory
+from mmfl.report.display import Display
+from mmfl.runs.experiment import Experiment, Listener, Several, conduct, seeds_of
+from mmfl.runs.results import Comparison, Run, RunDirectory
 
 
 def train(

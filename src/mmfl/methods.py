@@ -39,7 +39,7 @@ from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, SGD, LocalRule, Scaffold
 from mmfl.registry import build, call, find
-from mmfl.stored import Keep
+from mmfl.updates.store import Keep
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from torch import Tensor
 from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError, nearest
 from mmfl.randomness import Purpose, bits
-from mmfl.transfer import sent
+from mmfl.tensors import sent
 
 Change = Literal["replaced", "absent"]
 """Two worlds that an observer is to confuse: the client has other data (any other), or its update is zero."""

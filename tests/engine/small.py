@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from mmfl.data import Dataset
-from mmfl.engine import Simulation, Trained, Training
+from mmfl.engine import Simulation, Training
 from mmfl.federation import Federation
+from mmfl.federation.task import Task
 from mmfl.local import SGD
 from mmfl.partition import iid
-from mmfl.task import Task
+from mmfl.updates import Trained
 
 SIZES = (9, 5, 4, 1, 13, 7)  # in batches of 4: 1 to 4 steps an epoch, the last one short or not
 

@@ -30,9 +30,9 @@ from mmfl import models
 from mmfl.data import Dataset
 from mmfl.engine import Simulation, Workload, simulation
 from mmfl.engine.chunk import Chunk
+from mmfl.federation.objectives import cross_entropy
+from mmfl.federation.task import Task
 from mmfl.local import SGD, LocalRule, Prox
-from mmfl.objectives import cross_entropy
-from mmfl.task import Task
 
 
 @pytest.fixture

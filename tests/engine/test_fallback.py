@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from mmfl.engine import Simulation, simulation
 from mmfl.engine.chunk import Chunk
-from mmfl.task import Task
+from mmfl.federation.task import Task
 
 
 def branching(self: Any, x: Tensor) -> Tensor:

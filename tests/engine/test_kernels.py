@@ -15,8 +15,8 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmfl import models
-from mmfl.engine import kernels
 from mmfl.engine.architecture import Bare, Layout
+from mmfl.engine.gpu import kernels
 from mmfl.engine.operators import BATCHED, FASTER, Operators
 from mmfl.engine.products import Convolution, Factors, GroupNorm, MaxPool
 
@@ -136,7 +136,7 @@ def test_convolution_reads_slices_and_any_other_order():
 @here
 @pytest.mark.parametrize("programs", [1, 64])
 def test_the_gradient_of_a_kernel_is_the_same_from_one_program_or_many(programs, monkeypatch):
-    from mmfl.engine.kernels import convolution, implicit
+    from mmfl.engine.gpu.kernels import convolution, implicit
 
     monkeypatch.setattr(convolution, "_PROGRAMS", programs)
     parts = []

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from mmfl import models
 from mmfl.data import Dataset
 from mmfl.engine import Simulation, Workload, simulation
-from mmfl.engine.recorded import Play, Recorder
+from mmfl.engine.gpu.recorded import Play, Recorder
 from mmfl.federation import Federation
-from mmfl.objectives import absolute_error, accuracy, next_token, squared_error
-from mmfl.task import Task
+from mmfl.federation.objectives import absolute_error, accuracy, next_token, squared_error
+from mmfl.federation.task import Task
 
 NORM = task(lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)))
 TASKS: dict[str, Task] = {

@@ -106,7 +106,7 @@ def test_a_module_that_cannot_run_in_bfloat16_says_so_once_and_runs_in_float32(m
 
 SCRIPT = """
 import json, logging, torch, mmfl
-from mmfl.objectives import next_token
+from mmfl.federation.objectives import next_token
 
 said, weights = [], {}
 handler = logging.Handler()

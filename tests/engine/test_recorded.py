@@ -12,7 +12,7 @@ from mmfl import models
 from mmfl.engine import Simulation
 from mmfl.engine.batches import Jobs
 from mmfl.engine.cohort import train_cohort
-from mmfl.engine.recorded import Recorder
+from mmfl.engine.gpu.recorded import Recorder
 from mmfl.local import SGD, Prox
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_recorded_trains_as_before_and_is_said_once(caplog):
 
 
 def test_old_recordings_are_let_go(monkeypatch):
-    monkeypatch.setattr("mmfl.engine.recorded._MOST", 2)
+    monkeypatch.setattr("mmfl.engine.gpu.recorded._MOST", 2)
     pool, engine = federation(task(batch_size=None), sizes=(9, 20, 40, 9)), recording_engine()
     for clients in ([0], [1], [2], [0, 3]):
         train(engine, ask(engine, pool, client=clients))

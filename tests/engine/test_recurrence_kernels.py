@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from mmfl.engine import Simulation
-from mmfl.engine.kernels import usable
+from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.recurrence import lstm_layer
 
 pytest.importorskip("triton")

@@ -15,12 +15,12 @@ from tiny import SCORES, TINY, part, table
 import mmfl
 import prompt
 from conftest import refused, toy_task
-from mmfl.differences import difference
-from mmfl.experiments import CATALOGUE, pages, reproduce
-from mmfl.experiments.evidence import alike, fact, greater, spread
-from mmfl.experiments.measurements import Watch, accuracy, by_round, final, mean_costs, step_sizes
-from mmfl.experiments.reproduction import Findings, Trainer, Verdict
-from mmfl.experiments.store import Results
+from mmfl.papers import CATALOGUE, pages, reproduce
+from mmfl.papers.evidence import alike, fact, greater, spread
+from mmfl.papers.measurements import Watch, accuracy, by_round, final, mean_costs, step_sizes
+from mmfl.papers.reproduction import Findings, Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.report.differences import difference
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 NOTHING = Trainer()
@@ -144,7 +144,7 @@ def test_a_part_is_run_once_and_is_done_only_in_the_form_asked_for(tmp_path, mon
     results, calls, said = Results(tmp_path), [], []
     one = part("group/one", calls)
     clock = SimpleNamespace(monotonic=lambda: 100 + 12.34 * len(calls))  # a call takes 12.34 seconds
-    monkeypatch.setattr("mmfl.experiments.store.time", clock)
+    monkeypatch.setattr("mmfl.papers.store.time", clock)
     for quick in (True, True, False):
         reproduce.train([one], results, quick, NOTHING, said.append)
         assert (results.done(one, True), results.done(one, False)) == (quick, not quick)
@@ -363,8 +363,8 @@ PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from tiny import TINY
-from mmfl.cli import main
-from mmfl.experiments import CATALOGUE
+from mmfl.cli.commands import main
+from mmfl.papers import CATALOGUE
 CATALOGUE[TINY.id] = TINY
 main()
 """

@@ -10,12 +10,12 @@ from matplotlib import pyplot
 
 from conftest import made_once, view_of
 from mmfl.allocation import Groups, RotatingSplit
-from mmfl.experiments.group import figures as grouping
-from mmfl.experiments.group.clusters import agreement, claims, distinctness, principal
-from mmfl.experiments.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SETTINGS, Setting, clusters_met
-from mmfl.experiments.reproduce import parts_of, render, train
-from mmfl.experiments.reproduction import Trainer, Verdict
-from mmfl.experiments.store import Results
+from mmfl.papers.group import figures as grouping
+from mmfl.papers.group.clusters import agreement, claims, distinctness, principal
+from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SETTINGS, Setting, clusters_met
+from mmfl.papers.reproduce import parts_of, render, train
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
 
 CATALOGUE = {made.id: made for made in grouping.REPRODUCTIONS}
 TASKS = ("mnist", "emnist-a")

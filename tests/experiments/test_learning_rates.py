@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot
 
-from mmfl.experiments import CATALOGUE, learning_rates, reproduce
-from mmfl.experiments.reproduction import Trainer, federations
-from mmfl.experiments.store import Results
+from mmfl.papers import CATALOGUE, learning_rates, reproduce
+from mmfl.papers.reproduction import Trainer, federations
+from mmfl.papers.store import Results
 
 (MADE,) = learning_rates.REPRODUCTIONS
 

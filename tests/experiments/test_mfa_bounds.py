@@ -6,14 +6,14 @@ import pytest
 from matplotlib import pyplot
 
 import mmfl
-from mmfl.experiments.mfa import bounds as mfa_bounds
-from mmfl.experiments.mfa.bounds import learning_rate, method_of
-from mmfl.experiments.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted
-from mmfl.experiments.mfa.chain import Chain, table
-from mmfl.experiments.mfa.quadratic_findings import RAND, ROTATE
-from mmfl.experiments.reproduce import parts_of, render, train
-from mmfl.experiments.reproduction import Trainer, Verdict
-from mmfl.experiments.store import Results
+from mmfl.papers.mfa import bounds as mfa_bounds
+from mmfl.papers.mfa.bounds import learning_rate, method_of
+from mmfl.papers.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted
+from mmfl.papers.mfa.chain import Chain, table
+from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
+from mmfl.papers.reproduce import parts_of, render, train
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
 
 CHAIN, MODELS = Chain(6, 1, 1.0), 3
 TARGET = {"steps": 5, "distance": 2.2777, "steepest": 1.0, "clients": 24, "block": 4, "curvature": 2e-4}

@@ -9,17 +9,18 @@ import torch
 from matplotlib import pyplot
 
 from conftest import refused, toy_task
-from mmfl import Federation, compare, config
+from mmfl import Federation, compare
 from mmfl.data.faces import ATTRIBUTES
-from mmfl.experiments import reproduce
-from mmfl.experiments.mfa import gain as mfa_gain
-from mmfl.experiments.mfa import gain_findings as figures
-from mmfl.experiments.mfa import gain_tables as tables
-from mmfl.experiments.mfa import goals
-from mmfl.experiments.mfa import tasks as mfa_tasks
-from mmfl.experiments.reproduction import Trainer, Verdict
-from mmfl.experiments.store import Results
-from mmfl.presets import path_of
+from mmfl.papers import reproduce
+from mmfl.papers.mfa import gain as mfa_gain
+from mmfl.papers.mfa import gain_findings as figures
+from mmfl.papers.mfa import gain_tables as tables
+from mmfl.papers.mfa import goals
+from mmfl.papers.mfa import tasks as mfa_tasks
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.runs import config
+from mmfl.runs.presets import path_of
 
 CATALOGUE = {made.id: made for made in mfa_gain.REPRODUCTIONS}
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN

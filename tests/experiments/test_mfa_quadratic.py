@@ -7,10 +7,10 @@ import torch
 from matplotlib import pyplot
 
 from mmfl import models
-from mmfl.experiments.mfa import quadratic as mfa_quadratic
-from mmfl.experiments.mfa.chain import Chain
-from mmfl.experiments.mfa.quadratic import first
-from mmfl.experiments.mfa.quadratic_findings import (
+from mmfl.papers.mfa import quadratic as mfa_quadratic
+from mmfl.papers.mfa.chain import Chain
+from mmfl.papers.mfa.quadratic import first
+from mmfl.papers.mfa.quadratic_findings import (
     METHODS,
     RAND,
     ROTATE,
@@ -21,9 +21,9 @@ from mmfl.experiments.mfa.quadratic_findings import (
     least_certain,
     noisier,
 )
-from mmfl.experiments.reproduce import parts_of, render, train
-from mmfl.experiments.reproduction import Trainer, Verdict
-from mmfl.experiments.store import Results
+from mmfl.papers.reproduce import parts_of, render, train
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
 
 SMALL = Chain(clients=5, block=2, curvature=0.1)
 POINTS = np.random.default_rng(0).normal(size=(7, 11))

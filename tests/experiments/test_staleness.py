@@ -9,15 +9,14 @@ import torch
 from matplotlib import pyplot
 
 from conftest import made_once, view_of
-from mmfl import config
 from mmfl.aggregation import StaleVR, StaleVRE
 from mmfl.allocation import Allocation
-from mmfl.engine import Trained
-from mmfl.experiments import reproduce
-from mmfl.experiments.reproduction import Trainer, Verdict
-from mmfl.experiments.store import Results
-from mmfl.experiments.variance import aging, staleness
-from mmfl.updates import Updates
+from mmfl.papers import reproduce
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.papers.variance import aging, staleness
+from mmfl.runs import config
+from mmfl.updates import Trained, Updates
 
 CATALOGUE = {made.id: made for made in staleness.REPRODUCTIONS}
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN

@@ -9,12 +9,12 @@ import torch
 from matplotlib import pyplot
 
 from mmfl import Federation, Task, models, train
-from mmfl.experiments import reproduce
-from mmfl.experiments.reproduction import Trainer, Verdict
-from mmfl.experiments.store import Results
-from mmfl.experiments.variance import costs as costs_of_a_round
-from mmfl.experiments.variance import steps, table1
-from mmfl.objectives import accuracy, next_token
+from mmfl.federation.objectives import accuracy, next_token
+from mmfl.papers import reproduce
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.papers.variance import costs as costs_of_a_round
+from mmfl.papers.variance import steps, table1
 
 CATALOGUE = {made.id: made for made in (*table1.REPRODUCTIONS, *costs_of_a_round.REPRODUCTIONS, *steps.REPRODUCTIONS)}
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN

@@ -12,12 +12,12 @@ import mmfl
 from conftest import toy_task, view_of
 from mmfl.aggregation import Average
 from mmfl.allocation import RandomClients
-from mmfl.experiments.reproduce import parts_of, render, train
-from mmfl.experiments.reproduction import Trainer, Verdict
-from mmfl.experiments.store import Results
-from mmfl.experiments.ucb import figures as ucb
-from mmfl.experiments.ucb.findings import FAIR, PUBLISHED, Question, Runs
-from mmfl.experiments.ucb.training import (
+from mmfl.papers.reproduce import parts_of, render, train
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.papers.ucb import figures as ucb
+from mmfl.papers.ucb.findings import FAIR, PUBLISHED, Question, Runs
+from mmfl.papers.ucb.training import (
     FEDAVG,
     FULL,
     MODELS,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mmfl.experiments.evidence import greater
-from mmfl.experiments.reproduction import Findings, Frames, Part, Reproduction
+from mmfl.papers.evidence import greater
+from mmfl.papers.reproduction import Findings, Frames, Part, Reproduction
 
 SCORES = pd.DataFrame({"seed": [0, 1, 2], "ours": [0.5, 0.6, 0.7], "theirs": [0.4, 0.49, 0.6]})
 

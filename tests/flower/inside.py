@@ -5,11 +5,11 @@ from itertools import count
 
 import mmfl
 from mmfl.data import Dataset
+from mmfl.deployment.node_service import Site
+from mmfl.deployment.remote_federation import Held
+from mmfl.deployment.transport import Letter
+from mmfl.deployment.user_module import Module
 from mmfl.federation import Federation
-from mmfl.flower.federation import Held
-from mmfl.flower.mail import Letter
-from mmfl.flower.module import Module
-from mmfl.flower.site import Site
 
 
 class InsideMail:

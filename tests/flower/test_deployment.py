@@ -13,10 +13,10 @@ from digits import events, module, simulated, weights_of
 from traces import clean, needs_flower
 
 import mmfl
-from mmfl.experiment import Listener
-from mmfl.flower.local import Local
-from mmfl.flower.submission import Ended
-from mmfl.run import RunDirectory
+from mmfl.deployment.loopback import Local
+from mmfl.deployment.submission import Ended
+from mmfl.runs.experiment import Listener
+from mmfl.runs.results import RunDirectory
 
 __all__ = ["clean"]
 HERE = Path(__file__).parent

@@ -15,13 +15,13 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from inside import InsideMail, module_of, site_of
 
 from mmfl.aggregation import AGGREGATIONS
-from mmfl.flower.mail import Letter
-from mmfl.flower.module import Module
-from mmfl.flower.server import conclude, run
-from mmfl.flower.settings import Settings
-from mmfl.flower.wire import Payload
-from mmfl.lock import hold
+from mmfl.deployment.payload import Payload
+from mmfl.deployment.server_app import conclude, run
+from mmfl.deployment.settings import Settings
+from mmfl.deployment.transport import Letter
+from mmfl.deployment.user_module import Module
 from mmfl.methods import METHODS
+from mmfl.runs.lock import hold
 
 CLIENTS = 6
 OPTIMISERS = ("momentum", "adam")

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from traces import clean, needs_flower
 
-import mmfl.flower
+import mmfl.deployment
 from conftest import wait_for
-from mmfl.flower.link import free_port
-from mmfl.flower.processes import Processes
+from mmfl.deployment.child_processes import Processes
+from mmfl.deployment.superlink import free_port
 
 __all__ = ["clean"]
-GATE = Path(mmfl.flower.__file__).with_name("gate.py")
+GATE = Path(mmfl.deployment.__file__).with_name("proxy.py")
 MOST = 1000
 
 

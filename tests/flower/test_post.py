@@ -8,8 +8,8 @@ import pytest
 from conftest import wait_for
 
 pytest.importorskip("flwr", reason="flwr is not installed")
-from mmfl.flower import programs
-from mmfl.flower.post import FlowerMail
+from mmfl.deployment import programs
+from mmfl.deployment.flower_transport import FlowerMail
 
 
 class Reply:
@@ -30,13 +30,13 @@ def reply_to(name: str) -> Reply:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Every pull is waited for, however slow the machine is."""
-    monkeypatch.setattr("mmfl.flower.post._MOMENT", 600.0)
+    monkeypatch.setattr("mmfl.deployment.flower_transport._MOMENT", 600.0)
 
 
 @pytest.fixture
 def hasty(monkeypatch, patient):
     """No pull is waited for longer than an instant."""
-    monkeypatch.setattr("mmfl.flower.post._MOMENT", 0.01)
+    monkeypatch.setattr("mmfl.deployment.flower_transport._MOMENT", 0.01)
 
 
 def mail_over(pull):

@@ -12,14 +12,14 @@ import pytest
 from traces import clean, needs_flower, running
 
 from conftest import refused, wait_for
+from mmfl.deployment import submission
+from mmfl.deployment.bundle import RunConfig, check_module, write_app
+from mmfl.deployment.child_processes import Processes, wait_until
+from mmfl.deployment.loopback import Local
+from mmfl.deployment.submission import Ended, Trail
+from mmfl.deployment.superlink import MOST
 from mmfl.errors import UserError
-from mmfl.experiment import Listener
-from mmfl.flower import submission
-from mmfl.flower.app import RunConfig, check_module, write_app
-from mmfl.flower.link import MOST
-from mmfl.flower.local import Local
-from mmfl.flower.processes import Processes, wait_until
-from mmfl.flower.submission import Ended, Trail
+from mmfl.runs.experiment import Listener
 
 ECHO = Path(__file__).with_name("echo.py")
 WORKER = (sys.executable, str(ECHO))
@@ -77,7 +77,7 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
 def test_kill_9_of_its_owner_leaves_nothing_of_a_deployment(clean, tmp_path):
     script = f"""
         from pathlib import Path
-        from mmfl.flower.local import deploy_local
+        from mmfl.deployment.loopback import deploy_local
         deploy_local(
             Path({str(ECHO)!r}), [[0]], {{"nodes": 1, "rounds": 100}}, Path({str(tmp_path)!r}),
             worker={WORKER!r}, server={APP!r},
@@ -104,7 +104,7 @@ time.sleep(999)
     script = f"""
         import os, subprocess, sys, time
         from pathlib import Path
-        from mmfl.flower import processes
+        from mmfl.deployment import child_processes as processes
         processes._PATIENCE = 0.2
         with processes.terminable(), processes.Processes(Path({str(tmp_path)!r})) as children:
             parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
@@ -145,8 +145,8 @@ def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
 
 
 @needs_flower
-def test_messenger_brings_the_workers_answer_and_says_when_there_is_none(clean, tmp_path):
-    from mmfl.flower.messenger import ask
+def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(clean, tmp_path):
+    from mmfl.deployment.client_app import ask
 
     with Processes(tmp_path) as processes:
         place = processes.folder / "worker"
@@ -162,21 +162,21 @@ def test_messenger_brings_the_workers_answer_and_says_when_there_is_none(clean, 
 
 
 @needs_flower
-def test_messenger_imports_neither_torch_nor_mmfl(tmp_path):
+def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
     app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path))
-    code = "import sys, messenger; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
+    code = "import sys, client_app; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_an_app_holds_the_messenger_the_users_module_and_the_runs_config(tmp_path):
+def test_an_app_holds_the_client_app_the_users_module_and_the_runs_config(tmp_path):
     import tomllib
 
     settings = {"method": {"name": "mmfl-lvr"}, "note": 'it\'s "quoted" = [x]'}
     app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path / "run", settings, resume=True))
     assert sorted(path.name for path in app.iterdir()) == [
         "deployed.py",
-        "messenger.py",
+        "client_app.py",
         "pyproject.toml",
         "serverapp.py",
     ]
@@ -234,6 +234,6 @@ def test_a_trail_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
 
 
 def test_without_flower_a_deployment_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("mmfl.flower.programs.find_spec", lambda name: None)
+    monkeypatch.setattr("mmfl.deployment.programs.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"mmfl\[flower\]"):
         Local(ECHO, tmp_path)

@@ -13,15 +13,15 @@ from traces import clean, needs_flower
 from typer.testing import CliRunner
 
 from conftest import refusals, refused, wait_for
-from mmfl.display import show_summary
+from mmfl.cli.deployment import app, console, finish, numbers, shares
+from mmfl.deployment import programs
+from mmfl.deployment.child_processes import Processes
+from mmfl.deployment.node import Node, NodeSpec
+from mmfl.deployment.security import Address, Keys, make_keys
+from mmfl.deployment.submission import Ended
+from mmfl.deployment.superlink import Control, check_link, free_port, start_link
 from mmfl.errors import UserError
-from mmfl.flower import programs
-from mmfl.flower.commands import app, console, finish, numbers, shares
-from mmfl.flower.link import Control, check_link, free_port, start_link
-from mmfl.flower.node import Node, NodeSpec
-from mmfl.flower.processes import Processes
-from mmfl.flower.security import Address, Keys, make_keys
-from mmfl.flower.submission import Ended
+from mmfl.report.display import show_summary
 
 ECHO = Path(__file__).with_name("echo.py")
 __all__ = ["clean"]

@@ -20,11 +20,11 @@ from inside import site_of
 
 import mmfl
 from conftest import toy_task, wait_for
+from mmfl.deployment.node_service import Site
+from mmfl.deployment.payload import GarbageError, Payload, print_of
+from mmfl.deployment.remote_federation import Held
+from mmfl.deployment.user_module import Module
 from mmfl.errors import UserError
-from mmfl.flower.federation import Held
-from mmfl.flower.module import Module
-from mmfl.flower.site import Site
-from mmfl.flower.wire import GarbageError, Payload, print_of
 from mmfl.privacy import Privacy
 
 FEDERATION = mmfl.Federation([toy_task("a"), toy_task("b", classes=3)], 4, capacity=2)
@@ -236,7 +236,7 @@ def test_a_module_that_is_not_there_is_named(tmp_path):
 
 
 def worker(folder: Path, *options: str) -> subprocess.Popen:
-    command = [sys.executable, "-m", "mmfl.flower.worker", "--module", str(written(folder)), *options]
+    command = [sys.executable, "-m", "mmfl.deployment.worker", "--module", str(written(folder)), *options]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

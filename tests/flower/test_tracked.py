@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from mmfl.experiment import Listener, Several
-from mmfl.flower.submission import _News
-from mmfl.run import RunDirectory
+from mmfl.deployment.submission import _News
+from mmfl.runs.experiment import Listener, Several
+from mmfl.runs.results import RunDirectory
 from mmfl.trackers import TensorBoard
 
 accumulator = pytest.importorskip(

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import torch
 
-from mmfl.flower.wire import Payload
+from mmfl.deployment.payload import Payload
 
 FOLDER = Path(os.environ.get("MMFL_TROUBLES", ""))
 
@@ -49,8 +49,8 @@ def spoiled(client: int, round: int, reply: bytes) -> bytes:
 
 
 def work() -> int:
-    from mmfl.flower import worker
-    from mmfl.flower.site import Site
+    from mmfl.deployment import worker
+    from mmfl.deployment.node_service import Site
 
     answer = Site.answer
 
@@ -67,8 +67,9 @@ if __name__ == "__main__":
 else:
     from flwr.serverapp import ServerApp
 
-    from mmfl.flower import engine, server
-    from mmfl.flower.post import FlowerMail
+    from mmfl.deployment import engine
+    from mmfl.deployment import server_app as server
+    from mmfl.deployment.flower_transport import FlowerMail
 
     skipped = 0.0
     app = ServerApp()

@@ -9,15 +9,15 @@ import pytest
 from command import PROGRAM, UNDECIDED, mmfl
 from terminal import Terminal
 
-from mmfl import config
+from mmfl.cli import names
 from mmfl.data import SOURCES
+from mmfl.deployment.settings import Settings
 from mmfl.engine.precision import Precision
 from mmfl.engine.simulation import Mode
-from mmfl.experiments import CATALOGUE
-from mmfl.flower.settings import Settings
 from mmfl.methods import METHODS
+from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
-from mmfl.shell import names
+from mmfl.runs import config
 from mmfl.trackers import TRACKERS
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "flwr")
@@ -132,7 +132,7 @@ def test_public_names_come_when_they_are_asked_for(tmp_path):
     program = """
 import sys, mmfl
 assert "torch" not in sys.modules
-assert mmfl.Task is mmfl.task.Task and callable(mmfl.data.digits) and "compare" in dir(mmfl)
+assert mmfl.Task is mmfl.federation.task.Task and callable(mmfl.data.digits) and "compare" in dir(mmfl)
 from mmfl import *
 assert train is mmfl.api.train
 mmfl.trian

@@ -8,10 +8,10 @@ import pytest
 import typer
 from command import mmfl
 
-from mmfl import config, presets
-from mmfl.cli import EXIT_CODES, app
-from mmfl.experiments import CATALOGUE
+from mmfl.cli.commands import EXIT_CODES, app
 from mmfl.methods import make_method
+from mmfl.papers import CATALOGUE
+from mmfl.runs import config, presets
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/cli.md").read_text()

@@ -10,8 +10,8 @@ from torch import Tensor
 from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.stored import Stored
 from mmfl.updates import Updates
+from mmfl.updates.store import Stored
 
 
 class AggregationRule:

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from mmfl.aggregation.base import AggregationRule
 from mmfl.aggregation.unbiased import inverse_probability
-from mmfl.client_memory import Memory, batches, combine
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.stored import Keep, Stored
-from mmfl.transfer import sent
+from mmfl.tensors import sent
 from mmfl.updates import Updates
-from mmfl.world import PARTIAL
+from mmfl.updates.memory import Memory, batches, combine
+from mmfl.updates.store import Keep, Stored
+from mmfl.updates.world import PARTIAL
 
 KeepSetting = Keep | Mapping[str, Any] | None
 

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.sampling import Draw, draw_named, independent
 
 
 class Fixed(AllocationRule):

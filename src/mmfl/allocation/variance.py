@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.random import evenly
+from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.sampling import Draw, draw_named, independent
 
 FLOOR = 0.05
 """The least loss or norm that a pair counts with, in units of the mean. Where a third of the clients have zero loss and

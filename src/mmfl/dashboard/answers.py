@@ -15,7 +15,7 @@ from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
-from mmfl.runs import CONFIG
+from mmfl.runs.listing import CONFIG
 
 MOST = 24  # runs that are shown side by side, as many as colours and dashes tell apart; the page knows it, too
 _KEPT = 100  # answers about selections, a figure each

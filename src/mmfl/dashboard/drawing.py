@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmfl.errors import UserError, nearest
-from mmfl.records import METRICS, Records
 from mmfl.report.figures import FIGURES
 from mmfl.report.gather import Source, note, side_by_side
 from mmfl.report.interactive import spec_of
 from mmfl.report.tables import paired, results
-from mmfl.run import Comparison, from_records
-from mmfl.runs import Glance
+from mmfl.runs.listing import Glance
+from mmfl.runs.records import METRICS, Records
+from mmfl.runs.results import Comparison, from_records
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmfl.errors import UserError, nearest
-from mmfl.growing import Growing
-from mmfl.records import METRICS, Records
-from mmfl.runs import CONFIG, Glance, Watched
-from mmfl.state import STATE
+from mmfl.runs.growing import Growing
+from mmfl.runs.listing import CONFIG, Glance, Watched
+from mmfl.runs.records import METRICS, Records
+from mmfl.runs.status import STATE
 
 _DEPTH = 5  # folders below the one that is served
 _MOST = 100 << 20  # bytes of records that are kept read

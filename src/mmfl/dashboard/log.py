@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmfl.growing import last_lines
-from mmfl.state import LOG, timestamp
+from mmfl.runs.growing import last_lines
+from mmfl.runs.status import LOG, timestamp
 
 EVENTS = "events.jsonl"
 _MOST = 1 << 18  # bytes from the end of a file

@@ -4,7 +4,7 @@ An engine trains and measures; it knows nothing of allocations, aggregations or 
 numbers to float tolerance, because mini-batches and dropout masks are addressed, not consumed.
 """
 
-from mmfl.engine.base import Engine, Evaluation, Trained, Training, Workload
+from mmfl.engine.base import Engine, Evaluation, Training, Workload
 from mmfl.engine.simulation import Simulation
 
-__all__ = ["Engine", "Evaluation", "Simulation", "Trained", "Training", "Workload"]
+__all__ = ["Engine", "Evaluation", "Simulation", "Training", "Workload"]

@@ -15,8 +15,8 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, FASTER, RECURRENT, THINNED, Operators
 from mmfl.engine.precision import Precision, multiplying, widened
 from mmfl.engine.products import Factors, Product
-from mmfl.objectives import Objective
-from mmfl.task import Task
+from mmfl.federation.objectives import Objective
+from mmfl.federation.task import Task
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 

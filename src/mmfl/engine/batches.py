@@ -13,7 +13,7 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.base import Training
 from mmfl.engine.placed import Placed
 from mmfl.randomness import Purpose, bits
-from mmfl.transfer import sent
+from mmfl.tensors import sent
 
 _ENOUGH = 1 << 14  # examples in a step that keep a device busy
 _FINEST = 8  # parts of an octave

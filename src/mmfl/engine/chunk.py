@@ -12,7 +12,7 @@ from mmfl.engine.placed import Placed
 from mmfl.engine.products import Product
 from mmfl.errors import UserError
 from mmfl.local import SGD, LocalRule, LocalStep
-from mmfl.transfer import sent
+from mmfl.tensors import sent
 
 
 @dataclass(frozen=True, eq=False)

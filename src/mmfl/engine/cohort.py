@@ -13,7 +13,7 @@ from mmfl.engine.chunk import Chunk
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import widened
 from mmfl.engine.products import Factors, Product
-from mmfl.objectives import per_example
+from mmfl.federation.objectives import per_example
 
 
 def train_cohort(chunk: Chunk) -> Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmfl.engine.kernels import usable
+from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.products import Convolution, Factors, GroupNorm, Linear, MaxPool
 from mmfl.engine.recurrence import lstm_layer
 from mmfl.randomness import uniform

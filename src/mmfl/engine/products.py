@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from mmfl.engine import kernels
+from mmfl.engine.gpu import kernels
 
 _KEPT_PATCHES = 2 << 30  # bytes
 
@@ -107,7 +107,7 @@ class Convolution(torch.autograd.Function):
         (ph, pw), (height, width) = args[4], input.shape[-2:]
         size = input.shape[1] * weight.shape[1] * (height + 2 * ph) * (width + 2 * pw)
         if kernels.usable(input, weight, bias, size=size):
-            from mmfl.engine.kernels.convolution import CohortConvolution as function  # noqa: N813
+            from mmfl.engine.gpu.kernels.convolution import CohortConvolution as function  # noqa: N813
         return function.apply(input, weight, bias, *args[3:]), 0
 
 
@@ -159,7 +159,7 @@ class GroupNorm(torch.autograd.Function):
         """The cohort's form: inputs [C, n, channels, ...], a scale and a shift per client and channel."""
         input, weight, bias = lead(info, in_dims, args[:3])
         if input.dim() == 5 and kernels.usable(input, weight, bias):
-            from mmfl.engine.kernels.group_norm import CohortGroupNorm
+            from mmfl.engine.gpu.kernels.group_norm import CohortGroupNorm
 
             return CohortGroupNorm.apply(input, weight, bias, *args[3:]), 0  # type: ignore[no-untyped-call]
         normed = F.group_norm(input.flatten(0, 1), args[3], None, None, args[4]).view(input.shape)
@@ -189,7 +189,7 @@ class MaxPool(torch.autograd.Function):
         (input,) = lead(info, in_dims, args[:1])
         window, ceil = args[1:]
         if kernels.usable(input) and max(window) < 16:
-            from mmfl.engine.kernels.pooling import CohortMaxPool
+            from mmfl.engine.gpu.kernels.pooling import CohortMaxPool
 
             sizes = [(size + (side - 1) * ceil) // side for size, side in zip(input.shape[3:], window, strict=True)]
             return CohortMaxPool.apply(input, window, tuple(sizes)), 0  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from mmfl.engine import cells as plain
-from mmfl.engine.kernels import usable
+from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.products import lead
 
 _REACH = 1 << 30  # elements of one step that the kernels' 32-bit counts tell apart
@@ -115,7 +115,7 @@ def _in_order(tensor: Tensor, backwards: bool) -> list[tuple[int, Tensor]]:
 def _cells(h: Tensor) -> Any:
     """Where the `Cell` and `CellBackward` are that suit states like these."""
     if usable(h) and h.numel() < _REACH:
-        from mmfl.engine.kernels import recurrence
+        from mmfl.engine.gpu.kernels import recurrence
 
         return recurrence
     return plain

@@ -12,7 +12,7 @@ from mmfl.engine.chunk import Chunk
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import narrowed, widened
 from mmfl.engine.products import Factors
-from mmfl.objectives import per_example
+from mmfl.federation.objectives import per_example
 
 
 def train_sequential(chunk: Chunk, workers: int = 1) -> Tensor:

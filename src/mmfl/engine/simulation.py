@@ -17,27 +17,28 @@ from torch.func import functional_call
 
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.architecture import Architecture, signature
-from mmfl.engine.base import Evaluation, Trained, Training, Workload
+from mmfl.engine.base import Evaluation, Training, Workload
 from mmfl.engine.batches import Jobs
 from mmfl.engine.choices import Choices
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.cohort import train_cohort
+from mmfl.engine.gpu.recorded import Recorder
 from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory, room_for_updates
 from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.placed import Placed
 from mmfl.engine.precision import Precision, checked, multiplying, widened
-from mmfl.engine.recorded import Recorder
 from mmfl.engine.sequential import train_sequential
 from mmfl.engine.together import losses_together
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
+from mmfl.federation.objectives import Objective, per_example
+from mmfl.federation.task import Task
 from mmfl.local import LocalRule
-from mmfl.objectives import Objective, per_example
 from mmfl.partition import Shards
 from mmfl.privacy import Place, Privacy
-from mmfl.task import Task
-from mmfl.transfer import sent
-from mmfl.world import World, join
+from mmfl.tensors import sent
+from mmfl.updates import Trained
+from mmfl.updates.world import World, join
 
 Mode = Literal["auto", "vectorised", "sequential"]
 _COUPLED_TEST_BATCH = 256

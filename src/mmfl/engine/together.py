@@ -14,13 +14,13 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.cohort import Cohort
-from mmfl.engine.lanes import Lane
+from mmfl.engine.gpu.lanes import Lane
+from mmfl.engine.gpu.recorded import Recorder
 from mmfl.engine.placed import Placed
 from mmfl.engine.precision import widened
 from mmfl.engine.products import Factors
-from mmfl.engine.recorded import Recorder
-from mmfl.objectives import per_example
-from mmfl.transfer import sent
+from mmfl.federation.objectives import per_example
+from mmfl.tensors import sent
 
 _WIDTH = 64  # recorded passes are a multiple of it wide
 

@@ -8,7 +8,7 @@ import pandas as pd
 from mmfl.report import observations
 from mmfl.report.figure import Bars, Figure, Line, Panel
 from mmfl.report.observations import MAX_POINTS, by_round, curves, evenly, numbers, spread
-from mmfl.run import Comparison, Run
+from mmfl.runs.results import Comparison, Run
 
 _COSTS: dict[str, tuple[str, float, Callable[[pd.Series], float]]] = {
     "trainings": ("trainings a round", 1, pd.Series.mean),

@@ -7,7 +7,7 @@ from mmfl.report.figure import Figure
 from mmfl.report.participation import clusters, participation, probabilities, seen
 from mmfl.report.scores import accuracy, differences, loss, relative
 from mmfl.report.steps import beta, step_size, variances
-from mmfl.run import Comparison
+from mmfl.runs.results import Comparison
 
 FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
     "differences": differences,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.errors import UserError
-from mmfl.run import MADE_WITH, Comparison, Run, RunDirectory, load
+from mmfl.runs.results import MADE_WITH, Comparison, Run, RunDirectory, load
 
 _FREE = {"method", "methods", "seed", "seeds", MADE_WITH}  # in which runs may differ and still be one experiment
 _MOST = 12  # settings that a note names

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmfl.diagnostics import Cost
 from mmfl.report.figure import Line, Numbers, Panel
-from mmfl.run import Comparison
+from mmfl.runs.results import Comparison
 from mmfl.training import Record
+from mmfl.training.diagnostics import Cost
 
 MAX_POINTS = 400
 """Points of a curve; more are not told apart, and make a page of many methods heavy."""

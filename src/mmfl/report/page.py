@@ -12,16 +12,16 @@ import pandas as pd
 import tomli_w
 
 import mmfl
-from mmfl.checkpoint import write_atomically
 from mmfl.errors import UserError
-from mmfl.objectives import METRICS, lower_is_better
+from mmfl.federation.objectives import METRICS, lower_is_better
 from mmfl.report import tables
 from mmfl.report.figure import Figure
 from mmfl.report.figures import figures
 from mmfl.report.gather import UNLIKE, Source, unlike
 from mmfl.report.interactive import plotly_script, spec_of, theme
 from mmfl.report.traces import text_of
-from mmfl.run import Comparison
+from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.results import Comparison
 
 _SHEET = 610  # pixels of a figure that a sheet of paper holds
 

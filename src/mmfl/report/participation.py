@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from mmfl.diagnostics import PROBABILITIES
 from mmfl.report.figure import Dots, Figure, Heat, Panel
 from mmfl.report.observations import banded, by_round, by_task, curves, evenly, spread, task_panels
-from mmfl.run import Comparison, Run
+from mmfl.runs.results import Comparison, Run
+from mmfl.training.diagnostics import PROBABILITIES
 
 _MAX_CLIENTS = 400  # rows of a heat map; more are not told apart
 _MAX_NAMED = 10

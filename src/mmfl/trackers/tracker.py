@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from mmfl.checkpoint import write_atomically
 from mmfl.errors import UserError
-from mmfl.experiment import Listener
-from mmfl.run import RunDirectory
+from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.experiment import Listener
+from mmfl.runs.results import RunDirectory
 from mmfl.trackers.logged import Parameters, numbers, parameters, plain
 from mmfl.training import Record, Replica
 

@@ -1,0 +1,66 @@
+"""SCAFFOLD's control variates."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.federation import RoundView
+from mmfl.local.base import LocalRule, LocalStep
+from mmfl.tensors import sent
+from mmfl.updates import Updates, World
+from mmfl.updates.memory import Memory
+from mmfl.updates.store import Keep
+
+
+@dataclass
+class Controls:
+    """SCAFFOLD's memory of a task: the control variates c_i of the clients who ever trained it, and the server's c."""
+
+    clients: Memory
+    server: Tensor
+
+
+@dataclass(frozen=True)
+class Scaffold(LocalRule):
+    """SCAFFOLD: control variates take the drift of its own data out of a client's steps (Karimireddy et al. 2020).
+
+    The server's c is sum d c_i, with the shares d of those who are there: as the objective weighs the clients, so must
+    c, or the rounds end at the optimum of another objective.
+    """
+
+    keep: Keep = field(default_factory=Keep)
+    downloads = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", Keep.of(self.keep))
+
+    def direction(self, step: LocalStep) -> Tensor:
+        """g - c_i + c."""
+        return step.gradient if step.correction is None else step.gradient + step.correction
+
+    def start(self, clients: int, weights: Tensor) -> Controls:
+        """All control variates are zero."""
+        return Controls(Memory.start(self.keep, clients, weights), torch.zeros_like(weights))
+
+    def begin(self, view: RoundView, task: int, state: Controls, world: World) -> Controls:
+        """c = sum d c_i, with this round's shares."""
+        sizes = view.sizes[:, task]
+        state.clients.reweight(sizes)
+        server = world.sum(state.clients.sum / max(int(sizes.sum()), 1))
+        return Controls(state.clients, server.to(state.server))
+
+    def correction(self, client: NDArray[np.int64], state: Controls) -> Tensor:
+        """c - c_i."""
+        return state.server - state.clients.stored.rows(client)
+
+    def observe(self, updates: Updates, rate: float, view: RoundView, state: Controls) -> Controls:
+        """c_i+ = c_i - c + G / (K lr) with K local steps; c follows when the next round begins."""
+        here = updates.local
+        steps = sent(here.steps, here.flat)[:, None]
+        before = state.clients.stored.rows(here.client)
+        after = before - state.server + here.flat / (steps * rate)
+        state.clients.replace(updates, before, after, view.sizes[:, updates.task])
+        return state

@@ -1,0 +1,212 @@
+"""Clusters in the clients' losses (Gong et al., Figure 3): how distinct they are, and whether the C-step finds them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from mmfl.allocation.groups import Cycle, k_means, scaling, silhouette
+from mmfl.engine import Simulation, Workload
+from mmfl.federation import Federation
+from mmfl.papers.evidence import greater, spread
+from mmfl.papers.measurements import Watch, rows
+from mmfl.papers.reproduction import Claim, Findings, Frames
+from mmfl.report.plots import COLOURS, grid, legend
+from mmfl.training import Replica
+
+LOOKED = (5, 25)
+"""The rounds of the paper's Figure 3."""
+
+PLOTTED = {"consistent": "mmfl-group", "inconsistent": "mmfl-group-inconsistent"}
+"""The settings of the figure and the method whose losses it shows."""
+
+_TITLES = {
+    "silhouette": "silhouette of the true clusters",
+    "agreement": "Rand index of K-means on these losses",
+    "in force": "Rand index of the clusters in force",
+    "clusters": "clusters in force",
+}
+_EVERY = 5  # rounds between two looks at the clusters in force
+_MARKS = "os^Dv"
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """What is seen of a replica after a round: its cycle, where it has one, and maybe losses [clients, tasks]."""
+
+    round: int
+    cycle: Cycle | None
+    losses: NDArray[np.float64] | None
+
+
+def see(engine: Simulation, looked: Sequence[int], replica: Replica) -> Sight:
+    """Looks at a replica; all clients' losses are measured after the rounds that are `looked` at."""
+    state, everyone = replica.state, np.arange(replica.federation.clients)
+    cycle = state.allocation if isinstance(state.allocation, Cycle) else None
+    if state.round not in looked:
+        return Sight(state.round, cycle, None)
+    asked = [Workload(replica.federation, s, weights, everyone) for s, weights in enumerate(state.weights)]
+    return Sight(state.round, cycle, np.stack(engine.losses(asked), axis=1))
+
+
+def in_force(watch: Watch[Sight]) -> pd.DataFrame:
+    """The clusters of methods that have some, every few rounds: their number and agreement with the true ones."""
+    return rows(
+        [
+            {**key, "clusters": len(sight.cycle.centroids), "agreement": agreement(sight.cycle, replica.federation)}
+            for key, replica, sight in _seen(watch)
+            if sight.cycle is not None and sight.round > 0 and sight.round % _EVERY == 0
+        ]
+    )
+
+
+def of_replicas(watch: Watch[Sight]) -> pd.DataFrame:
+    """How distinct the true clusters are in the losses that were measured, for every method and seed."""
+    return rows(
+        [
+            {**key, **distinctness(sight.losses, replica.federation)}
+            for key, replica, sight in _seen(watch)
+            if sight.losses is not None
+        ]
+    )
+
+
+def of_clients(watch: Watch[Sight]) -> pd.DataFrame:
+    """The measured losses of methods that form clusters, first seed alone: a row per client, with its true cluster."""
+    found = [
+        pd.DataFrame(sight.losses.round(4), columns=replica.federation.task_names).assign(
+            truth=replica.federation.groups[0], **key
+        )
+        for key, replica, sight in _seen(watch)
+        if sight.losses is not None and sight.cycle is not None and replica.seed == watch.replicas[0].seed
+    ]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def _seen(watch: Watch[Sight]) -> Iterator[tuple[dict[str, Any], Replica, Sight]]:
+    """Every sight with its replica and what tells it from the others."""
+    for sights in watch.seen:
+        for replica, sight in zip(watch.replicas, sights, strict=True):
+            yield {"method": replica.method.name, "seed": replica.seed, "round": sight.round}, replica, sight
+
+
+def agreement(cycle: Cycle, federation: Federation) -> float:
+    """Adjusted Rand index of a cycle's clusters with the true ones, averaged over the tasks that they were formed by.
+
+    1 is full agreement, 0 what chance would give. Clients that have not arrived do not count.
+    """
+    here = cycle.cluster >= 0
+    formed_by = [federation.groups[s] for s in np.flatnonzero(np.isfinite(cycle.scale))]
+    found = [rand_index(truth[here], cycle.cluster[here]) for truth in formed_by if truth is not None]
+    return float(np.mean(found)) if found else np.nan
+
+
+def distinctness(losses: NDArray[np.float64], federation: Federation) -> dict[str, float]:
+    """How well losses [clients, tasks] tell the true clusters of the first task apart.
+
+    Tasks whose clusters are others are left out. `silhouette` is that of the true clusters, `agreement` the adjusted
+    Rand index of the clusters that K-means makes, if told their number.
+    """
+    truth = federation.groups[0]
+    assert truth is not None
+    alike = [s for s, groups in enumerate(federation.groups) if np.array_equal(groups, truth)]  # type: ignore[arg-type]
+    points = standardised(losses[:, alike])
+    made = k_means(points, len(np.unique(truth)), seed=0)
+    return {"silhouette": silhouette(points, truth), "agreement": rand_index(truth, made)}
+
+
+def rand_index(truth: NDArray[np.int64], found: NDArray[np.int64]) -> float:
+    """The adjusted Rand index of two clusterings."""
+    from sklearn.metrics import adjusted_rand_score  # takes a second to import
+
+    return float(adjusted_rand_score(truth, found))
+
+
+def standardised(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Losses [clients, tasks] as the C-step sees them: every task with mean 0 and variance 1."""
+    mean, scale = scaling(losses, np.ones(losses.shape, dtype=bool), True)
+    points: NDArray[np.float64] = (losses - mean) / scale
+    return points
+
+
+def principal(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The first two principal components of points, [points, 2]."""
+    centred = points - points.mean(0)
+    components: NDArray[np.float64] = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
+    return components
+
+
+def measured(frames: Frames) -> pd.DataFrame:
+    """A row per setting, method, seed and round that was looked at; `in force` is the agreement of clusters then."""
+    clusters = frames["clusters"].rename(columns={"agreement": "in force"})
+    return frames["structure"].merge(clusters, how="left", on=["setting", "method", "seed", "round"])
+
+
+def find(frames: Frames) -> Findings:
+    """Whether the true clusters show more clearly in later losses, and whether methods find them."""
+    seen = measured(frames)
+    table = pd.DataFrame(
+        [
+            {"setting": setting, "method": method, "after round": round}
+            | {title: spread(of[column]) for column, title in _TITLES.items()}
+            for (setting, method, round), of in seen.groupby(["setting", "method", "round"], sort=False)
+        ]
+    )
+    note = (
+        "Losses are standardised by task, as the C-step does. Where clusters are consistent, all tasks' losses count; "
+        "where they are not, those of the first task, with its clusters. K-means is told that there are five. Clusters "
+        "in force were made at the last C-step, up to a cycle earlier, and are compared with the true clusters of the "
+        "tasks that they were made by. Rand indices are adjusted: 1 is full agreement, 0 what chance gives."
+    )
+    return Findings(table, [claim for setting in PLOTTED for claim in claims(seen, setting)], [note])
+
+
+def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
+    """Later losses tell the clusters apart better; `seen` has a row per setting, method, seed and round."""
+    mine = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
+    rounds = sorted(mine["round"].unique())
+    if len(rounds) < 2:
+        return []
+    first, last = (mine[mine["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
+    paper = "more distinct in round 25 than in round 5"
+    return [
+        greater(
+            f"{setting} clusters: larger {_TITLES[column]} after round {rounds[-1]}", paper, last[column], first[column]
+        )
+        for column in ("silhouette", "agreement", "in force")
+    ]
+
+
+def draw(frames: Frames) -> Figure:
+    """Clients by their losses, in two dimensions: a row per setting, a column per round, a colour per true cluster."""
+    losses, seen = frames["losses"], measured(frames)
+    panels = [
+        (setting, round, part)
+        for setting, method in PLOTTED.items()
+        for round, part in losses[(losses["setting"] == setting) & (losses["method"] == method)].groupby("round")
+    ]
+    figure, axes = grid(max(len(panels), 1), columns=2, height=3.4)
+    for panel, (setting, round, part) in zip(axes, panels, strict=False):
+        scatter(panel, part)
+        same = (seen["setting"] == setting) & (seen["method"] == PLOTTED[setting]) & (seen["round"] == round)
+        silhouette, found = seen.loc[same, ["silhouette", "in force"]].mean()
+        panel.set_title(f"{setting} clusters, after round {round}\nsilhouette {silhouette:.2f}, Rand index {found:.2f}")
+    legend(figure, axes[0])
+    return figure
+
+
+def scatter(axes: Axes, part: pd.DataFrame) -> None:
+    """The clients of one replica and round by the principal components of their losses."""
+    losses = part.drop(columns=["setting", "method", "seed", "round", "truth"]).dropna(axis=1, how="all")
+    place = principal(standardised(losses.to_numpy(dtype=float)))
+    for cluster, (colour, mark) in enumerate(zip(COLOURS, _MARKS, strict=False)):
+        x, y = place[(part["truth"] == cluster).to_numpy()].T
+        axes.scatter(x, y, s=26, color=colour, marker=mark, label=f"cluster {cluster}")
+    axes.set_xlabel("first component")
+    axes.set_ylabel("second component")
+    axes.grid(alpha=0.3)

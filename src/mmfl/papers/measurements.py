@@ -1,0 +1,77 @@
+"""What is kept of a comparison: tidy frames with a row per method, seed and round."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import pandas as pd
+
+from mmfl.runs.experiment import Listener
+from mmfl.runs.results import Comparison, Run
+from mmfl.training import Record, Replica
+
+KEYS = ["method", "seed", "round"]
+Seen = TypeVar("Seen")
+
+
+def tidy(comparison: Comparison, table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
+    """A table of every run, one below the other: method, seed, round and the table's own columns."""
+    frames = [table(run).reset_index().assign(method=run.method, seed=run.seed) for run in comparison]
+    together = pd.concat(frames, ignore_index=True)
+    return together[[*KEYS, *(column for column in together if column not in KEYS)]]
+
+
+def accuracy(comparison: Comparison) -> pd.DataFrame:
+    """Test metric of each task and their `mean`, of the rounds that were tested."""
+    return tidy(comparison, lambda run: run.accuracy.assign(mean=run.summary["mean"]))
+
+
+def step_sizes(comparison: Comparison) -> pd.DataFrame:
+    """||H||_1 of each task in each round."""
+    return tidy(comparison, lambda run: run.step_size)
+
+
+def mean_costs(comparison: Comparison) -> pd.DataFrame:
+    """Costs of a round, averaged over the rounds; stored memory as it is at the end. A row per method and seed."""
+    rows = []
+    for run in comparison:
+        costs = run.costs.astype(float)
+        mean = costs.mean().to_dict() | {"stored_bytes": costs["stored_bytes"].iloc[-1]}
+        rows.append({"method": run.method, "seed": run.seed, **mean})
+    return pd.DataFrame(rows)
+
+
+def final(accuracies: pd.DataFrame, rounds: int = 20) -> pd.DataFrame:
+    """Each column averaged over the last rounds that were tested: a row per method and seed."""
+    last = accuracies.groupby("method")["round"].transform("max") - rounds
+    return accuracies[accuracies["round"] > last].drop(columns="round").groupby(["method", "seed"]).mean()
+
+
+def by_round(frame: pd.DataFrame, column: str, method: str) -> pd.DataFrame:
+    """One method's column, rounds x seeds: what a curve with its band is drawn from."""
+    return frame[frame["method"] == method].pivot(index="round", columns="seed", values=column)
+
+
+class Watch(Listener, Generic[Seen]):
+    """Looks at every replica before the first round and after every round, and keeps what `look` makes of it.
+
+    `seen[t][n]` is what was seen of replica n after round t.
+    """
+
+    def __init__(self, look: Callable[[Replica], Seen]):
+        self.look = look
+        self.replicas: Sequence[Replica] = ()
+        self.seen: list[list[Seen]] = []
+
+    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
+        """Remembers whom to look at, and how they start."""
+        self.replicas = replicas
+        self.seen = [[self.look(replica) for replica in replicas]]
+
+    def round(self, records: Sequence[Record]) -> None:
+        """Looks."""
+        self.seen.append([self.look(replica) for replica in self.replicas])
+
+
+def rows(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """A frame of plain records."""
+    return pd.DataFrame.from_records(list(records))

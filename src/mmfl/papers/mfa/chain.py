@@ -1,0 +1,141 @@
+"""The quadratic federation: its optimum and constants are known, and so how far a run is from it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from mmfl.data import Dataset, quadratic
+from mmfl.federation import Federation
+from mmfl.federation.objectives import value
+from mmfl.federation.schedules import Schedule
+from mmfl.federation.task import Task
+from mmfl.models import Quadratic
+from mmfl.papers.measurements import rows
+from mmfl.theory import Problem
+from mmfl.training import Replica
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Client k has F_k(w) = w'A_k w / 2 - b_k'w + mu |w|^2 / 2 on a block of coordinates; F is the mean of the F_k.
+
+    Only the first client has a b; what it learns travels along the chain (Bhuyan et al. 2022, Section 6). Points are
+    [..., size].
+
+    >>> chain = Chain()
+    >>> print(f"{chain.least:.10f} {np.log10(chain.excess(np.zeros(97))):.4f}")
+    -0.0194390882 -1.7113
+    """
+
+    clients: int = 24
+    block: int = 4
+    curvature: float = 2e-4
+
+    @cached_property
+    def data(self) -> Dataset:
+        """An example (A_k | b_k) for each client."""
+        return quadratic(self.clients, self.block)
+
+    @cached_property
+    def matrices(self) -> Array:
+        """A_k + mu I, [clients, size, size]."""
+        examples: Array = self.data.x.double().numpy()
+        return examples[..., :-1] + self.curvature * np.eye(examples.shape[1])
+
+    @cached_property
+    def vectors(self) -> Array:
+        """b_k, [clients, size]."""
+        return self.data.x.double().numpy()[..., -1]
+
+    @cached_property
+    def mean(self) -> Array:
+        """The matrix of F, [size, size]."""
+        mean: Array = self.matrices.mean(0)
+        return mean
+
+    @cached_property
+    def optimum(self) -> Array:
+        """w*, where F is least."""
+        return np.linalg.solve(self.mean, self.vectors.mean(0))
+
+    @cached_property
+    def eigenvalues(self) -> Array:
+        """Of all clients' matrices: those of their blocks, and mu if there are coordinates besides a block."""
+        places = [slice(k * self.block, (k + 1) * self.block + 1) for k in range(self.clients)]
+        blocks = [matrix[at, at] for matrix, at in zip(self.matrices, places, strict=True)]
+        besides = [self.curvature] * (self.clients > 1)
+        return np.concatenate([np.linalg.eigvalsh(blocks).ravel(), besides])
+
+    @property
+    def least(self) -> float:
+        """F* = F(w*)."""
+        return -0.5 * float(self.vectors.mean(0) @ self.optimum)
+
+    @property
+    def start(self) -> float:
+        """|w*|: the distance of training's start, 0, from the optimum."""
+        return float(np.linalg.norm(self.optimum))
+
+    def excess(self, points: Array) -> Array:
+        """F - F*, without the cancellation of a difference."""
+        away = points - self.optimum
+        return 0.5 * np.asarray((away @ self.mean * away).sum(-1))
+
+    def distance(self, points: Array) -> Array:
+        """|w - w*|."""
+        return np.asarray(np.linalg.norm(points - self.optimum, axis=-1))
+
+    def steepest(self, points: Array) -> float:
+        """The longest gradient of any client at any of the points [points, size].
+
+        It bounds the gradients of all local steps from there: a step below 2 / L shortens a quadratic's gradient.
+        """
+        gradients = self.matrices @ points.T - self.vectors[..., None]
+        return float(np.linalg.norm(gradients, axis=1).max())
+
+    def federation(self, models: int, lr: float | Schedule, steps: int) -> Federation:
+        """So many tasks that are all to minimise F, with `steps` full gradients a round."""
+        model = partial(Quadratic, len(self.optimum), self.curvature)
+        tasks = [
+            Task(f"copy {copy}", model, self.data, lr=lr, epochs=steps, loss=value, metric=value)
+            for copy in range(models)
+        ]
+        return Federation(tasks)
+
+    def problem(self, steps: int, models: int, gradient_bound: float) -> Problem:
+        """The constants of the convergence theorems, where gradients are known to be no longer than a bound."""
+        own = np.linalg.solve(self.matrices, self.vectors[..., None])[..., 0]
+        least_of_each = -0.5 * (self.vectors * own).sum(1)
+        return Problem(
+            smoothness=float(self.eigenvalues.max()),
+            strong_convexity=float(self.eigenvalues.min()),
+            gradient_bound=gradient_bound,
+            heterogeneity=max(0.0, self.least - float(least_of_each.mean())),
+            local_steps=steps,
+            clients=self.clients,
+            models=models,
+        )
+
+
+def weights_of(replica: Replica) -> Array:
+    """The weights of a replica whose tasks are all alike, [tasks, size]."""
+    weights: Array = torch.stack(replica.state.weights).double().cpu().numpy()
+    return weights
+
+
+def table(replicas: Sequence[Replica], seen: Array, column: str, rounds: Iterable[int]) -> pd.DataFrame:
+    """What was seen of every replica, [rounds + 1, replicas], after some rounds (0: before the first), a row each."""
+    return rows(
+        [
+            {"method": replica.method.name, "seed": replica.seed, "round": t, column: seen[t, n]}
+            for n, replica in enumerate(replicas)
+            for t in rounds
+        ]
+    )

@@ -1,0 +1,230 @@
+"""Runs at a glance: how they are doing, from their configurations, states and last records, without loading the rest.
+
+Nothing here needs torch. Of the records, which may be many, only the last are parsed; of the others it is only seen
+whether they are there.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mmfl.runs import status as state
+from mmfl.errors import UserError
+from mmfl.runs.growing import last_lines
+from mmfl.runs.records import METRICS, Scan, parse
+from mmfl.runs.records import read as read_records
+from mmfl.runs.status import Condition, State
+
+CONFIG, ENDED = "config.toml", "ended.json"
+_BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a configuration says about a run, and the whole of it."""
+
+    methods: Sequence[str]
+    tasks: Sequence[str]
+    seeds: int
+    rounds: int
+    config: dict[str, Any]
+
+    @property
+    def replicas(self) -> int:
+        """Methods with a seed each."""
+        return len(self.methods) * self.seeds
+
+
+@dataclass(frozen=True)
+class Latest:
+    """What the last records say: `means` has the mean over tasks by method, averaged over seeds, when last tested."""
+
+    round: int = 0
+    methods: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    clients: int | None = None
+    means: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A run as it is now. `unreadable` is one whose files are damaged, or not those of a run; `damage` says what is
+    wrong with its records, `notes` what could be repaired. `version` changes with the records."""
+
+    id: str
+    condition: Condition | Literal["unreadable"]
+    reason: str
+    methods: Sequence[str]
+    tasks: Sequence[str]
+    seeds: int
+    clients: int | None
+    round: int
+    rounds: int
+    means: Mapping[str, float]
+    began: float
+    updated: float
+    version: str
+    damage: str
+    notes: Sequence[str]
+    config: dict[str, Any] = field(repr=False)
+
+
+def listed(folder: Path) -> list[Glance]:
+    """The runs in a folder, by name; or the folder itself where it is a run."""
+    if not folder.is_dir():
+        problem = f"'{folder}' is a file" if folder.exists() else f"there is no folder '{folder}'"
+        raise UserError(f"{problem}; expected one that holds run directories.")
+    places = [folder, *sorted(folder.iterdir())]
+    return [Watched(str(place), place).look() for place in places if (place / CONFIG).is_file()]
+
+
+class Watched:
+    """A run that is looked at again and again; files that have not changed are not read again."""
+
+    def __init__(self, id: str, path: Path):
+        self.id, self.path = id, path
+        self.stamps: dict[str, Stamp | None] = {}
+        self.settings: Settings | None = None
+        self.latest = Latest()
+        self.state: State | None = None
+        self.scan = Scan(path / METRICS)
+        self.judged: tuple[Any, ...] = ()
+        self.damage, self.notes = "", list[str]()
+
+    def look(self) -> Glance:
+        """The run as it is now."""
+        if self._changed(CONFIG):
+            self.settings = read_settings(self.path / CONFIG)
+        if self._changed(state.STATE) or (self.state and self.state.condition == "running"):
+            self.state = state.read(self.path)
+        if self._changed(METRICS):
+            self.latest = read_latest(self.path / METRICS)
+            self.scan.look()
+        settings = self.settings or Settings((), (), 0, 0, {})
+        latest = self.latest
+        now = self._state(settings, latest)
+        self._judge(settings)
+        damaged = "" if self.settings else f"{CONFIG} is not that of a run"
+        damaged = damaged or (self.damage and f"{METRICS} is damaged: {self.damage}")
+        return Glance(
+            self.id,
+            "unreadable" if damaged else now.condition,
+            damaged or now.reason,
+            latest.methods or settings.methods,
+            settings.tasks or latest.tasks,
+            settings.seeds,
+            latest.clients,
+            latest.round,
+            now.rounds,
+            latest.means,
+            now.began,
+            now.updated,
+            "-".join(map(str, self.stamps[METRICS] or ())),
+            self.damage,
+            self.notes,
+            settings.config,
+        )
+
+    def _changed(self, name: str) -> bool:
+        before = self.stamps.get(name, ())
+        self.stamps[name] = _stamp(self.path / name)
+        return self.stamps[name] != before
+
+    def _judge(self, settings: Settings) -> None:
+        """Sees what is wrong with the records, which are read whole only where something is."""
+        done = self.state.done if self.state else 0
+        judged = (self.stamps[METRICS], done, settings.replicas)
+        if judged == self.judged:
+            return
+        self.judged, self.damage, self.notes = judged, "", []
+        if not self.scan.complete(done, settings.replicas):
+            try:
+                found = read_records(self.path / METRICS)
+            except OSError as error:
+                self.damage = str(error.strerror)
+                return
+            self.damage = found.problem(done, replicas=settings.replicas)
+            self.notes = [] if self.damage else found.notes()
+
+    def _state(self, settings: Settings, latest: Latest) -> State:
+        """What the state file says; of runs without one, what can be told from the rest."""
+        if self.state and self.state.condition != "lost":
+            return self.state
+        ended = _ended(self.path)
+        if self.state and not ended:
+            return self.state
+        condition, reason = ended or ("finished" if 0 < settings.rounds <= latest.round else "stopped", "")
+        began, updated = ((self.stamps[name] or (0, 0, 0))[0] / 1e9 for name in (CONFIG, METRICS))
+        return State(condition, latest.round, settings.rounds, began, updated or began, 0, "", reason=reason)
+
+
+def read_settings(path: Path) -> Settings | None:
+    """What a configuration says, of a simulation, of a run from Python or of a deployment; None if it is of none."""
+    try:
+        config = tomllib.loads(path.read_text())
+        known = config.get("settings", config)
+        seeds = known.get("seeds", 1)
+        return Settings(
+            [_name(method) for method in known.get("methods") or [known["method"]]],
+            [_name(task) for task in known.get("tasks", ())],
+            seeds if isinstance(seeds, int) else len(seeds),
+            int(known["rounds"]),
+            config,
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def read_latest(path: Path) -> Latest:
+    """What the records at the end of a file say, back to a round that was tested."""
+    block = _BLOCK
+    while True:
+        lines, whole = last_lines(path, block)
+        records = [record for record in map(parse, lines) if record]
+        tested = [record for record in records if isinstance(record.get("mean"), int | float)]
+        since = tested[-1]["round"] if tested else 0
+        if whole or block >= _FURTHEST or (tested and records[0]["round"] < since):
+            break
+        block *= 8
+    if not records:
+        return Latest()
+    means: dict[str, list[float]] = {}
+    for record in tested:
+        if record["round"] == since:
+            means.setdefault(str(record.get("method")), []).append(float(record["mean"]))
+    last = records[-1]
+    return Latest(
+        last["round"],
+        list(dict.fromkeys(str(record.get("method")) for record in records if record["round"] >= since)),
+        list(last.get("tasks", ())),
+        last.get("clients"),
+        {method: sum(values) / len(values) for method, values in means.items()},
+    )
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Differs once a file has changed; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _ended(directory: Path) -> tuple[Condition, str] | None:
+    """How a deployment says that it ended, which it also does when it ends before its first round."""
+    try:
+        told = json.loads((directory / ENDED).read_bytes())
+        condition = next(each for each in get_args(Condition) if each == told["state"])
+        return condition, str(told["message"])
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def _name(value: str | Mapping[str, Any]) -> str:
+    """A method or a task: its name, or a table with it."""
+    return value if isinstance(value, str) else str(value.get("name", value.get("method")))
