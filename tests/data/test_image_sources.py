@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_files import Line
 
 from conftest import refusals, refused
 from mmfl.data import idx
@@ -25,7 +26,6 @@ from mmfl.data.dataset import as_inputs
 from mmfl.data.emnist import emnist
 from mmfl.data.fashion_mnist import fashion_mnist
 from mmfl.data.mnist import mnist
-from test_files import Line
 
 ROWS, ROWS_TEST = 20, 10
 LIKE_MNIST = {"mnist": mnist, "fashion_mnist": fashion_mnist}

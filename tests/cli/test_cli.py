@@ -15,7 +15,7 @@ import pytest
 from conftest import wait_for
 from prompt import PROGRAM, mmfl, started
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LONG = "a" * 300
 NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
 SMALL = ["--set", "tasks.digits.epochs=1", "--rounds", "6", "--seeds", "1"]

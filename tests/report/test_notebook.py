@@ -8,7 +8,7 @@ import pytest
 import mmfl
 import prompt
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 STORIES = {
     "digits_and_synthetic": ["mmfl-stalevre", "guessed ["],
     "own_models": ["by-loss", "energy guessed"],

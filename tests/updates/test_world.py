@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from worlds import everything
 
 import mmfl
 import prompt
@@ -20,7 +21,6 @@ from mmfl.methods import METHODS, make_method
 from mmfl.training.loop import Replica, agree
 from mmfl.updates import Trained, Updates
 from mmfl.updates.world import ALONE, World, join
-from worlds import everything
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.long

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_text_and_face_sources import write_leaf
 
 from conftest import refusals, refused
 from mmfl.data import pictures
 from mmfl.data.celeba import celeba
-from test_text_and_face_sources import write_leaf
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow, which writes the pictures")
 

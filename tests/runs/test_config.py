@@ -13,7 +13,7 @@ from mmfl.errors import UserError
 from mmfl.runs import config
 from mmfl.updates.store import Keep
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SMALL = """
 method = "random"
