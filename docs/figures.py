@@ -30,7 +30,7 @@ from mmfl.local import SGD, Prox, Scaffold
 from mmfl.papers.measurements import Watch
 from mmfl.report.plots import save
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
-from mmfl.training import State
+from mmfl.training import TrainingState
 
 FOLDER = Path(__file__).parent / "methods"
 # Okabe and Ito's colours, told apart by everyone.
@@ -224,7 +224,7 @@ def stale() -> Figure:
     return figure
 
 
-def betas(state: State) -> NDArray[np.float64]:
+def betas(state: TrainingState) -> NDArray[np.float64]:
     """StaleVR's betas of the last round or StaleVRE's estimates for the next, [clients]; nan without an h."""
     memory = state.aggregation[0]
     if isinstance(memory, Estimates):

@@ -20,8 +20,8 @@ from mmfl.methods import METHODS, make_method
 from mmfl.registry import read_spec
 from mmfl.runs import checkpoint
 from mmfl.runs.results import RunDirectory
-from mmfl.training import Replica, State, rounds
-from mmfl.updates.store import Stored
+from mmfl.training import Replica, TrainingState, rounds
+from mmfl.updates.store import ClientVectorStore
 
 LAST = 30
 RATE = 0.6
@@ -81,11 +81,11 @@ def plain(record: dict) -> dict:
     return {key: value for key, value in record.items() if key != "seconds"}
 
 
-def stored(state: State) -> list[Stored]:
+def stored(state: TrainingState) -> list[ClientVectorStore]:
     """The vectors that a method keeps of its clients, task by task."""
 
-    def inside(part) -> list[Stored]:
-        if isinstance(part, Stored):
+    def inside(part) -> list[ClientVectorStore]:
+        if isinstance(part, ClientVectorStore):
             return [part]
         return [found for f in fields(part) for found in inside(getattr(part, f.name))] if is_dataclass(part) else []
 
@@ -100,7 +100,7 @@ class History:
     weights: list[list[Tensor]]
     kept: list[list[tuple[np.ndarray, Tensor]]]
 
-    def note(self, state: State) -> None:
+    def note(self, state: TrainingState) -> None:
         everyone = np.arange(len(HAS))
         self.weights.append([w.clone() for w in state.weights])
         self.kept.append([(s.has(everyone), s.rows(everyone)) for s in stored(state)])

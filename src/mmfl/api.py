@@ -14,7 +14,7 @@ from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.privacy import Privacy
 from mmfl.report.display import Display
-from mmfl.runs.experiment import Experiment, Listener, Several, conduct, seeds_of
+from mmfl.runs.experiment import Experiment, Listener, ListenerGroup, conduct, seeds_of
 from mmfl.runs.results import Comparison, Run, RunDirectory
 
 
@@ -104,5 +104,5 @@ def compare(
     place = None if directory is None else open_directory
     console = Console()
     display = [Display(console)] if progress or (progress is None and console.is_jupyter) else []
-    heard_by = Several([*listeners, *display])
+    heard_by = ListenerGroup([*listeners, *display])
     return conduct(experiment, simulation, place, resume, heard_by)

@@ -39,7 +39,7 @@ from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, SGD, LocalRule, Scaffold
 from mmfl.registry import build, call, find
-from mmfl.updates.store import Keep
+from mmfl.updates.store import StorageOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +201,7 @@ METHODS: dict[str, Entry] = {
         stores=_UPDATES,
     ),
     "scaffold": Entry(
-        lambda keep=None, draw="independent": (RandomProcessors(draw), Unbiased(), Scaffold(Keep.of(keep))),
+        lambda keep=None, draw="independent": (RandomProcessors(draw), Unbiased(), Scaffold(StorageOptions.of(keep))),
         "control variates against the drift of local steps",
         "Karimireddy et al. 2020",
         stores="controls",

@@ -19,7 +19,7 @@ from torch import Tensor
 from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError, nearest
 from mmfl.randomness import Purpose, bits
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 
 Change = Literal["replaced", "absent"]
 """Two worlds that an observer is to confuse: the client has other data (any other), or its update is zero."""
@@ -176,7 +176,7 @@ def _words(like: Tensor, rows: slice, place: Place | None) -> Tensor:
     if place is None:
         words = torch.frombuffer(bytearray(os.urandom(8 * like.numel())), dtype=torch.int64)
         return words.view(like.shape).to(like.device)
-    client = sent(np.ascontiguousarray(place.client[rows]), like.device)
+    client = to_device(np.ascontiguousarray(place.client[rows]), like.device)
     key = bits(place.seed, Purpose.NOISE, place.round, place.task, client)
     return bits(key[:, None], torch.arange(like.shape[1], device=like.device))
 

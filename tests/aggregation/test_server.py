@@ -12,7 +12,7 @@ from mmfl.allocation import Full
 from mmfl.methods import make_method
 from mmfl.runs import checkpoint
 from mmfl.updates import Updates
-from mmfl.updates.store import Keep
+from mmfl.updates.store import StorageOptions
 
 CLIENTS, LENGTH = 5, 4
 SIZES = np.array([[8], [3], [12], [5], [9]])
@@ -156,7 +156,8 @@ def test_what_the_inner_rule_asks_and_reports_is_passed_on(optimiser):
 
 @optimisers
 @pytest.mark.parametrize(
-    "make", [Unbiased, lambda: StaleVRE(Keep("file", "float16")), FedVARP, StaleVR, lambda: Momentum(FedStale(0.5))]
+    "make",
+    [Unbiased, lambda: StaleVRE(StorageOptions("file", "float16")), FedVARP, StaleVR, lambda: Momentum(FedStale(0.5))],
 )
 def test_a_checkpoint_continues_with_the_same_bits(optimiser, make, tmp_path):
     rule = optimiser(make())

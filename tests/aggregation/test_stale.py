@@ -18,7 +18,7 @@ from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
 from mmfl.runs import checkpoint
 from mmfl.updates import Trained, Updates
-from mmfl.updates.store import Keep, Stored
+from mmfl.updates.store import ClientVectorStore, StorageOptions
 
 SIZES, CAPACITY = np.array([[10, 5], [30, 0], [0, 15], [7, 12]]), np.array([2, 1, 1, 2])
 # The first client is expected to train the first task more than once.
@@ -302,7 +302,15 @@ def test_the_histories_hold_all_that_may_happen():
     assert seen == set(happened)
 
 
-keeps = st.sampled_from([Keep(), Keep("host"), Keep("file"), Keep(precision="float16"), Keep("file", "float16")])
+keeps = st.sampled_from(
+    [
+        StorageOptions(),
+        StorageOptions("host"),
+        StorageOptions("file"),
+        StorageOptions(precision="float16"),
+        StorageOptions("file", "float16"),
+    ]
+)
 
 
 @stale_rules
@@ -352,7 +360,7 @@ def test_stalevres_line_passes_above_the_best_beta_by_its_fall_over_the_rounds_s
     np.testing.assert_allclose(line_in_the_active_round, best + (1 - best) / idle, rtol=1e-6)
 
 
-@pytest.mark.parametrize("keep", [Keep(), Keep("file", "float16")], ids=["device", "file"])
+@pytest.mark.parametrize("keep", [StorageOptions(), StorageOptions("file", "float16")], ids=["device", "file"])
 @stale_rules
 def test_a_checkpoint_continues_with_the_same_bits(name, keep, tmp_path):
     rule = RULES[name](keep=keep)
@@ -386,8 +394,8 @@ def touched(monkeypatch):
 
         return counting
 
-    monkeypatch.setattr(Stored, "rows", count(Stored.rows))
-    monkeypatch.setattr(Stored, "put", count(Stored.put))
+    monkeypatch.setattr(ClientVectorStore, "rows", count(ClientVectorStore.rows))
+    monkeypatch.setattr(ClientVectorStore, "put", count(ClientVectorStore.put))
     return counted
 
 

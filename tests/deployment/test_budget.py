@@ -7,7 +7,7 @@ import pytest
 
 from mmfl.cli import commands as cli
 from mmfl.cli import deployment as commands
-from mmfl.deployment.settings import Settings
+from mmfl.deployment.settings import DeploymentSettings
 from mmfl.deployment.submission import Ended
 
 
@@ -59,4 +59,4 @@ def test_help_has_the_defaults_of_the_settings(shown):
     for name in ("method", "rounds", "rate", "timeout"):
         told = re.search(rf"--{name} \w+ .*?by default ([\w.-]+?)\. ", help)
         assert told is not None, help
-        assert told[1] == f"{Settings.model_fields[name].default}".removesuffix(".0")
+        assert told[1] == f"{DeploymentSettings.model_fields[name].default}".removesuffix(".0")

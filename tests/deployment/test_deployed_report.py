@@ -11,9 +11,9 @@ from mmfl.report.page import write
 
 
 def test_faults_are_counted_by_kind_in_figure_and_table(tmp_path):
-    mail = mail_of(federation(), NODES)
-    mail.trouble = lambda node, round, reply: b"nonsense" if node == 100 and round in (2, 3) else reply
-    real, _ = deployed("full", 4, 1.0, mail=mail, directory=tmp_path / "run")
+    transport = mail_of(federation(), NODES)
+    transport.trouble = lambda node, round, reply: b"nonsense" if node == 100 and round in (2, 3) else reply
+    real, _ = deployed("full", 4, 1.0, transport=transport, directory=tmp_path / "run")
     sources = gather([tmp_path / "run"])
     comparison = side_by_side(sources)
     figure = FIGURES["faults"](comparison)

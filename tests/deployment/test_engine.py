@@ -12,13 +12,13 @@ import mmfl
 from conftest import toy_task
 
 pytest.importorskip("flwr", reason="flwr is not installed")
-from inside import InsideMail, module_of, site_of
+from inside import InsideTransport, module_of, service_of
 
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.deployment.payload import Payload
 from mmfl.deployment.server_app import conclude, run
-from mmfl.deployment.settings import Settings
-from mmfl.deployment.transport import Letter
+from mmfl.deployment.settings import DeploymentSettings
+from mmfl.deployment.transport import Reply
 from mmfl.deployment.user_module import Module
 from mmfl.methods import METHODS
 from mmfl.runs.lock import hold
@@ -45,19 +45,19 @@ def federation(capacity: int = 1) -> mmfl.Federation:
     return mmfl.Federation(tasks, CLIENTS, lacks=lacks, capacity=capacity)
 
 
-def mail_of(simulated: mmfl.Federation, nodes: list[list[int]], capacity: int = 1) -> InsideMail:
-    return InsideMail({100 + n: site_of(simulated, clients, capacity) for n, clients in enumerate(nodes)})
+def mail_of(simulated: mmfl.Federation, nodes: list[list[int]], capacity: int = 1) -> InsideTransport:
+    return InsideTransport({100 + n: service_of(simulated, clients, capacity) for n, clients in enumerate(nodes)})
 
 
 NODES = [[0, 3], [1], [2, 4], [5]]
 
 
-def deployed(method="mmfl-lvr", rounds=4, rate=0.5, mail=None, directory=None, resume=False, **options):
+def deployed(method="mmfl-lvr", rounds=4, rate=0.5, transport=None, directory=None, resume=False, **options):
     simulated = federation()
-    mail = mail or mail_of(simulated, NODES)
+    transport = transport or mail_of(simulated, NODES)
     told = {"clients": CLIENTS, "method": method, "rounds": rounds, "rate": rate, "gather": 0.2}
-    settings = Settings.of(told | options)
-    return run(mail, module_of(simulated), settings, directory, resume).runs[0], mail
+    settings = DeploymentSettings.of(told | options)
+    return run(transport, module_of(simulated), settings, directory, resume).runs[0], transport
 
 
 @pytest.mark.parametrize("method", EVERY, ids=str)
@@ -74,7 +74,7 @@ def test_a_deployment_gives_the_simulations_weights(method):
 # --- what travels ---
 
 
-def updates_sent(mail: InsideMail, method: str, rounds: int = 4) -> tuple[int, int, mmfl.Run]:
+def updates_sent(transport: InsideTransport, method: str, rounds: int = 4) -> tuple[int, int, mmfl.Run]:
     """How many updates travelled, how many were drawn."""
     sent = []
 
@@ -82,8 +82,8 @@ def updates_sent(mail: InsideMail, method: str, rounds: int = 4) -> tuple[int, i
         sent.extend(name for name in Payload.unpack(reply).vectors if name.startswith("update."))
         return reply
 
-    mail.trouble = count
-    real, _ = deployed(method, rounds, mail=mail)
+    transport.trouble = count
+    real, _ = deployed(method, rounds, transport=transport)
     drawn = sum(len(clients) for record in real.records for clients, _ in record["drawn"].values())
     return len(sent), drawn, real
 
@@ -98,15 +98,15 @@ def test_where_everyone_trains_only_drawn_updates_travel(method):
     ("method", "exchanges"), [("random", 1), ("mmfl-lvr", 2), ("mmfl-stalevr", 2), ("mmfl-gvr", 2)]
 )
 def test_a_node_gets_one_message_an_exchange_whatever_it_is_asked(method, exchanges):
-    _, mail = deployed(method, rounds=3, rate=1.0)
-    for node in mail.sites:
-        assert sum(1 for to, round, _ in mail.sent if (to, round) == (node, 2)) <= exchanges
+    _, transport = deployed(method, rounds=3, rate=1.0)
+    for node in transport.sites:
+        assert sum(1 for to, round, _ in transport.sent if (to, round) == (node, 2)) <= exchanges
 
 
 def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_if_drawn():
-    real, mail = deployed("mmfl-stalevr", rounds=3)
+    real, transport = deployed("mmfl-stalevr", rounds=3)
     for t, record in enumerate(real.records, 1):
-        asked = [(node, Payload.unpack(sent).said) for node, round, sent in mail.sent if round == t]
+        asked = [(node, Payload.unpack(sent).said) for node, round, sent in transport.sent if round == t]
         asked = [(node, said) for node, said in asked if "announce" not in said]
         first, second = asked[: len(NODES)], asked[len(NODES) :]
         assert all({"train", "losses"} <= set(said) for _, said in first)
@@ -117,23 +117,23 @@ def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_i
 
 def test_losses_are_asked_for_only_where_the_method_needs_them():
     for method, asked in (("random", False), ("mmfl-lvr", True)):
-        _, mail = deployed(method, rounds=2)
-        assert any("losses" in Payload.unpack(sent).said for _, _, sent in mail.sent) == asked
+        _, transport = deployed(method, rounds=2)
+        assert any("losses" in Payload.unpack(sent).said for _, _, sent in transport.sent) == asked
 
 
 def test_a_node_that_forgot_its_last_update_sends_the_new_one_whole():
     simulated = federation()
-    mail = mail_of(simulated, NODES)
+    transport = mail_of(simulated, NODES)
     sent = []
 
     def forget(node, round, reply):
         sent.extend(name for name in Payload.unpack(reply).vectors if name.startswith("update."))
         if round == 3:
-            mail.sites[node].sent.clear()
+            transport.sites[node].sent.clear()
         return reply
 
-    mail.trouble = forget
-    real, _ = deployed("mmfl-stalevr", 6, mail=mail)
+    transport.trouble = forget
+    real, _ = deployed("mmfl-stalevr", 6, transport=transport)
     same = mmfl.train(federation(), "mmfl-stalevr", rounds=6, rate=0.5, device="cpu")
     for mine, theirs in zip(real.weights, same.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
@@ -142,15 +142,15 @@ def test_a_node_that_forgot_its_last_update_sends_the_new_one_whole():
 
 def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
     simulated = federation()
-    mail = mail_of(simulated, NODES)
+    transport = mail_of(simulated, NODES)
     bare = [mmfl.Task(t.name, t.model, lr=t.lr, epochs=t.epochs, batch_size=t.batch_size) for t in simulated.tasks]
-    settings = Settings.of({"clients": CLIENTS, "method": "mmfl-lvr", "rounds": 3, "rate": 0.5})
-    real = run(mail, Module(bare, lambda task, client: None), settings).runs[0]
+    settings = DeploymentSettings.of({"clients": CLIENTS, "method": "mmfl-lvr", "rounds": 3, "rate": 0.5})
+    real = run(transport, Module(bare, lambda task, client: None), settings).runs[0]
     same = mmfl.train(federation(), "mmfl-lvr", rounds=3, rate=0.5, device="cpu")
     np.testing.assert_allclose(real.accuracy, same.accuracy, atol=1e-6)
     for mine, theirs in zip(real.weights, same.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    asked = [(round, Payload.unpack(sent).said) for _, round, sent in mail.sent]
+    asked = [(round, Payload.unpack(sent).said) for _, round, sent in transport.sent]
     assert not any("losses" in said and "test" not in said for round, said in asked if round > 1)
 
 
@@ -202,10 +202,10 @@ KINDS = {
 
 @pytest.mark.parametrize("part", KINDS)
 def test_what_cannot_be_right_is_refused_and_the_round_goes_on(part, tmp_path):
-    mail = mail_of(federation(), NODES)
+    transport = mail_of(federation(), NODES)
     change = spoil(part)
-    mail.trouble = lambda node, round, reply: change(reply) if node == 100 and round == 2 else reply
-    real, _ = deployed("full", 3, 1.0, mail=mail, directory=tmp_path / "run")
+    transport.trouble = lambda node, round, reply: change(reply) if node == 100 and round == 2 else reply
+    real, _ = deployed("full", 3, 1.0, transport=transport, directory=tmp_path / "run")
     assert all(torch.isfinite(weights).all() for weights in real.weights)
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     bad = [event for event in events if event["kind"] == KINDS[part]]
@@ -217,9 +217,9 @@ def test_what_cannot_be_right_is_refused_and_the_round_goes_on(part, tmp_path):
 
 def test_weights_of_those_who_answered_are_what_the_draw_says():
     """Who is asked and fails is missing from the sum, and nobody else's weight changes."""
-    mail = mail_of(federation(), NODES)
-    mail.trouble = lambda node, round, reply: b"" if node == 101 and b"trained" in reply else reply
-    real, _ = deployed("full", 1, 1.0, mail=mail)
+    transport = mail_of(federation(), NODES)
+    transport.trouble = lambda node, round, reply: b"" if node == 101 and b"trained" in reply else reply
+    real, _ = deployed("full", 1, 1.0, transport=transport)
     whole = federation()
     engine = mmfl.engine.Simulation("cpu")
     for s in range(2):
@@ -234,9 +234,9 @@ def test_weights_of_those_who_answered_are_what_the_draw_says():
 
 
 def test_a_silent_node_is_absent_until_it_answers():
-    mail = mail_of(federation(), NODES)
-    mail.trouble = lambda node, round, reply: None if node == 100 and round == 2 else reply
-    real, _ = deployed("mmfl-lvr", 4, 1.0, mail=mail, timeout=0.2)
+    transport = mail_of(federation(), NODES)
+    transport.trouble = lambda node, round, reply: None if node == 100 and round == 2 else reply
+    real, _ = deployed("mmfl-lvr", 4, 1.0, transport=transport, timeout=0.2)
     assert real.records[1]["faults"] == {"late": 1}
     present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
     assert {0, 3} <= present[0]
@@ -245,7 +245,7 @@ def test_a_silent_node_is_absent_until_it_answers():
 
 
 def test_a_late_answer_is_not_used_but_the_node_is_there_again():
-    mail = mail_of(federation(), NODES)
+    transport = mail_of(federation(), NODES)
     held = {}
 
     def late(node, round, reply):
@@ -253,12 +253,12 @@ def test_a_late_answer_is_not_used_but_the_node_is_there_again():
             held["reply"] = reply
             return None
         if round == 3 and "reply" in held:
-            name = next(name for name, waiting in mail._waiting.items() if waiting is None)
-            mail._waiting[name] = held.pop("reply")
+            name = next(name for name, waiting in transport._waiting.items() if waiting is None)
+            transport._waiting[name] = held.pop("reply")
         return reply
 
-    mail.trouble = late
-    real, _ = deployed("random", 5, 1.0, mail=mail, timeout=0.2)
+    transport.trouble = late
+    real, _ = deployed("random", 5, 1.0, transport=transport, timeout=0.2)
     present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
     assert not {0, 3} & present[2]
     assert {0, 3} <= present[3]
@@ -266,18 +266,18 @@ def test_a_late_answer_is_not_used_but_the_node_is_there_again():
 
 def test_nodes_join_and_leave_between_rounds():
     simulated = federation()
-    mail = mail_of(simulated, NODES[:3])
+    transport = mail_of(simulated, NODES[:3])
     gone = {}
 
     def change(node, round, reply):
-        if round == 2 and 103 not in mail.sites:
-            mail.sites[103] = site_of(simulated, NODES[3])
+        if round == 2 and 103 not in transport.sites:
+            transport.sites[103] = service_of(simulated, NODES[3])
         if round == 4:
-            gone.update({100: mail.sites.pop(100)} if 100 in mail.sites else {})
+            gone.update({100: transport.sites.pop(100)} if 100 in transport.sites else {})
         return reply
 
-    mail.trouble = change
-    real, _ = deployed("full", 6, 1.0, mail=mail)
+    transport.trouble = change
+    real, _ = deployed("full", 6, 1.0, transport=transport)
     present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
     assert present[1] == {0, 1, 2, 3, 4}
     assert present[2] == set(range(6))
@@ -287,10 +287,12 @@ def test_nodes_join_and_leave_between_rounds():
 
 def test_a_client_belongs_to_one_node_at_a_time():
     simulated = federation()
-    mail = mail_of(simulated, NODES)
-    mail.sites[200] = site_of(simulated, [0, 1])
-    mail.trouble = lambda node, round, reply: (mail.sites.pop(100, None) and None) or reply if round == 2 else reply
-    real, _ = deployed("full", 4, 1.0, mail=mail)
+    transport = mail_of(simulated, NODES)
+    transport.sites[200] = service_of(simulated, [0, 1])
+    transport.trouble = lambda node, round, reply: (
+        (transport.sites.pop(100, None) and None) or reply if round == 2 else reply
+    )
+    real, _ = deployed("full", 4, 1.0, transport=transport)
     assert real.records[0]["faults"]["refused"] == 1
     present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
     assert present[2] == {0, 1, 2, 4, 5}  # 3 went with its node, 0 is spoken for by the other
@@ -310,34 +312,34 @@ def test_a_client_belongs_to_one_node_at_a_time():
 )
 def test_a_node_that_introduces_itself_badly_is_not_counted(announcement):
     simulated = federation()
-    mail = mail_of(simulated, NODES)
+    transport = mail_of(simulated, NODES)
 
     class Liar:
         def answer(self, payload):
             return Payload(announcement).pack()
 
-    mail.sites[50] = Liar()
-    real, _ = deployed("full", 1, 1.0, mail=mail)
+    transport.sites[50] = Liar()
+    real, _ = deployed("full", 1, 1.0, transport=transport)
     assert real.records[0]["faults"]["garbage"] == 1
     assert real.records[0]["clients_seen"] == CLIENTS
 
 
 def test_a_client_number_beyond_those_that_may_take_part_is_refused():
     simulated = federation()
-    mail = mail_of(simulated, NODES)
-    settings = Settings.of({"clients": 5, "method": "full", "rounds": 1, "rate": 1.0, "gather": 0})
-    real = run(mail, module_of(simulated), settings).runs[0]
+    transport = mail_of(simulated, NODES)
+    settings = DeploymentSettings.of({"clients": 5, "method": "full", "rounds": 1, "rate": 1.0, "gather": 0})
+    real = run(transport, module_of(simulated), settings).runs[0]
     assert real.records[0]["faults"] == {"refused": 1}
     assert real.records[0]["clients_seen"] == 5
 
 
 def test_a_round_waits_for_clients_and_says_when_they_do_not_come():
     with pytest.raises(mmfl.UserError, match=r"0 clients are there after [\d.]+ s; expected at least 1"):
-        deployed(mail=InsideMail({}), patience=0.1)
+        deployed(transport=InsideTransport({}), patience=0.1)
 
 
 def test_a_node_whose_message_came_back_must_say_again_who_it_is():
-    mail = mail_of(federation(), NODES)
+    transport = mail_of(federation(), NODES)
     lost = []
 
     def trouble(node, round, reply):
@@ -346,18 +348,18 @@ def test_a_node_whose_message_came_back_must_say_again_who_it_is():
             return None
         return reply
 
-    receive = mail.receive
+    receive = transport.receive
 
     def returned(messages):
-        letters = receive(messages)
-        late = [name for name in messages if mail._waiting.get(name, b"") is None]
-        if mail.sent[-1][1] == 3 and late:
-            mail._waiting.pop(late[0])
-            letters.append(Letter(late[0], None, "code 5"))
-        return letters
+        replies = receive(messages)
+        late = [name for name in messages if transport._waiting.get(name, b"") is None]
+        if transport.sent[-1][1] == 3 and late:
+            transport._waiting.pop(late[0])
+            replies.append(Reply(late[0], None, "code 5"))
+        return replies
 
-    mail.trouble, mail.receive = trouble, returned
-    real, _ = deployed("random", 6, 1.0, mail=mail, timeout=0.2)
+    transport.trouble, transport.receive = trouble, returned
+    real, _ = deployed("random", 6, 1.0, transport=transport, timeout=0.2)
     assert any(record.get("faults", {}).get("lost") for record in real.records)
     present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
     assert not {0, 3} & present[2]
@@ -411,7 +413,7 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
     method, change = HOSTILE[case]
-    mail = mail_of(federation(), NODES)
+    transport = mail_of(federation(), NODES)
 
     def lie(node, round, reply):
         if node != 100:
@@ -421,8 +423,8 @@ def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
         change(said, vectors)
         return Payload(said, vectors).pack()
 
-    mail.trouble = lie
-    real, _ = deployed(method, 5, 1.0, mail=mail, directory=tmp_path / "run")
+    transport.trouble = lie
+    real, _ = deployed(method, 5, 1.0, transport=transport, directory=tmp_path / "run")
     assert all(torch.isfinite(weights).all() for weights in real.weights)
     assert real.loss.max().max() < 10
     assert real.faults.sum().sum() > 0
@@ -431,17 +433,17 @@ def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
 
 
 def test_who_does_not_tell_its_loss_is_not_drawn():
-    mail = mail_of(federation(), NODES)
-    mail.trouble = lambda node, round, reply: b"" if node == 100 and b"losses" in reply else reply
-    real, _ = deployed("mmfl-lvr", 4, 1.0, mail=mail)
+    transport = mail_of(federation(), NODES)
+    transport.trouble = lambda node, round, reply: b"" if node == 100 and b"losses" in reply else reply
+    real, _ = deployed("mmfl-lvr", 4, 1.0, transport=transport)
     for record in real.records:
         assert not {0, 3} & {i for clients, _ in record["drawn"].values() for i in clients}
         assert record["faults"]["garbage"] == 1
 
 
 def test_many_strangers_are_one_event(tmp_path):
-    mail = mail_of(federation(), NODES)
-    site = mail.sites[103]
+    transport = mail_of(federation(), NODES)
+    site = transport.sites[103]
     many = [[1000 + n, 1, {"a": 1}] for n in range(5000)]
 
     class Crowd:
@@ -452,21 +454,21 @@ def test_many_strangers_are_one_event(tmp_path):
                 payload.said | ({"clients": payload.said["clients"] + more} if more else {}), payload.vectors
             ).pack()
 
-    mail.sites[103] = Crowd()
-    real, _ = deployed("full", 1, 1.0, mail=mail)
+    transport.sites[103] = Crowd()
+    real, _ = deployed("full", 1, 1.0, transport=transport)
     assert real.records[0]["faults"] == {"refused": 1}
     assert real.records[0]["clients_seen"] == CLIENTS
 
 
 def test_a_message_that_is_not_taken_loses_its_node_alone():
-    mail = mail_of(federation(), NODES)
-    send = mail.send
+    transport = mail_of(federation(), NODES)
+    send = transport.send
 
     def refuses(payloads, round, seconds):
         return send({node: p for node, p in payloads.items() if round != 2 or node != 100}, round, seconds)
 
-    mail.send = refuses
-    real, _ = deployed("full", 3, 1.0, mail=mail)
+    transport.send = refuses
+    real, _ = deployed("full", 3, 1.0, transport=transport)
     assert real.records[1]["faults"] == {"lost": 1}
     assert real.records[2]["clients_seen"] == CLIENTS
 
@@ -476,13 +478,13 @@ def test_waiting_for_clients_can_be_stopped(tmp_path):
     (tmp_path / "run" / "config.toml").touch()
     (tmp_path / "run" / "stop").touch()
     with pytest.raises(KeyboardInterrupt):
-        deployed(mail=InsideMail({}), patience=60, directory=tmp_path / "run")
+        deployed(transport=InsideTransport({}), patience=60, directory=tmp_path / "run")
 
 
 def test_an_answer_larger_than_the_server_takes_fails_its_node_alone_and_says_so(tmp_path):
-    mail = mail_of(federation(), NODES)
-    mail.most = 600  # enough for one client
-    real, _ = deployed("full", 2, 1.0, mail=mail, directory=tmp_path / "run")
+    transport = mail_of(federation(), NODES)
+    transport.most = 600  # enough for one client
+    real, _ = deployed("full", 2, 1.0, transport=transport, directory=tmp_path / "run")
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     failed = [event for event in events if event["kind"] != "joined"]
     assert [(event["round"], event["kind"], event["node"]) for event in failed] == [
@@ -511,19 +513,19 @@ def test_one_server_at_a_time_works_in_a_run_directory(tmp_path):
 @pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold"])
 def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method, tmp_path):
     place = tmp_path / "run"
-    mail = mail_of(federation(), NODES)
+    transport = mail_of(federation(), NODES)
 
     def stop(node, round, reply):
         if round == 3:
             (place / "stop").touch()
         return reply
 
-    mail.trouble = stop
+    transport.trouble = stop
     with pytest.raises(KeyboardInterrupt):
-        deployed(method, 6, mail=mail, directory=place)
+        deployed(method, 6, transport=transport, directory=place)
     (place / "stop").unlink()
     again = mail_of(federation(), NODES)  # nodes that remember nothing
-    real, _ = deployed(method, 6, mail=again, directory=place, resume=True)
+    real, _ = deployed(method, 6, transport=again, directory=place, resume=True)
     same, _ = deployed(method, 6)
     assert [record["round"] for record in real.records] == [1, 2, 3, 4, 5, 6]
     for mine, theirs in zip(real.weights, same.weights, strict=True):
@@ -551,9 +553,9 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
 )
 def test_bad_settings_are_named(change, said):
     with pytest.raises(mmfl.UserError, match=said):
-        run(mail_of(federation(), NODES), module_of(federation()), Settings.of({"clients": CLIENTS} | change))
+        run(mail_of(federation(), NODES), module_of(federation()), DeploymentSettings.of({"clients": CLIENTS} | change))
 
 
 def test_settings_need_the_number_of_clients():
     with pytest.raises(mmfl.UserError, match="'clients' is missing"):
-        Settings.of({})
+        DeploymentSettings.of({})

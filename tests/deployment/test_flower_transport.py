@@ -9,7 +9,7 @@ from conftest import wait_for
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 from mmfl.deployment import programs
-from mmfl.deployment.flower_transport import FlowerMail
+from mmfl.deployment.flower_transport import FlowerTransport
 
 
 class Reply:
@@ -40,7 +40,7 @@ def hasty(monkeypatch, patient):
 
 
 def mail_over(pull):
-    return FlowerMail(SimpleNamespace(pull_messages=pull))
+    return FlowerTransport(SimpleNamespace(pull_messages=pull))
 
 
 def test_an_answer_that_flower_cannot_read_takes_no_other_with_it():
@@ -49,10 +49,10 @@ def test_an_answer_that_flower_cannot_read_takes_no_other_with_it():
             raise ValueError("DecodeError")
         return [reply_to(name) for name in names]
 
-    mail = mail_over(pull)
+    transport = mail_over(pull)
     for _ in range(2):
-        letters = {letter.message: letter.payload for letter in mail.receive(["good", "bad", "fine"])}
-        assert letters == {"good": b"good", "bad": b"", "fine": b"fine"}
+        replies = {reply.message: reply.payload for reply in transport.receive(["good", "bad", "fine"])}
+        assert replies == {"good": b"good", "bad": b"", "fine": b"fine"}
 
 
 class Link:
@@ -77,18 +77,18 @@ class Link:
 
 def test_answers_that_take_long_to_fetch_all_come_though_flower_deletes_them_at_the_first_pull(hasty):
     link, names = Link("a", "b", "c", waiting=("d",)), ["a", "b", "c", "d"]
-    mail = mail_over(link.pull)
+    transport = mail_over(link.pull)
     for _ in range(5):
-        assert mail.receive(names) == []
+        assert transport.receive(names) == []
     link.released.set()
     came = {}
 
     def all_came():
-        came.update((letter.message, letter) for letter in mail.receive([name for name in names if name not in came]))
+        came.update((reply.message, reply) for reply in transport.receive([name for name in names if name not in came]))
         return set(came) >= {"a", "b", "c"}
 
     wait_for(all_came)
-    assert {name: (letter.payload, letter.error) for name, letter in came.items()} == {
+    assert {name: (reply.payload, reply.error) for name, reply in came.items()} == {
         name: (name.encode(), "") for name in ("a", "b", "c")
     }
     assert sorted(link.pulls) == ["a", "b", "c"]
@@ -105,8 +105,8 @@ def test_an_answer_that_one_pull_fails_to_bring_is_pulled_again():
             raise OSError
         return [reply_to(name) if name == "there" else Reply(name, error=SimpleNamespace(code=3, reason="gone"))]
 
-    letters = {letter.message: letter.payload for letter in mail_over(pull).receive(["there", "unreadable"])}
-    assert letters == {"there": b"there", "unreadable": b""}
+    replies = {reply.message: reply.payload for reply in mail_over(pull).receive(["there", "unreadable"])}
+    assert replies == {"there": b"there", "unreadable": b""}
 
 
 def test_answers_that_are_half_there_keep_no_other_from_being_read_and_come_in_the_end(hasty):
@@ -125,13 +125,13 @@ def test_answers_that_are_half_there_keep_no_other_from_being_read_and_come_in_t
         came = {}
 
         def all_came():
-            came.update((letter.message, letter.payload) for letter in mail.receive(set(names) - set(came)))
+            came.update((reply.message, reply.payload) for reply in transport.receive(set(names) - set(came)))
             return until <= set(came)
 
         wait_for(all_came)
         return came
 
-    mail = mail_over(pull)
+    transport = mail_over(pull)
     assert received("half", "slow", until=set()) == {}
     there |= {"slow", "quick"}
     assert received("half", "slow", "quick", until={"slow", "quick"}) == {"slow": b"slow", "quick": b"quick"}
@@ -140,9 +140,9 @@ def test_answers_that_are_half_there_keep_no_other_from_being_read_and_come_in_t
     there.add("fourth")
     assert received("torn", "fourth", "half", until={"fourth"}) == {"fourth": b"fourth"}
     whole.set()
-    assert mail.receive(["another"]) == []
+    assert transport.receive(["another"]) == []
     assert received("half", "torn", until={"half", "torn"}) == {"half": b"half", "torn": b"torn"}
-    assert mail.receive(["half", "torn"]) == []
+    assert transport.receive(["half", "torn"]) == []
     assert (pulled.count("half"), pulled.count("torn")) == (1, 1)
 
 
@@ -153,12 +153,12 @@ def test_letters_are_answers_to_what_was_asked_or_garbage():
         yield Reply("b", {"mmfl": {"payload": "text"}})
         yield Reply("c", error=SimpleNamespace(code=5, reason="gone"))
 
-    letters = [(each.message, each.payload, each.error) for each in mail_over(pull).receive(["a", "b", "c"])]
-    assert letters == [("a", b"", ""), ("b", b"", ""), ("c", None, "code 5: gone")]
+    replies = [(each.message, each.payload, each.error) for each in mail_over(pull).receive(["a", "b", "c"])]
+    assert replies == [("a", b"", ""), ("b", b"", ""), ("c", None, "code 5: gone")]
 
 
 def test_what_an_answer_may_have_leaves_room_for_what_flower_puts_around_it(monkeypatch):
-    monkeypatch.delenv(programs.MOST, raising=False)
+    monkeypatch.delenv(programs.MAX_MESSAGE_BYTES, raising=False)
     assert mail_over(None).most is None
-    monkeypatch.setenv(programs.MOST, str(10**6))
+    monkeypatch.setenv(programs.MAX_MESSAGE_BYTES, str(10**6))
     assert 900_000 < mail_over(None).most < 10**6 - 10_000

@@ -16,11 +16,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import site_of
+from inside import service_of
 
 import mmfl
 from conftest import toy_task, wait_for
-from mmfl.deployment.node_service import Site
+from mmfl.deployment.node_service import NodeService
 from mmfl.deployment.payload import GarbageError, Payload, print_of
 from mmfl.deployment.remote_federation import Held
 from mmfl.deployment.user_module import Module
@@ -31,7 +31,7 @@ FEDERATION = mmfl.Federation([toy_task("a"), toy_task("b", classes=3)], 4, capac
 LENGTHS = {"a": 16, "b": 12}
 
 
-def asked(site: Site, said: dict, **vectors: torch.Tensor) -> Payload:
+def asked(site: NodeService, said: dict, **vectors: torch.Tensor) -> Payload:
     return Payload.unpack(site.answer(Payload(said, vectors).pack()))
 
 
@@ -87,14 +87,14 @@ def test_prints_differ_where_vectors_do():
 
 
 def test_a_node_announces_its_clients():
-    said = asked(site_of(FEDERATION, [1, 3], 5), {"announce": True}).said
+    said = asked(service_of(FEDERATION, [1, 3], 5), {"announce": True}).said
     assert [row[:2] for row in said["clients"]] == [[1, 2], [3, 2]]
     assert said["clients"][0][2] == {"a": int(FEDERATION.sizes[1, 0]), "b": int(FEDERATION.sizes[1, 1])}
     assert said["tested"] == {"a": 30, "b": 30}
 
 
 def test_an_update_is_kept_until_it_is_asked_for():
-    site = site_of(FEDERATION, [1])
+    site = service_of(FEDERATION, [1])
     kept = asked(site, training(["a", 1, False, ""]), **weights())
     assert not kept.vectors
     collected = asked(site, {"collect": [["a", 1, 1]]})
@@ -108,14 +108,14 @@ def test_an_update_is_kept_until_it_is_asked_for():
 
 
 def test_who_remembers_another_update_is_sent_the_new_one():
-    site = site_of(FEDERATION, [1])
+    site = service_of(FEDERATION, [1])
     reply = asked(site, training(["a", 1, False, "0123456789abcdef"]), **weights())
     assert list(reply.vectors) == ["update.a.1"]
     assert reply.said["trained"][0][5] is None
 
 
 def test_noise_is_drawn_once_for_an_update():
-    site = site_of(FEDERATION, [1])
+    site = service_of(FEDERATION, [1])
     site.privacy = Privacy(clip=0.1, noise=0.5)
     asked(site, training(["a", 1, False, ""]), **weights())
     first = asked(site, {"collect": [["a", 1, 1]]}).vectors["update.a.1"]
@@ -138,18 +138,18 @@ def test_noise_is_drawn_once_for_an_update():
     ],
 )
 def test_a_bad_request_is_answered_with_what_is_wrong(said, vectors, expected):
-    site = site_of(FEDERATION, [1])
+    site = service_of(FEDERATION, [1])
     assert expected in asked(site, said, **vectors).said["error"]
     assert "clients" in asked(site, {"announce": True}).said
 
 
 @pytest.mark.parametrize("most", ["much", 1.5, None])
 def test_a_limit_that_is_no_number_of_bytes_is_none(most):
-    assert "clients" in asked(site_of(FEDERATION, [1]), {"announce": True, "most": most}).said
+    assert "clients" in asked(service_of(FEDERATION, [1]), {"announce": True, "most": most}).said
 
 
 def test_garbage_is_answered_too():
-    assert "unreadable" in Payload.unpack(site_of(FEDERATION, [1]).answer(b"?")).said["error"]
+    assert "unreadable" in Payload.unpack(service_of(FEDERATION, [1]).answer(b"?")).said["error"]
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,10 @@ from traces import clean, needs_flower, running
 from conftest import refused, wait_for
 from mmfl.deployment import submission
 from mmfl.deployment.bundle import RunConfig, check_module, write_app
-from mmfl.deployment.child_processes import Processes, wait_until
+from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import Local
 from mmfl.deployment.submission import Ended, Trail
-from mmfl.deployment.superlink import MOST
+from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.errors import UserError
 from mmfl.runs.experiment import Listener
 
@@ -69,7 +69,7 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
     assert heard.ended
     assert heard.rounds == [record["round"] for record in records]
     assert [record["same"] for record in records] == [2] * len(records)
-    assert {record["most"] for record in records} == {str(MOST)}  # of the gate, which the server must know
+    assert {record["most"] for record in records} == {str(MAX_MESSAGE_BYTES)}  # of the gate, which the server must know
     assert not local.processes.folder.exists()
 
 
@@ -106,7 +106,7 @@ time.sleep(999)
         from pathlib import Path
         from mmfl.deployment import child_processes as processes
         processes._PATIENCE = 0.2
-        with processes.terminable(), processes.Processes(Path({str(tmp_path)!r})) as children:
+        with processes.terminable(), processes.ChildProcesses(Path({str(tmp_path)!r})) as children:
             parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
             children.start("child", [sys.executable, "-c", parent, {stubborn!r}], os.environ)
             print("ready", flush=True)
@@ -123,7 +123,7 @@ time.sleep(999)
 
 def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
     def fail():
-        with Processes(tmp_path) as processes:
+        with ChildProcesses(tmp_path) as processes:
             processes.start("sleeper", ["sleep", "999"], os.environ)
             assert running(clean)
             raise ZeroDivisionError
@@ -133,7 +133,7 @@ def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
 
 
 def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
-    with Processes(tmp_path) as processes:
+    with ChildProcesses(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
         with refused("talker ended before it was ready: no data"):
             wait_until(lambda: False, child, 600, "it was ready")
@@ -148,7 +148,7 @@ def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
 def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(clean, tmp_path):
     from mmfl.deployment.client_app import ask
 
-    with Processes(tmp_path) as processes:
+    with ChildProcesses(tmp_path) as processes:
         place = processes.folder / "worker"
         with pytest.raises(ConnectionError, match="cannot be reached"):
             ask(str(place), b"hello", patience=0.2)

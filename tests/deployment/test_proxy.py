@@ -15,12 +15,12 @@ from traces import clean, needs_flower
 
 import mmfl.deployment
 from conftest import wait_for
-from mmfl.deployment.child_processes import Processes
+from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.superlink import free_port
 
 __all__ = ["clean"]
 GATE = Path(mmfl.deployment.__file__).with_name("proxy.py")
-MOST = 1000
+MAX_MESSAGE_BYTES = 1000
 
 
 class Slow(ThreadingHTTPServer):
@@ -70,7 +70,7 @@ def post(slow, clean, tmp_path) -> Iterator:
     """Sends so many bytes through the gate; gives the status of the answer."""
     port = free_port()
     command = [sys.executable, str(GATE), "--host", "127.0.0.1", "--port", str(port), "--prefix", "/v1/fleet/"]
-    command += ["--target", f"http://127.0.0.1:{slow.server_port}", "--most", str(MOST)]
+    command += ["--target", f"http://127.0.0.1:{slow.server_port}", "--most", str(MAX_MESSAGE_BYTES)]
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def send(size: int) -> int:
@@ -79,12 +79,12 @@ def post(slow, clean, tmp_path) -> Iterator:
         except urllib.error.HTTPError as error:
             return error.code
 
-    with Processes(tmp_path) as processes:
+    with ChildProcesses(tmp_path) as processes:
         processes.start("gate", command, os.environ)
 
         def listens() -> bool:
             try:
-                return send(MOST + 1) == 413
+                return send(MAX_MESSAGE_BYTES + 1) == 413
             except urllib.error.URLError:
                 return False
 
@@ -95,13 +95,13 @@ def post(slow, clean, tmp_path) -> Iterator:
 @needs_flower
 def test_when_the_gate_has_no_more_room_a_node_is_told_to_try_again_and_may(slow, post):
     with ThreadPoolExecutor(4) as others:
-        sent = [others.submit(post, MOST) for _ in range(4)]
+        sent = [others.submit(post, MAX_MESSAGE_BYTES) for _ in range(4)]
         slow.wait_for(4)
-        fifth = post(MOST)
+        fifth = post(MAX_MESSAGE_BYTES)
         slow.released.set()
     assert [each.result() for each in sent] == [200] * 4
     assert fifth == 503
-    assert post(MOST) == 200
+    assert post(MAX_MESSAGE_BYTES) == 200
 
 
 @needs_flower

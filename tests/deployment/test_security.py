@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from conftest import refusals, refused, wait_for
 from mmfl.cli.deployment import app, console, finish, numbers, shares
 from mmfl.deployment import programs
-from mmfl.deployment.child_processes import Processes
+from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.node import Node, NodeSpec
 from mmfl.deployment.security import Address, Keys, make_keys
 from mmfl.deployment.submission import Ended
@@ -32,7 +32,7 @@ __all__ = ["clean"]
 def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_do(clean, tmp_path):
     keys = make_keys(tmp_path / "keys", ["localhost"], 1)
     strange = make_keys(tmp_path / "strange", ["localhost"], 1)
-    with Processes(tmp_path / "logs") as processes:
+    with ChildProcesses(tmp_path / "logs") as processes:
         address = Address("127.0.0.1", free_port())
         link = start_link(processes, address, keys, control_port=free_port(), most=10**6)
 
@@ -154,7 +154,7 @@ def test_ports_out_of_range_are_named_as_they_were_given():
 
 def test_logs_that_cannot_be_written_are_named(tmp_path):
     (tmp_path / "file").touch()
-    with refused(f"logs '{tmp_path / 'file'}' cannot be written: File exists."), Processes(tmp_path / "file"):
+    with refused(f"logs '{tmp_path / 'file'}' cannot be written: File exists."), ChildProcesses(tmp_path / "file"):
         pass
 
 
@@ -180,7 +180,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with Processes(tmp_path) as processes, refused("cannot listen at 127.0.0.1", "in use"):
+        with ChildProcesses(tmp_path) as processes, refused("cannot listen at 127.0.0.1", "in use"):
             start_link(processes, Address("127.0.0.1", other.getsockname()[1]))
 
 

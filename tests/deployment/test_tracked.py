@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from mmfl.deployment.submission import _News
-from mmfl.runs.experiment import Listener, Several
+from mmfl.runs.experiment import Listener, ListenerGroup
 from mmfl.runs.results import RunDirectory
 from mmfl.trackers import TensorBoard
 
@@ -51,6 +51,6 @@ def test_a_tracker_that_cannot_start_is_a_warning_and_the_others_hear_on(tmp_pat
     directory, heard = RunDirectory.create(tmp_path / "run", CONFIG), Heard()
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, "mmfl"):
-        followed(directory, Several([heard, TensorBoard(tmp_path / "file")]), [1, 2])
+        followed(directory, ListenerGroup([heard, TensorBoard(tmp_path / "file")]), [1, 2])
     assert heard.rounds == [1, 2]
     assert ["tracker 'tensorboard' cannot start" in text for text in caplog.messages] == [True]

@@ -50,15 +50,15 @@ def spoiled(client: int, round: int, reply: bytes) -> bytes:
 
 def work() -> int:
     from mmfl.deployment import worker
-    from mmfl.deployment.node_service import Site
+    from mmfl.deployment.node_service import NodeService
 
-    answer = Site.answer
+    answer = NodeService.answer
 
-    def troubled(site: Site, packed: bytes) -> bytes:
+    def troubled(site: NodeService, packed: bytes) -> bytes:
         asked, reply = Payload.unpack(packed).said, answer(site, packed)
         return spoiled(site.federation.members[0], asked["round"], reply) if "train" in asked else reply
 
-    Site.answer = troubled
+    NodeService.answer = troubled
     return worker.main(sys.argv[1:])
 
 
@@ -69,12 +69,12 @@ else:
 
     from mmfl.deployment import engine
     from mmfl.deployment import server_app as server
-    from mmfl.deployment.flower_transport import FlowerMail
+    from mmfl.deployment.flower_transport import FlowerTransport
 
     skipped = 0.0
     app = ServerApp()
 
-    class TroubledMail(FlowerMail):
+    class TroubledTransport(FlowerTransport):
         """Lets the time of an exchange be over when all have answered but the nodes that are known to be lost."""
 
         def __init__(self, grid):
@@ -91,14 +91,14 @@ else:
 
         def receive(self, messages):
             global skipped
-            letters = super().receive(messages)
-            left = set(messages) - {letter.message for letter in letters}
+            replies = super().receive(messages)
+            left = set(messages) - {reply.message for reply in replies}
             if left and all(name in self.asked and (FOLDER / f"lost-{self.asked[name][0]}").exists() for name in left):
                 skipped += max(self.asked.pop(name)[1] for name in left) + 1
-            return letters
+            return replies
 
     @app.main()
     def main(grid, context):
         engine.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + skipped)
-        server.FlowerMail = TroubledMail
+        server.FlowerTransport = TroubledTransport
         server.main(grid, context)

@@ -11,7 +11,7 @@ from conftest import refused
 from mmfl import aggregation, allocation
 from mmfl.errors import UserError
 from mmfl.runs import config
-from mmfl.updates.store import Keep
+from mmfl.updates.store import StorageOptions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -125,7 +125,7 @@ methods = [
     lvr, stale, mine, parts = read.experiment().methods
     assert [m.name for m in (lvr, stale, mine, parts)] == ["mmfl-lvr", "fedstale(beta=0.2)", "mine", "parts"]
     assert stale.aggregation.beta == 0.2
-    assert mine.aggregation.keep == Keep("host", "float16")
+    assert mine.aggregation.keep == StorageOptions("host", "float16")
     assert isinstance(parts.allocation.inner, allocation.RandomClients)
     assert config.parse(tomllib.loads(tomli_w.dumps(read.plain())), "config.toml") == read
 

@@ -1,4 +1,4 @@
-"""Stored vectors: what goes in comes out, wherever it is kept, and only for clients ever seen."""
+"""ClientVectorStore vectors: what goes in comes out, wherever it is kept, and only for clients ever seen."""
 
 import os
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from conftest import refusals, refused
 from mmfl.runs import checkpoint
-from mmfl.updates.store import Keep, Stored
-from mmfl.updates.world import ALONE
+from mmfl.updates.store import ClientVectorStore, StorageOptions
+from mmfl.updates.world import SINGLE_PROCESS
 
 CLIENTS, PARAMETERS = 200, 5
 
@@ -19,8 +19,10 @@ places = pytest.mark.parametrize("where", ["device", "host", "file"])
 precisions = pytest.mark.parametrize("precision", ["float32", "float16"])
 
 
-def start(where="device", precision="float32", clients=CLIENTS, parameters=PARAMETERS, folder=None) -> Stored:
-    return Keep(where, precision, folder).start(clients, torch.zeros(parameters))
+def start(
+    where="device", precision="float32", clients=CLIENTS, parameters=PARAMETERS, folder=None
+) -> ClientVectorStore:
+    return StorageOptions(where, precision, folder).start(clients, torch.zeros(parameters))
 
 
 def vectors(count, seed=0, parameters=PARAMETERS):
@@ -96,9 +98,9 @@ def test_float16_keeps_its_largest_value_for_what_is_beyond_it(where):
 
 
 def test_a_setting_is_a_table_of_options_or_itself_or_nothing():
-    assert Keep.of({"where": "host", "precision": "float16"}) == Keep("host", "float16")
-    assert Keep.of(Keep("file")) == Keep("file")
-    assert Keep.of(None) == Keep.of({}) == Keep("device", "float32", None)
+    assert StorageOptions.of({"where": "host", "precision": "float16"}) == StorageOptions("host", "float16")
+    assert StorageOptions.of(StorageOptions("file")) == StorageOptions("file")
+    assert StorageOptions.of(None) == StorageOptions.of({}) == StorageOptions("device", "float32", None)
 
 
 def test_changing_what_came_out_or_went_in_leaves_the_stored_vectors_alone():
@@ -228,9 +230,9 @@ def test_files_leave_nothing_in_their_folder(tmp_path):
 
 
 @refusals(
-    (lambda: Keep("hosts"), "unknown where 'hosts'", "did you mean 'host'?"),
-    (lambda: Keep("cloud"), "unknown where 'cloud'", "expected one of: device, file, host."),
-    (lambda: Keep(precision="float61"), "unknown precision 'float61'", "did you mean 'float16'?"),
+    (lambda: StorageOptions("hosts"), "unknown where 'hosts'", "did you mean 'host'?"),
+    (lambda: StorageOptions("cloud"), "unknown where 'cloud'", "expected one of: device, file, host."),
+    (lambda: StorageOptions(precision="float61"), "unknown precision 'float61'", "did you mean 'float16'?"),
     (lambda: start("file", folder="/missing"), "cannot write to folder '/missing'", "No such file or directory."),
     (lambda: start("file", folder=__file__), "cannot write to folder", "Not a directory."),
 )
@@ -269,7 +271,7 @@ def test_a_client_cannot_be_stored_twice_at_once_nor_with_rows_of_another_shape(
 @places
 @precisions
 def test_rows_come_to_the_device_of_the_weights_from_wherever_they_are_kept(where, precision, tmp_path):
-    stored = Keep(where, precision).start(CLIENTS, torch.zeros(PARAMETERS, device="cuda"))
+    stored = StorageOptions(where, precision).start(CLIENTS, torch.zeros(PARAMETERS, device="cuda"))
     beside, client = start(where, precision), np.arange(90, 40, -1)
     for part in (client[:20], client):
         kept = stored.put(part, vectors(len(part)).cuda())
@@ -287,9 +289,9 @@ def test_rows_come_to_the_device_of_the_weights_from_wherever_they_are_kept(wher
 
 
 def test_a_checkpoint_gives_back_as_much_room_as_there_was():
-    stored = Keep().start(40, torch.zeros(4))
+    stored = StorageOptions().start(40, torch.zeros(4))
     for first in (0, 10, 18):
         stored.put(np.arange(first, first + 8), torch.ones(8, 4))
-    again = Keep().start(40, torch.zeros(4)).adopt([stored.saved()], ALONE.mine)
+    again = StorageOptions().start(40, torch.zeros(4)).adopt([stored.saved()], SINGLE_PROCESS.mine)
     assert again.nbytes == stored.nbytes
     assert (again.starts == stored.starts).all()

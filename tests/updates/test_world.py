@@ -20,7 +20,7 @@ from mmfl.engine import Simulation
 from mmfl.methods import METHODS, make_method
 from mmfl.training.loop import Replica, agree
 from mmfl.updates import Trained, Updates
-from mmfl.updates.world import ALONE, World, join
+from mmfl.updates.world import SINGLE_PROCESS, World, join
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.long
@@ -158,9 +158,9 @@ model = "logistic"
 def test_without_torchrun_a_process_is_alone(monkeypatch):
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert join(torch.device("cpu")) is ALONE
-    assert ALONE.first
-    assert ALONE.said_by_first("a word") == "a word"
+    assert join(torch.device("cpu")) is SINGLE_PROCESS
+    assert SINGLE_PROCESS.first
+    assert SINGLE_PROCESS.said_by_first("a word") == "a word"
 
 
 class Half(World):

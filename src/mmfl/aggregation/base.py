@@ -11,7 +11,7 @@ from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 from mmfl.updates import Updates
-from mmfl.updates.store import Stored
+from mmfl.updates.store import ClientVectorStore
 
 
 class AggregationRule:
@@ -32,7 +32,7 @@ class AggregationRule:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
 
-    def remembered(self, state: Any) -> Stored | None:
+    def remembered(self, state: Any) -> ClientVectorStore | None:
         """The clients' last updates, for rules that compare new ones with them."""
         return None
 

@@ -19,20 +19,20 @@ from mmfl.aggregation.base import AggregationRule
 from mmfl.aggregation.unbiased import inverse_probability
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 from mmfl.updates import Updates
 from mmfl.updates.memory import Memory, batches, combine
-from mmfl.updates.store import Keep, Stored
+from mmfl.updates.store import ClientVectorStore, StorageOptions
 from mmfl.updates.world import PARTIAL
 
-KeepSetting = Keep | Mapping[str, Any] | None
+StorageSetting = StorageOptions | Mapping[str, Any] | None
 
 
 class LastUpdates(AggregationRule):
     """A rule that remembers every client's last update; a subclass says which step to take."""
 
-    def __init__(self, keep: KeepSetting = None):
-        self.keep = Keep.of(keep)
+    def __init__(self, keep: StorageSetting = None):
+        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Memory:
         """Nothing remembered."""
@@ -46,7 +46,7 @@ class LastUpdates(AggregationRule):
         state.reweight(sizes)
         return weights - updates.total(self.step(updates, view, state)).to(weights), state
 
-    def remembered(self, state: Memory) -> Stored:
+    def remembered(self, state: Memory) -> ClientVectorStore:
         """All last updates."""
         return state.stored
 
@@ -58,7 +58,7 @@ class LastUpdates(AggregationRule):
 class FedStale(LastUpdates):
     """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
 
-    def __init__(self, beta: float = 0.5, keep: KeepSetting = None):
+    def __init__(self, beta: float = 0.5, keep: StorageSetting = None):
         if not 0 <= beta <= 1:
             raise UserError(f"aggregation 'fedstale': beta is {beta}; expected a number in [0, 1].")
         super().__init__(keep)
@@ -82,7 +82,7 @@ class FedStale(LastUpdates):
 class FedVARP(FedStale):
     """Every client's last update stands in for it in full (Jhunjhunwala et al. 2022)."""
 
-    def __init__(self, keep: KeepSetting = None):
+    def __init__(self, keep: StorageSetting = None):
         super().__init__(1.0, keep)
 
 
@@ -100,7 +100,7 @@ class MIFA(LastUpdates):
 class Betas:
     """StaleVR's memory: the last updates, and the beta each client had in the round just past (nan: no h yet)."""
 
-    stored: Stored
+    stored: ClientVectorStore
     beta: NDArray[np.float64]
 
 
@@ -112,8 +112,8 @@ class StaleVR(AggregationRule):
 
     needs_everyone = True
 
-    def __init__(self, keep: KeepSetting = None):
-        self.keep = Keep.of(keep)
+    def __init__(self, keep: StorageSetting = None):
+        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Betas:
         """Nothing remembered."""
@@ -133,10 +133,10 @@ class StaleVR(AggregationRule):
         here = mine.local
         drawn = np.flatnonzero(here.count)
         for rows in batches(len(drawn), len(weights)):
-            state.stored.put(here.client[drawn[rows]], here.flat[sent(drawn[rows], here.flat.device)])
+            state.stored.put(here.client[drawn[rows]], here.flat[to_device(drawn[rows], here.flat.device)])
         return weights - updates.total(step), Betas(state.stored, known)
 
-    def remembered(self, state: Betas) -> Stored:
+    def remembered(self, state: Betas) -> ClientVectorStore:
         """All last updates."""
         return state.stored
 
@@ -158,7 +158,7 @@ class Estimates:
     nobody is active, reaches 0, leaves or comes back; `weight` is the n with which each client is in it.
     """
 
-    stored: Stored
+    stored: ClientVectorStore
     weight: NDArray[np.float64]
     last: NDArray[np.int64]
     slope: NDArray[np.float64]
@@ -214,8 +214,8 @@ class StaleVRE(AggregationRule):
     only, the step would be biased by sum d (1 - p) (beta - best) h.
     """
 
-    def __init__(self, keep: KeepSetting = None):
-        self.keep = Keep.of(keep)
+    def __init__(self, keep: StorageSetting = None):
+        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Estimates:
         """Nothing remembered."""
@@ -241,7 +241,7 @@ class StaleVRE(AggregationRule):
         state.replace(updates, before, view.round, sizes)
         return weights - updates.total(step), state
 
-    def remembered(self, state: Estimates) -> Stored:
+    def remembered(self, state: Estimates) -> ClientVectorStore:
         """All last updates."""
         return state.stored
 
@@ -264,7 +264,7 @@ def best_beta(products: NDArray[np.float64], before: Tensor) -> NDArray[np.float
 
 def _residuals(
     updates: Updates,
-    stored: Stored,
+    stored: ClientVectorStore,
     beta: Callable[[NDArray[np.int64], NDArray[np.float64], Tensor], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
     """||G - beta h|| of every row, with the beta of some clients given their `<G, h>` and h."""

@@ -52,7 +52,7 @@ def _level(total: NDArray[np.float64], capacity: NDArray[np.int64], budget: floa
     return float(sums[last] / shared[last])
 
 
-def sound(sizes: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
+def replace_non_finite(sizes: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The size of each loss or norm; one that is no finite number (a model that diverged) counts like the largest."""
     sizes, known = np.abs(sizes), np.isfinite(sizes)
     return sizes if known.all() else np.where(known, sizes, sizes[known & able].max(initial=0.0))
@@ -82,7 +82,7 @@ class LeastVariance(AllocationRule):
 
     def probabilities(self, view: RoundView) -> NDArray[np.float64]:
         """U = d |x| / B, then the least-variance probabilities, [clients, tasks]."""
-        importance = self.floored(sound(view.signals[self.signal], view.able), view)
+        importance = self.floored(replace_non_finite(view.signals[self.signal], view.able), view)
         importance *= view.share
         importance /= np.maximum(view.capacity, 1)[:, None]
         best = least_variance(importance, view.capacity, view.budget)

@@ -72,7 +72,7 @@ ConfigFile = Annotated[
         autocompletion=completion.configurations,
     ),
 ]
-Settings = Annotated[
+DeploymentSettings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
@@ -109,7 +109,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show the final table
 )
 def run(
     file: ConfigFile = None,
-    set_: Settings = None,
+    set_: DeploymentSettings = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
@@ -137,7 +137,7 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Methods to compare, separated by commas.", autocompletion=completion.methods)
     ] = DEFAULT_METHODS,
-    set_: Settings = None,
+    set_: DeploymentSettings = None,
     seeds: Seeds = None,
     rounds: Rounds = None,
     out: Out = None,
@@ -208,7 +208,7 @@ def report(
 ) -> None:
     """Write a run's report, one HTML file.
 
-    Several runs are compared.
+    ListenerGroup runs are compared.
     """
     from mmfl.report import exports, figures, page
     from mmfl.report.display import show_results
@@ -297,7 +297,7 @@ def reproduce(
     json_: Annotated[bool, typer.Option("--json", help="With --list: print JSON instead of a table.")] = False,
 ) -> None:
     """Reproduce tables and figures of the papers."""
-    from mmfl.engine.precision import checked
+    from mmfl.engine.precision import check_precision
     from mmfl.papers import CATALOGUE
     from mmfl.papers import reproduce as experiments
     from mmfl.papers.pages import PAPERS, claims_table
@@ -321,7 +321,7 @@ def reproduce(
     results = Results(out or Path("results-quick" if quick else "results"))
     if not redraw:
         parts = experiments.parts_of(made, quick, part)
-        trainer = Trainer(device, Display(console), checked(precision))
+        trainer = Trainer(device, Display(console), check_precision(precision))
         experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
     found = False
     for each, findings in experiments.render(made, results, quick):
@@ -341,7 +341,7 @@ def reproduce(
 )
 def plot(
     file: ConfigFile = None,
-    set_: Settings = None,
+    set_: DeploymentSettings = None,
     seed: Annotated[int, typer.Option(help="The seed whose partition to draw.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("data-plots"),
 ) -> None:
@@ -379,7 +379,7 @@ def carry_on(
     """Conducts the experiment in its directory, and shows it; where several processes do, the first one shows."""
     from mmfl.engine import Simulation
     from mmfl.report.display import Display, conclude, show_summary
-    from mmfl.runs.experiment import Several, conduct
+    from mmfl.runs.experiment import ListenerGroup, conduct
     from mmfl.trackers import make_trackers
     from mmfl.updates.world import leave
 
@@ -388,7 +388,7 @@ def carry_on(
     console.quiet = not world.first
     path = Path(world.said_by_first(str(path)))
     experiment = config.experiment()
-    listener = Several([*make_trackers(config.trackers), *([] if quiet else [Display(console)])])
+    listener = ListenerGroup([*make_trackers(config.trackers), *([] if quiet else [Display(console)])])
     federation = experiment.federation_of(experiment.seeds[0])
     seeds = len(experiment.seeds)
     summary = {

@@ -13,11 +13,11 @@ from mmfl.cli.console import console, say
 from mmfl.cli.help import Command, examples
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import RunConfig, check_module
-from mmfl.deployment.child_processes import Processes, terminable
+from mmfl.deployment.child_processes import ChildProcesses, terminable
 from mmfl.deployment.node import Node, NodeSpec
 from mmfl.deployment.node import serve as serve_node
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
-from mmfl.deployment.superlink import MOST, Control, check_link, start_link
+from mmfl.deployment.superlink import MAX_MESSAGE_BYTES, Control, check_link, start_link
 from mmfl.deployment.superlink import serve as serve_link
 from mmfl.errors import UserError
 
@@ -139,7 +139,7 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
     from mmfl.deployment.loopback import deploy_local
     from mmfl.deployment.submission import Ended
     from mmfl.report.display import Display, show_summary
-    from mmfl.runs.experiment import Several
+    from mmfl.runs.experiment import ListenerGroup
     from mmfl.trackers import make_trackers
 
     module = check_module(Path(where["module"]))
@@ -159,7 +159,10 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
     if budget < 1 and settings["method"] != "full":
         _log.warning("the budget is less than one training a round, so in many rounds nobody trains; raise --rate")
     begun = time.monotonic()
-    listener, last = Several([Display(console), *make_trackers(where.get("trackers", ()))]), int(settings["rounds"])
+    listener, last = (
+        ListenerGroup([Display(console), *make_trackers(where.get("trackers", ()))]),
+        int(settings["rounds"]),
+    )
     try:
         if "local" in where:
             ended = deploy_local(
@@ -222,7 +225,7 @@ def link(
         int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
     ] = None,
     most: Annotated[
-        int | None, typer.Option(help=f"Megabytes of a node's message, at most; by default {MOST >> 20}.")
+        int | None, typer.Option(help=f"Megabytes of a node's message, at most; by default {MAX_MESSAGE_BYTES >> 20}.")
     ] = None,
     logs: Logs = None,
 ) -> None:
@@ -233,7 +236,7 @@ def link(
     _at_least("--most", 1 if most is None else most, 1)
     size = None if most is None else most << 20
     check_link(where, known, insecure, control_port, size)
-    with terminable(), Processes(logs or Path("logs")) as processes:
+    with terminable(), ChildProcesses(logs or Path("logs")) as processes:
         running = start_link(processes, where, known, insecure, control_port, size)
         trust = f" --root-certificates {known.authority}" if known else ""
         say(f"nodes connect to {where}" + (f", with {len(known.public)} keys registered" if known else ""))
@@ -278,7 +281,7 @@ def node(
     )
     spec.check()
     Privacy(clip, noise or 0.0)
-    with terminable(), Processes(logs or Path("logs")) as processes:
+    with terminable(), ChildProcesses(logs or Path("logs")) as processes:
         running = Node(processes, spec)
         running.connect()
         _until_interrupted(lambda: serve_node(running, say))
@@ -303,7 +306,7 @@ def keys(
 
 def settings_of(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """The settings of a run: options and `key=value` changes, checked before anything is started."""
-    from mmfl.deployment.settings import Settings
+    from mmfl.deployment.settings import DeploymentSettings
     from mmfl.methods import make_method
     from mmfl.runs import config as configuration
 
@@ -312,7 +315,7 @@ def settings_of(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, A
         configuration.apply(values, change)
     if "clients" not in values:
         raise UserError("deploy: --clients is missing; expected how many clients the nodes hold in all.")
-    settings = Settings.of(values)
+    settings = DeploymentSettings.of(values)
     make_method(settings.method)
     if not 0 < settings.rate <= 1:
         raise UserError(f"rate is {settings.rate}; expected a share of the processors in (0, 1].")
@@ -365,7 +368,7 @@ def _at_server(
     """A run at a SuperLink that runs already, on this machine."""
     from mmfl.deployment.submission import Submission
 
-    with terminable(), Processes(path / "logs") as processes:
+    with terminable(), ChildProcesses(path / "logs") as processes:
         control = Control(address, Path(root) if root else None, processes.folder / "home")
         submission = Submission.start(control, module, RunConfig(path, settings, resume))
         try:

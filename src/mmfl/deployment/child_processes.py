@@ -76,7 +76,7 @@ class Child:
         self.kill()
 
 
-class Processes:
+class ChildProcesses:
     """The processes of one deployment, and a private folder for their sockets and settings; both are gone on leaving.
 
     `logs` is the folder for what they print.

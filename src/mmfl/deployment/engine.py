@@ -15,7 +15,7 @@ from mmfl.deployment.payload import GarbageError, Payload, print_of
 from mmfl.deployment.remote_federation import Announced
 from mmfl.deployment.replies import Kept, Replies, Row
 from mmfl.deployment.roster import Roster
-from mmfl.deployment.transport import Letter, Mail
+from mmfl.deployment.transport import Reply, Transport
 from mmfl.engine import Evaluation, Simulation, Training, Workload
 from mmfl.engine.architecture import Layout
 from mmfl.errors import UserError
@@ -23,7 +23,7 @@ from mmfl.federation import Federation
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
 from mmfl.updates import Trained
-from mmfl.updates.world import ALONE
+from mmfl.updates.world import SINGLE_PROCESS
 
 _POLL = 0.1  # seconds between looks into the mailbox
 _PAUSE = 5.0  # seconds after which a node that did not say who it is is asked again
@@ -72,13 +72,13 @@ class Deployment:
     is refused, and all of it is in `events`.
     """
 
-    world = ALONE
+    world = SINGLE_PROCESS
     room = 1 << 62
     eager = True
 
     def __init__(
         self,
-        mail: Mail,
+        transport: Transport,
         tasks: Sequence[Task],
         clients: int,
         method: str | Mapping[str, Any],
@@ -86,7 +86,7 @@ class Deployment:
         events: Events | None = None,
         asked_to_stop: Callable[[], bool] = lambda: False,
     ):
-        self.mail, self.method = mail, method
+        self.transport, self.method = transport, method
         self.limits, self.events = limits or Limits(), events or Events()
         self.federation = Announced(tasks, clients, self.roll_call)
         self.roster = Roster(self.federation, self.events)
@@ -109,7 +109,7 @@ class Deployment:
         self.events.round = round
         began, told = time.monotonic(), False
         while True:
-            self._greet(self.roster.connected(self.mail.nodes()) - set(self._greeted.values()))
+            self._greet(self.roster.connected(self.transport.nodes()) - set(self._greeted.values()))
             self._late_letters()
             here, waited = int(self.federation.here.sum()), time.monotonic() - began
             gathering = not self._begun and here < self.federation.clients and waited < self.limits.gather
@@ -253,7 +253,7 @@ class Deployment:
         replies = Replies()
         if not asked:
             return replies
-        limit = {} if self.mail.most is None else {"most": self.mail.most}
+        limit = {} if self.transport.most is None else {"most": self.transport.most}
         payloads = {node: Payload(work.said | limit, work.vectors).pack() for node, work in asked.items()}
         self._deliver(payloads, lambda node, payload: replies.read(asked[node].said, payload))
         for client, detail in replies.missing:
@@ -266,21 +266,21 @@ class Deployment:
         due = [node for node in sorted(nodes) if self._again.get(node, 0.0) <= now]
         if due:
             hello = Payload({"announce": True}).pack()
-            self._greeted |= self.mail.send(dict.fromkeys(due, hello), self.events.round, self.limits.timeout)
+            self._greeted |= self.transport.send(dict.fromkeys(due, hello), self.events.round, self.limits.timeout)
 
     def _deliver(self, payloads: Mapping[int, bytes], read: Callable[[int, Payload], None]) -> None:
         """Sends, waits until all have answered or the time is over, and lets `read` see what came."""
-        waiting = self.mail.send(payloads, self.events.round, self.limits.timeout)
+        waiting = self.transport.send(payloads, self.events.round, self.limits.timeout)
         for node in sorted(set(payloads) - set(waiting.values())):
             self.events.add("lost", node, detail="the message was not taken")
             self.roster.forget(node)
         deadline = time.monotonic() + self.limits.timeout
         while waiting:
             began = time.monotonic()
-            for letter in self.mail.receive(list(waiting)):
-                node = waiting.pop(letter.message)
-                self._open(node, letter, read)
-                if letter.payload is None:
+            for reply in self.transport.receive(list(waiting)):
+                node = waiting.pop(reply.message)
+                self._open(node, reply, read)
+                if reply.payload is None:
                     self.roster.forget(node)
             now = time.monotonic()
             if not waiting or now > deadline:
@@ -296,20 +296,20 @@ class Deployment:
         """Introductions; and answers that come after their time, which are not used, but whoever sent them is there
         again, and whoever could not be reached is not."""
         waiting = {message: n for n, node in self.roster.nodes.items() for message in node.waiting}
-        for letter in self.mail.receive([*self._greeted, *waiting]):
-            if letter.message in self._greeted:
-                node = self._greeted.pop(letter.message)
-                self._open(node, letter, self.roster.introduce)
+        for reply in self.transport.receive([*self._greeted, *waiting]):
+            if reply.message in self._greeted:
+                node = self._greeted.pop(reply.message)
+                self._open(node, reply, self.roster.introduce)
                 if node not in self.roster.nodes:
                     self._again[node] = time.monotonic() + _PAUSE
             else:
-                self.roster.heard(waiting[letter.message], letter.message, letter.payload is not None)
+                self.roster.heard(waiting[reply.message], reply.message, reply.payload is not None)
         self.roster.settle()
 
-    def _open(self, node: int, letter: Letter, read: Callable[[int, Payload], None]) -> None:
-        """Lets `read` see a letter that says what it should."""
+    def _open(self, node: int, reply: Reply, read: Callable[[int, Payload], None]) -> None:
+        """Lets `read` see a reply that says what it should."""
         try:
-            payload = Payload({"error": letter.error}) if letter.payload is None else Payload.unpack(letter.payload)
+            payload = Payload({"error": reply.error}) if reply.payload is None else Payload.unpack(reply.payload)
             if "error" in payload.said:
                 self.events.add("failed", node, detail=str(payload.said["error"])[:300])
             else:

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-_LONGEST = 300  # letters of a detail, which a node may have written
+_LONGEST = 300  # replies of a detail, which a node may have written
 
 
 class Events:

@@ -1,4 +1,4 @@
-"""Mail by Flower: payloads as its messages, pulled so that no answer is lost and no node holds up the others."""
+"""Transport by Flower: payloads as its messages, pulled so that no answer is lost and no node holds up the others."""
 
 import logging
 import os
@@ -9,8 +9,8 @@ from typing import Any
 from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from mmfl.deployment.programs import MOST
-from mmfl.deployment.transport import Letter
+from mmfl.deployment.programs import MAX_MESSAGE_BYTES
+from mmfl.deployment.transport import Reply
 
 _log = logging.getLogger(__name__)
 _SLACK = 10.0  # seconds for which Flower keeps a message after it should have been answered
@@ -18,7 +18,7 @@ _WRAPPING = 1 << 16  # bytes of a request beside the payload, at most
 _MOMENT = 2.0  # seconds to wait for one pull before the next one is started
 
 
-class FlowerMail:
+class FlowerTransport:
     """Payloads as Flower messages: bytes in a record of configuration.
 
     Flower deletes an answer when it is pulled for the first time. It also announces an answer before its content has
@@ -29,7 +29,7 @@ class FlowerMail:
 
     def __init__(self, grid: Grid):
         self.grid = grid
-        limit = os.environ.get(MOST)
+        limit = os.environ.get(MAX_MESSAGE_BYTES)
         self.most = int(limit) - _WRAPPING if limit else None
         self._pulls: dict[str, _Pull] = {}
 
@@ -52,7 +52,7 @@ class FlowerMail:
         names = self.grid.push_messages(messages)
         return {name: node for name, node in zip(names, payloads, strict=False) if name}
 
-    def receive(self, messages: Iterable[str]) -> list[Letter]:
+    def receive(self, messages: Iterable[str]) -> list[Reply]:
         """Answers and errors that are there."""
         names = dict.fromkeys(messages)
         for name in names:
@@ -61,11 +61,11 @@ class FlowerMail:
                 pull.start()
                 pull.join(_MOMENT)
         done = [self._pulls.pop(name) for name in names if not self._pulls[name].is_alive()]
-        return [pull.letter for pull in done if pull.letter is not None]
+        return [pull.reply for pull in done if pull.reply is not None]
 
 
 class _Pull(threading.Thread):
-    """Pulls the answer to one message; `letter` is None if it is not there yet.
+    """Pulls the answer to one message; `reply` is None if it is not there yet.
 
     After an error it tries once more, in case the fault was the SuperLink's. An answer that is gone by then had come,
     but could not be read.
@@ -74,37 +74,37 @@ class _Pull(threading.Thread):
     def __init__(self, grid: Grid, message: str):
         super().__init__(daemon=True)
         self.grid, self.message = grid, message
-        self.letter: Letter | None = None
+        self.reply: Reply | None = None
 
     def run(self) -> None:
         """Pulls."""
         try:
-            self.letter = self._pull()
+            self.reply = self._pull()
         except Exception as error:
             _log.warning("an answer could not be read (%s)", type(error).__name__)
-            self.letter = self._pull_again(error)
+            self.reply = self._pull_again(error)
 
-    def _pull_again(self, error: Exception) -> Letter | None:
-        unreadable = Letter(self.message, b"", type(error).__name__)
+    def _pull_again(self, error: Exception) -> Reply | None:
+        unreadable = Reply(self.message, b"", type(error).__name__)
         try:
-            letter = self._pull()
+            reply = self._pull()
         except Exception:
             return unreadable
-        return unreadable if letter is not None and letter.payload is None else letter
+        return unreadable if reply is not None and reply.payload is None else reply
 
-    def _pull(self) -> Letter | None:
+    def _pull(self) -> Reply | None:
         for answer in self.grid.pull_messages([self.message]):
             if answer.metadata.reply_to_message_id == self.message:
                 return _letter(self.message, answer)
         return None
 
 
-def _letter(message: str, answer: Any) -> Letter:
-    """Flower's answer to a message as a letter."""
+def _letter(message: str, answer: Any) -> Reply:
+    """Flower's answer to a message as a reply."""
     if answer.has_error():
-        return Letter(message, None, f"code {answer.error.code}: {answer.error.reason}")
+        return Reply(message, None, f"code {answer.error.code}: {answer.error.reason}")
     try:
         payload = answer.content["mmfl"]["payload"]
     except KeyError:
         payload = b""
-    return Letter(message, payload if isinstance(payload, bytes) else b"")
+    return Reply(message, payload if isinstance(payload, bytes) else b"")

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import SERVER, RunConfig, check_module
-from mmfl.deployment.child_processes import Processes, terminable
+from mmfl.deployment.child_processes import ChildProcesses, terminable
 from mmfl.deployment.node import WORKER, Node, NodeSpec
 from mmfl.deployment.security import Address, Keys, make_keys
 from mmfl.deployment.submission import Ended, Submission
@@ -40,7 +40,7 @@ class Local:
         self.module, self.directory = check_module(module), directory.resolve()
         self.secure, self.spare = secure, spare
         self.worker, self.server, self.options = worker, server, options or {}
-        self.processes = Processes(self.directory / "logs")
+        self.processes = ChildProcesses(self.directory / "logs")
         self.nodes: list[Node] = []
         self.address = Address("127.0.0.1", free_port())
         self.missed: set[Node] = set()

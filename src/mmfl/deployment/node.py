@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmfl.deployment import programs
-from mmfl.deployment.child_processes import Child, Processes, wait_until
+from mmfl.deployment.child_processes import Child, ChildProcesses, wait_until
 from mmfl.deployment.security import Address
 from mmfl.deployment.superlink import free_port
 from mmfl.errors import UserError
@@ -61,7 +61,7 @@ class NodeSpec:
 class Node:
     """A node that runs. `check` keeps it going, and must be called now and then."""
 
-    def __init__(self, processes: Processes, spec: NodeSpec, name: str = "node"):
+    def __init__(self, processes: ChildProcesses, spec: NodeSpec, name: str = "node"):
         spec.check()
         self.processes, self.spec, self.name = processes, spec, name
         self.folder = processes.folder / name

@@ -1,4 +1,4 @@
-"""Site: a node's clients, their data and the engine that works for them; it answers what the server asks."""
+"""NodeService: a node's clients, their data and the engine that works for them; it answers what the server asks."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from mmfl.privacy import Privacy
 Pair = tuple[str, int]
 
 
-class Site:
+class NodeService:
     """What a node does between messages is remember: each client's newest update of a task, until the server asks for
     it, and the last one it sent, with which a new one is compared.
 

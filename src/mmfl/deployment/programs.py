@@ -19,7 +19,9 @@ from mmfl.errors import UserError
 
 CONNECTION = "mmfl"  # the name of the one connection in a home of ours
 FLEET = "/v1/fleet/"  # what nodes ask for; all else is for whoever conducts runs
-MOST = "MMFL_MOST"  # in the environment of a SuperLink behind a gate, and of its runs: bytes of a node's request
+MAX_MESSAGE_BYTES = (
+    "MMFL_MOST"  # in the environment of a SuperLink behind a gate, and of its runs: bytes of a node's request
+)
 _REGISTER = """
 import sys
 from importlib.metadata import entry_points

@@ -24,7 +24,7 @@ class RefusedError(Exception):
     """A request that is not passed on: status and text of the answer."""
 
 
-class Gate:
+class Proxy:
     """An ASGI application that passes on POST requests below one path.
 
     What comes in is held by the SuperLink before it knows who sent it: so a request has at most `most` bytes, and all
@@ -103,7 +103,7 @@ def main() -> None:
         parser.add_argument(option)
     given = parser.parse_args()
     uvicorn.run(
-        Gate(given.prefix, given.target, given.authority, int(given.most)),
+        Proxy(given.prefix, given.target, given.authority, int(given.most)),
         host=given.host,
         port=int(given.port),
         ssl_certfile=given.certificate,

@@ -53,7 +53,7 @@ class Announced(Federation):
     def _check_presence(self, last: int) -> None:
         """Nobody is known before the first roll call."""
 
-    def still(self, view: RoundView) -> RoundView:
+    def without_lost_clients(self, view: RoundView) -> RoundView:
         """Without those that are gone, or have not answered, since."""
         lost = view.present & (self.silent | ~self.here)
         return view.without(lost) if lost.any() else view

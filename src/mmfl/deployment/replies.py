@@ -11,7 +11,7 @@ from torch import Tensor
 from mmfl.deployment.payload import GarbageError, Payload
 from mmfl.engine import Training
 from mmfl.updates import Trained
-from mmfl.updates.world import ALONE
+from mmfl.updates.world import SINGLE_PROCESS
 
 Pair = tuple[str, int]
 ABSURD = 1e30
@@ -76,7 +76,7 @@ class Kept(Trained):
             np.array([row.loss for row in rows], dtype=np.float64),
             np.array([row.steps for row in rows], dtype=np.int64),
             None if len(here) == len(rows) else here,
-            ALONE,
+            SINGLE_PROCESS,
             np.array([row.norm for row in rows], dtype=np.float64),
             None if training.remembered is None else np.array([row.inner or 0.0 for row in rows], dtype=np.float64),
             tuple(rows),

@@ -10,9 +10,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from mmfl.deployment.engine import Deployment, Limits
 from mmfl.deployment.events import Events
-from mmfl.deployment.flower_transport import FlowerMail
-from mmfl.deployment.settings import Settings
-from mmfl.deployment.transport import Mail
+from mmfl.deployment.flower_transport import FlowerTransport
+from mmfl.deployment.settings import DeploymentSettings
+from mmfl.deployment.transport import Transport
 from mmfl.deployment.user_module import Module
 from mmfl.errors import UserError
 from mmfl.methods import make_method
@@ -24,9 +24,9 @@ from mmfl.runs.status import Journal
 
 
 def run(
-    mail: Mail,
+    transport: Transport,
     module: Module,
-    settings: Settings,
+    settings: DeploymentSettings,
     directory: Path | None = None,
     resume: bool = False,
     listener: Listener | None = None,
@@ -42,7 +42,7 @@ def run(
     limits = Limits(settings.timeout, settings.gather, settings.patience, settings.least, settings.norm)
     events = Events(None if directory is None else directory / "events.jsonl")
     asked_to_stop = (lambda: False) if directory is None else (directory / "stop").exists
-    engine = Deployment(mail, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
+    engine = Deployment(transport, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
     experiment = Experiment(
         lambda seed: engine.federation,
         [make_method(settings.method)],
@@ -69,7 +69,7 @@ def run(
         return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 
 
-def config(settings: Settings) -> dict[str, Any]:
+def config(settings: DeploymentSettings) -> dict[str, Any]:
     """What the run directory keeps of a deployment."""
     return {"source": "deployment", **settings.model_dump()}
 
@@ -85,8 +85,8 @@ def main(grid: Grid, context: Context) -> None:
 
     def work() -> Comparison:
         module = Module.named(str(told["module"]))
-        settings = Settings.of(json.loads(str(told["settings"])))
-        return run(FlowerMail(grid), module, settings, directory, bool(told["resume"]))
+        settings = DeploymentSettings.of(json.loads(str(told["settings"])))
+        return run(FlowerTransport(grid), module, settings, directory, bool(told["resume"]))
 
     conclude(directory, work, context.run_id)
 

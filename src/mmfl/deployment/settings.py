@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from mmfl.errors import UserError, nearest
 
 
-class Settings(BaseModel):
+class DeploymentSettings(BaseModel):
     """What a deployment is told besides its module. What stands below a setting is its description in the reference."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
@@ -41,7 +41,7 @@ class Settings(BaseModel):
     """An update longer than so many times the weights it started from is refused."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Settings":
+    def of(cls, values: Mapping[str, Any]) -> "DeploymentSettings":
         """From a table; the first mistake is named with what was expected."""
         try:
             return cls.model_validate(dict(values))

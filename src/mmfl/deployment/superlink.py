@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mmfl.deployment import programs
-from mmfl.deployment.child_processes import Child, Processes, wait_until
+from mmfl.deployment.child_processes import Child, ChildProcesses, wait_until
 from mmfl.deployment.security import Address, Keys
 from mmfl.errors import UserError
 
-MOST = 1 << 29  # bytes of a message from outside
+MAX_MESSAGE_BYTES = 1 << 29  # bytes of a message from outside
 _GATE = Path(__file__).with_name("proxy.py")
 _UNREACHABLE = "Connection to the SuperLink is unavailable"
 _SECONDS_TO_START = 300.0
@@ -92,7 +92,7 @@ def check_link(
 
 
 def start_link(
-    processes: Processes,
+    processes: ChildProcesses,
     address: Address,
     keys: Keys | None = None,
     insecure: bool = False,
@@ -104,13 +104,13 @@ def start_link(
     On loopback without keys it listens itself. Otherwise it listens on loopback at `control_port`, by default the next
     one, for those who start runs, and behind a gate at `address` for nodes, whose messages have at most `most` bytes.
     """
-    inner, size = check_link(address, keys, insecure, control_port, most), str(most or MOST)
+    inner, size = check_link(address, keys, insecure, control_port, most), str(most or MAX_MESSAGE_BYTES)
     certificates = keys.certificates if keys else None
     for each in {address, inner}:
         _check_free(each)
     home = processes.folder / "link"
     command = programs.superlink(inner.host, inner.port, certificates)
-    limit = {} if inner == address else {programs.MOST: size}
+    limit = {} if inner == address else {programs.MAX_MESSAGE_BYTES: size}
     superlink = processes.start("superlink", command, programs.environment(home) | limit)
     children = [superlink]
     wait_until(lambda: _listens(inner), superlink, _SECONDS_TO_START, "it listened")

@@ -1,4 +1,4 @@
-"""Mail: how payloads travel between the server and the nodes."""
+"""Transport: how payloads travel between the server and the nodes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Letter:
+class Reply:
     """A node's answer to a message, or why there is none."""
 
     message: str
@@ -14,7 +14,7 @@ class Letter:
     error: str = ""
 
 
-class Mail(Protocol):
+class Transport(Protocol):
     """Sends payloads to nodes by number, and brings their answers, in any order, when they come.
 
     `most` is how many bytes an answer may have, where there is a limit.
@@ -30,6 +30,6 @@ class Mail(Protocol):
         """Sends each node its payload, to be answered in so many seconds; the node of each message by its name."""
         ...
 
-    def receive(self, messages: Iterable[str]) -> list[Letter]:
+    def receive(self, messages: Iterable[str]) -> list[Reply]:
         """The answers to some messages that have come by now; each is given once."""
         ...

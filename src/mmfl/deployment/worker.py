@@ -15,7 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
-from mmfl.deployment.node_service import Site
+from mmfl.deployment.node_service import NodeService
 from mmfl.deployment.remote_federation import Held
 from mmfl.deployment.user_module import Module
 from mmfl.engine import Simulation
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         module = Module.load(options.module)
-        site = Site(
+        site = NodeService(
             Held(module.tasks, options.clients, module.data, options.capacity),
             Simulation(options.device or None),
             Privacy(options.clip, options.noise),
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def serve(site: Site, path: Path) -> None:
+def serve(site: NodeService, path: Path) -> None:
     """Answers every connection, one after the other. The socket has its name only once it listens."""
     new = path.with_name(f"{path.name}.new")
     for each in (path, new):
@@ -66,7 +66,7 @@ def serve(site: Site, path: Path) -> None:
                     continue  # whoever asked is gone
 
 
-def answer_one(site: Site, connection: socket.socket) -> None:
+def answer_one(site: NodeService, connection: socket.socket) -> None:
     """Length and bytes in, length and bytes out."""
     with connection.makefile("rwb") as stream:
         head = stream.read(_LENGTH.size)

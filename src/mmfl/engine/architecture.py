@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.operators import ADDRESSED, BATCH_NORM, BATCHED, FASTER, RECURRENT, THINNED, Operators
-from mmfl.engine.precision import Precision, multiplying, widened
+from mmfl.engine.precision import Precision, multiplying, to_float32
 from mmfl.engine.products import Factors, Product
 from mmfl.federation.objectives import Objective
 from mmfl.federation.task import Task
@@ -222,7 +222,7 @@ class Architecture:
         x, wanted = as_inputs(task.data.x[:2]), [p for p in self.module.parameters() if p.requires_grad]
         try:
             with multiplying(precision), Operators(self.sequential_operators):
-                torch.autograd.grad(widened(self.module(x)).sum(), wanted, allow_unused=True)
+                torch.autograd.grad(to_float32(self.module(x)).sum(), wanted, allow_unused=True)
             with multiplying(precision), Operators(BATCH_NORM & self.operators), torch.no_grad():
                 self.module.eval()(x)
         except (RuntimeError, ValueError, TypeError) as error:

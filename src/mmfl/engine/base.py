@@ -11,7 +11,7 @@ from torch import Tensor
 from mmfl.engine.choices import Choices
 from mmfl.federation import Federation
 from mmfl.local import LocalRule
-from mmfl.updates import Stored, Trained, World
+from mmfl.updates import ClientVectorStore, Trained, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Training(Workload):
     local: LocalRule
     correction: Tensor | None = None
     sends: NDArray[np.bool_] | None = None
-    remembered: Stored | None = None
+    remembered: ClientVectorStore | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.base import Training
 from mmfl.engine.placed import Placed
 from mmfl.randomness import Purpose, bits
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 
 _ENOUGH = 1 << 14  # examples in a step that keep a device busy
 _FINEST = 8  # parts of an octave
@@ -121,8 +121,8 @@ class Jobs:
         for r in np.unique(self.request):
             correction = given[r]
             if correction is not None:
-                mine = sent(np.flatnonzero(self.request == r), rows.device)
-                rows[mine] = correction[sent(self.row[self.request == r], correction.device)]
+                mine = to_device(np.flatnonzero(self.request == r), rows.device)
+                rows[mine] = correction[to_device(self.row[self.request == r], correction.device)]
         return rows
 
 
@@ -183,18 +183,18 @@ class Batches:
         pool = placed.pool(data)
         if pool:
             self.x, self.y = pool.x, pool.y
-            return sent(rows + np.array([pool.begins[each] for each in data])[source], self.device)
+            return to_device(rows + np.array([pool.begins[each] for each in data])[source], self.device)
         order, xs, ys = [], [], []
         for r in used:
             mine = np.flatnonzero(source == r)
-            picked = sent(rows[mine], self.device)
+            picked = to_device(rows[mine], self.device)
             order.append(mine)
             xs.append(placed(data[r].x).index_select(0, picked))
             ys.append(placed(data[r].y).index_select(0, picked))
         self.x, self.y = torch.cat(xs), torch.cat(ys)
         place = np.empty(len(rows), dtype=np.int64)
         place[np.concatenate(order)] = np.arange(len(rows))
-        return sent(place, self.device)
+        return to_device(place, self.device)
 
     def _shuffled(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
         """Pool rows in the order of use, epoch after epoch of job after job, and where each job begins.
@@ -216,7 +216,7 @@ class Batches:
             self.device, non_blocking=True
         )
         segment = torch.arange(len(job), device=self.device).repeat_interleave(
-            sent(length, self.device), output_size=int(length.sum())
+            to_device(length, self.device), output_size=int(length.sum())
         )
         begin, before, key, whole = columns[:, segment]
         place = torch.arange(len(segment), device=self.device) - before
@@ -239,7 +239,7 @@ class Batches:
     def cohort(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Inputs and targets [active, width, ...] of the first `active` jobs at a step, their weights, batch sizes."""
         cells, share, length = self.grid(step, active)
-        return (*self.at(cells), sent(share, self.device), sent(length, self.device))
+        return (*self.at(cells), to_device(share, self.device), to_device(length, self.device))
 
     def grid(
         self, step: int, active: int, shape: tuple[int, int] | None = None
@@ -260,7 +260,7 @@ class Batches:
 
     def at(self, cells: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Inputs and targets [jobs, width, ...] at these places in `order`."""
-        rows = self.order[sent(cells.reshape(-1), self.device)]
+        rows = self.order[to_device(cells.reshape(-1), self.device)]
         x, y = as_inputs(self.x.index_select(0, rows)), self.y.index_select(0, rows)
         return x.unflatten(0, cells.shape), y.unflatten(0, cells.shape)
 

@@ -12,7 +12,7 @@ from mmfl.engine.placed import Placed
 from mmfl.engine.products import Product
 from mmfl.errors import UserError
 from mmfl.local import SGD, LocalRule, LocalStep
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,11 @@ class Chunk:
     ) -> "Chunk":
         """Draws the batches; `weights` is where to train, made here if not given."""
         starts, which = jobs.starts()
-        rows = sent(which, starts.device)
+        rows = to_device(which, starts.device)
         batches = Batches(jobs, placed)
         if weights is None:
             weights = starts.new_empty(len(jobs), starts.shape[1])
-        rates = sent(jobs.learning_rates(), starts.device)[:, None]
+        rates = to_device(jobs.learning_rates(), starts.device)[:, None]
         return cls(architecture, rule, jobs, batches, starts, rows, rates, jobs.corrections(), weights)
 
     def pieces(self, weights: Tensor, rows: slice) -> list[list[Tensor]]:

@@ -11,7 +11,7 @@ from torch.func import vmap
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.operators import Operators
-from mmfl.engine.precision import widened
+from mmfl.engine.precision import to_float32
 from mmfl.engine.products import Factors, Product
 from mmfl.federation.objectives import per_example
 
@@ -75,7 +75,7 @@ class Cohort:
         if self.operators:
             self.operators.factors = factors
         with self.operators or nullcontext():
-            outputs = widened(self.outputs(parameters, *inputs))
+            outputs = to_float32(self.outputs(parameters, *inputs))
             losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1))).view(share.shape)
         loss = (losses * share).sum(1)
         return loss.detach(), layout.gradients(loss.sum(), parameters, factors)

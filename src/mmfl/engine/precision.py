@@ -14,7 +14,7 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 which newer CPUs multiply twice as fast."""
 
 
-def checked(precision: str) -> Precision:
+def check_precision(precision: str) -> Precision:
     """The precision of this name."""
     for known in get_args(Precision):
         if precision == known:
@@ -29,19 +29,19 @@ def multiplying(precision: Precision) -> Iterator[None]:
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
-        with narrowed(precision):
+        with autocast_to(precision):
             yield
     finally:
         torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-def narrowed(precision: Precision) -> torch.autocast:
+def autocast_to(precision: Precision) -> torch.autocast:
     """In this thread, operands are cast to bfloat16 if that is the precision. What is cast is not kept for the next
     use, because local steps change weights in place."""
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
 
 
-def widened(outputs: Tensor) -> Tensor:
+def to_float32(outputs: Tensor) -> Tensor:
     """Outputs as losses and metrics want them, in float32."""
     return outputs.float() if outputs.dtype == torch.bfloat16 else outputs

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mmfl.engine.chunk import Chunk
 from mmfl.engine.operators import Operators
-from mmfl.engine.precision import narrowed, widened
+from mmfl.engine.precision import autocast_to, to_float32
 from mmfl.engine.products import Factors
 from mmfl.federation.objectives import per_example
 
@@ -73,9 +73,9 @@ def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor) -> None:
             if architecture.draws:
                 torch.manual_seed(int(batches.key(step, job)) % 2**63)
             with operators or nullcontext():
-                with narrowed(architecture.precision):
+                with autocast_to(architecture.precision):
                     outputs = module(x)
-                loss = per_example(architecture.loss(widened(outputs), y)).mean()
+                loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
             chunk.descend(pieces, here, layout.gradients(loss, parameters, factors))
             losses.append(loss.detach())
         seen[job] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)

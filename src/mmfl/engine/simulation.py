@@ -26,7 +26,7 @@ from mmfl.engine.gpu.recorded import Recorder
 from mmfl.engine.memory import Chunks, Space, forward_chunk, is_out_of_memory, room_for_updates
 from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.placed import Placed
-from mmfl.engine.precision import Precision, checked, multiplying, widened
+from mmfl.engine.precision import Precision, check_precision, multiplying, to_float32
 from mmfl.engine.sequential import train_sequential
 from mmfl.engine.together import losses_together
 from mmfl.errors import UserError, nearest
@@ -36,7 +36,7 @@ from mmfl.federation.task import Task
 from mmfl.local import LocalRule
 from mmfl.partition import Shards
 from mmfl.privacy import Place, Privacy
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 from mmfl.updates import Trained
 from mmfl.updates.world import World, join
 
@@ -71,7 +71,7 @@ class Simulation:
         self.device = choose_device(device)
         self.mode = mode
         self.world = join(self.device) if world is None else world
-        self.precision = checked(precision)
+        self.precision = check_precision(precision)
         if self.precision == "bfloat16" and self.device.type != "cpu":
             raise UserError("precision 'bfloat16' is for CPUs; on a GPU choose 'tf32'.")
         self.privacy = privacy or Privacy()
@@ -182,7 +182,7 @@ class Simulation:
             np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row", "steps", "examples")
         )
         mine = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
-        parts = [flat] if len(mine) == 1 else [flat[sent(n, self.device)] for n in mine]
+        parts = [flat] if len(mine) == 1 else [flat[to_device(n, self.device)] for n in mine]
         loss = torch.cat(seen).double().cpu().numpy() / examples  # the one time that the device is waited for
         return [
             Trained(training.client[row[n]], part, loss[n], steps[n])
@@ -277,7 +277,7 @@ class Simulation:
             mine = workload.federation.shards[workload.task].only(workload.client)
             task = workload.federation.tasks[workload.task]
             (values,) = self._forward(workload, task.data.x, task.data.y, mine, (task.loss,))
-            means.append(torch.segment_reduce(values, "mean", lengths=sent(mine.sizes, self.device)))
+            means.append(torch.segment_reduce(values, "mean", lengths=to_device(mine.sizes, self.device)))
         return torch.cat(means)
 
     def _together(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor | None:
@@ -324,7 +324,7 @@ class Simulation:
         parameters = architecture.layout.named(workload.weights)
         module = architecture.module.eval()
         x, y = self.placed(x), self.placed(y)
-        index = sent(shards.index, self.device)
+        index = to_device(shards.index, self.device)
         sizes = (
             shards.sizes[shards.sizes > 0].tolist()
             if architecture.coupled
@@ -337,7 +337,7 @@ class Simulation:
             if architecture.draws:
                 torch.manual_seed(0)
             for rows in index.split(sizes):
-                outputs = widened(functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),)))
+                outputs = to_float32(functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),)))
                 targets = y.index_select(0, rows)
                 for column, objective in zip(values, objectives, strict=True):
                     column.append(per_example(objective(outputs, targets)).double())

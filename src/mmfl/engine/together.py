@@ -17,10 +17,10 @@ from mmfl.engine.cohort import Cohort
 from mmfl.engine.gpu.lanes import Lane
 from mmfl.engine.gpu.recorded import Recorder
 from mmfl.engine.placed import Placed
-from mmfl.engine.precision import widened
+from mmfl.engine.precision import to_float32
 from mmfl.engine.products import Factors
 from mmfl.federation.objectives import per_example
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 
 _WIDTH = 64  # recorded passes are a multiple of it wide
 
@@ -63,12 +63,15 @@ class Examples:
         self._whose = [(each.federation, each.task, each.client) for each in workloads]
         self._data = [each.federation.tasks[each.task].data for each in workloads]
         shards = [each.federation.shards[each.task].only(each.client) for each in workloads]
-        self.index = sent(
+        self.index = to_device(
             np.stack([np.pad(each.index, (0, length - len(each.index)), "edge") for each in shards]), device
         )
         segments = [np.append(each.sizes, length - len(each.index)) for each in shards]
         kept = np.concatenate([np.arange(len(each)) < len(each) - 1 for each in segments])
-        self._segments, self._kept = sent(np.concatenate(segments), device), sent(np.flatnonzero(kept), device)
+        self._segments, self._kept = (
+            to_device(np.concatenate(segments), device),
+            to_device(np.flatnonzero(kept), device),
+        )
 
     def are_of(self, workloads: Sequence[Workload]) -> bool:
         """Whether the workloads' examples are these."""
@@ -98,7 +101,7 @@ def _values(architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -
         cohort.operators.factors = Factors(())
     architecture.bare.module.eval()
     try:
-        outputs = widened(cohort.forward(tuple(architecture.layout.views(weights)), x))
+        outputs = to_float32(cohort.forward(tuple(architecture.layout.views(weights)), x))
         return per_example(architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1))).view(y.shape[:2])
     finally:
         architecture.bare.clear()

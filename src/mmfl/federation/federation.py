@@ -90,7 +90,7 @@ class Federation:
         capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
         return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()))
 
-    def still(self, view: RoundView) -> RoundView:
+    def without_lost_clients(self, view: RoundView) -> RoundView:
         """The view without those that have been lost since it was made; here nobody is."""
         return view
 

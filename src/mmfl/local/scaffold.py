@@ -9,10 +9,10 @@ from torch import Tensor
 
 from mmfl.federation import RoundView
 from mmfl.local.base import LocalRule, LocalStep
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 from mmfl.updates import Updates, World
 from mmfl.updates.memory import Memory
-from mmfl.updates.store import Keep
+from mmfl.updates.store import StorageOptions
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Scaffold(LocalRule):
     c, or the rounds end at the optimum of another objective.
     """
 
-    keep: Keep = field(default_factory=Keep)
+    keep: StorageOptions = field(default_factory=StorageOptions)
     downloads = 2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", Keep.of(self.keep))
+        object.__setattr__(self, "keep", StorageOptions.of(self.keep))
 
     def direction(self, step: LocalStep) -> Tensor:
         """g - c_i + c."""
@@ -59,7 +59,7 @@ class Scaffold(LocalRule):
     def observe(self, updates: Updates, rate: float, view: RoundView, state: Controls) -> Controls:
         """c_i+ = c_i - c + G / (K lr) with K local steps; c follows when the next round begins."""
         here = updates.local
-        steps = sent(here.steps, here.flat)[:, None]
+        steps = to_device(here.steps, here.flat)[:, None]
         before = state.clients.stored.rows(here.client)
         after = before - state.server + here.flat / (steps * rate)
         state.clients.replace(updates, before, after, view.sizes[:, updates.task])

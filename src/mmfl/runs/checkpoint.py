@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mmfl.errors import UserError
-from mmfl.updates.world import ALONE, World
+from mmfl.updates.world import SINGLE_PROCESS, World
 
 _log = logging.getLogger(__name__)
 _FORMAT = "mmfl checkpoint 3"
@@ -72,7 +72,7 @@ def pack(state: Any, arrays: Arrays, name: str = "state", whole: bool = True) ->
     )
 
 
-def unpack(parts: Sequence[Packed], like: Any, world: World = ALONE) -> Any:
+def unpack(parts: Sequence[Packed], like: Any, world: World = SINGLE_PROCESS) -> Any:
     """The state again, from what every process packed, the first one's whole; `like`, a state of the same kind, gives
     the dataclasses and the devices.
 
@@ -135,7 +135,7 @@ def _read(part: Packed, like: Any) -> Any:
     return value(packed, like)
 
 
-def write(folder: Path, round: int, fingerprint: str, state: Any, world: World = ALONE) -> None:
+def write(folder: Path, round: int, fingerprint: str, state: Any, world: World = SINGLE_PROCESS) -> None:
     """Saves the state of a round and drops all older checkpoints but one."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays: Arrays = {}
@@ -159,7 +159,7 @@ def write(folder: Path, round: int, fingerprint: str, state: Any, world: World =
                 file.unlink(missing_ok=True)
 
 
-def read(folder: Path, fingerprint: str | None, like: Any, world: World = ALONE) -> tuple[int, Any] | None:
+def read(folder: Path, fingerprint: str | None, like: Any, world: World = SINGLE_PROCESS) -> tuple[int, Any] | None:
     """The newest good checkpoint as (round, state); None where none was ever written.
 
     A damaged one gives way to the one before it, with a warning; if all are damaged, or it belongs to another run, that

@@ -90,7 +90,7 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class Several(Listener):
+class ListenerGroup(Listener):
     """Tells several listeners, in their order."""
 
     listeners: Sequence[Listener]
@@ -127,7 +127,7 @@ class Snapshot:
 class Pace:
     """When to write a checkpoint: every so many rounds, but large ones rarer, so that they take a tenth of the time.
 
-    Stored updates of many methods and seeds can be gigabytes. Which rounds have a checkpoint changes no result.
+    ClientVectorStore updates of many methods and seeds can be gigabytes. Which rounds have a checkpoint changes no result.
     """
 
     def __init__(self, every: int, clock: Callable[[], float] = time.monotonic):

@@ -16,7 +16,7 @@ from mmfl.errors import UserError
 from mmfl.runs.growing import last_lines
 from mmfl.runs.records import METRICS, Scan, parse
 from mmfl.runs.records import read as read_records
-from mmfl.runs.status import Condition, State
+from mmfl.runs.status import Condition, RunStatus
 
 CONFIG, ENDED = "config.toml", "ended.json"
 _BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
@@ -24,7 +24,7 @@ Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSummarySettings:
     """What a configuration says about a run, and the whole of it."""
 
     methods: Sequence[str]
@@ -88,9 +88,9 @@ class Watched:
     def __init__(self, id: str, path: Path):
         self.id, self.path = id, path
         self.stamps: dict[str, Stamp | None] = {}
-        self.settings: Settings | None = None
+        self.settings: RunSummarySettings | None = None
         self.latest = Latest()
-        self.state: State | None = None
+        self.state: RunStatus | None = None
         self.scan = Scan(path / METRICS)
         self.judged: tuple[Any, ...] = ()
         self.damage, self.notes = "", list[str]()
@@ -104,7 +104,7 @@ class Watched:
         if self._changed(METRICS):
             self.latest = read_latest(self.path / METRICS)
             self.scan.look()
-        settings = self.settings or Settings((), (), 0, 0, {})
+        settings = self.settings or RunSummarySettings((), (), 0, 0, {})
         latest = self.latest
         now = self._state(settings, latest)
         self._judge(settings)
@@ -134,7 +134,7 @@ class Watched:
         self.stamps[name] = _stamp(self.path / name)
         return self.stamps[name] != before
 
-    def _judge(self, settings: Settings) -> None:
+    def _judge(self, settings: RunSummarySettings) -> None:
         """Sees what is wrong with the records, which are read whole only where something is."""
         done = self.state.done if self.state else 0
         judged = (self.stamps[METRICS], done, settings.replicas)
@@ -150,7 +150,7 @@ class Watched:
             self.damage = found.problem(done, replicas=settings.replicas)
             self.notes = [] if self.damage else found.notes()
 
-    def _state(self, settings: Settings, latest: Latest) -> State:
+    def _state(self, settings: RunSummarySettings, latest: Latest) -> RunStatus:
         """What the state file says; of runs without one, what can be told from the rest."""
         if self.state and self.state.condition != "lost":
             return self.state
@@ -159,16 +159,16 @@ class Watched:
             return self.state
         condition, reason = ended or ("finished" if 0 < settings.rounds <= latest.round else "stopped", "")
         began, updated = ((self.stamps[name] or (0, 0, 0))[0] / 1e9 for name in (CONFIG, METRICS))
-        return State(condition, latest.round, settings.rounds, began, updated or began, 0, "", reason=reason)
+        return RunStatus(condition, latest.round, settings.rounds, began, updated or began, 0, "", reason=reason)
 
 
-def read_settings(path: Path) -> Settings | None:
+def read_settings(path: Path) -> RunSummarySettings | None:
     """What a configuration says, of a simulation, of a run from Python or of a deployment; None if it is of none."""
     try:
         config = tomllib.loads(path.read_text())
         known = config.get("settings", config)
         seeds = known.get("seeds", 1)
-        return Settings(
+        return RunSummarySettings(
             [_name(method) for method in known.get("methods") or [known["method"]]],
             [_name(task) for task in known.get("tasks", ())],
             seeds if isinstance(seeds, int) else len(seeds),

@@ -23,7 +23,7 @@ _LONGEST = 500  # letters of a line of the log
 
 
 @dataclass(frozen=True)
-class State:
+class RunStatus:
     """How a run is doing: `condition`, with the reason where it failed, and the process that works on it.
 
     `began` and `updated` are seconds since 1970. `birth` tells the process from a later one of the same number.
@@ -51,10 +51,10 @@ class State:
         return self.condition == "running" and self.host == socket.gethostname() and not is_alive(self.pid, self.birth)
 
 
-def read(directory: Path) -> State | None:
+def read(directory: Path) -> RunStatus | None:
     """The state as of now, `lost` where the process has ended without a word; None where none can be read."""
     try:
-        state = State(**json.loads((directory / STATE).read_bytes()))
+        state = RunStatus(**json.loads((directory / STATE).read_bytes()))
         numbers = (state.round, state.rounds, state.began, state.updated, state.pid)
         if state.condition not in get_args(Condition) or not all(isinstance(n, int | float) for n in numbers):
             return None
@@ -74,7 +74,7 @@ class Journal:
         now, pid = time.time(), os.getpid()
         before = read(path) if path else None
         began, round = (before.began, before.round) if before else (now, 0)
-        self.state = State("running", round, rounds, began, now, pid, socket.gethostname(), start_time(pid))
+        self.state = RunStatus("running", round, rounds, began, now, pid, socket.gethostname(), start_time(pid))
         self.warnings = _Warnings(self)
 
     def __enter__(self) -> "Journal":

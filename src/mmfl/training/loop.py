@@ -38,7 +38,7 @@ Wanted = tuple["Round", int, NDArray[np.bool_]]
 
 
 @dataclass
-class State:
+class TrainingState:
     """All that a replica remembers from round to round; a checkpoint is this and nothing else."""
 
     round: int
@@ -62,14 +62,14 @@ class Replica:
     method: Method
     seed: int
     rate: float
-    state: State
+    state: TrainingState
 
     @classmethod
     def start(cls, federation: Federation, method: Method, seed: int, rate: float, engine: Engine) -> "Replica":
         """A replica before its first round."""
         clients, tasks = federation.clients, len(federation.tasks)
         weights = [engine.initial(federation, s, seed) for s in range(tasks)]
-        state = State(
+        state = TrainingState(
             0,
             weights,
             method.allocation.start(clients, tasks),
@@ -184,7 +184,7 @@ class Round:
     def allocate(self) -> None:
         """Who trains what; those that were lost on the way here are not counted on."""
         method, state = self.replica.method, self.replica.state
-        self.view = self.replica.federation.still(self.view)
+        self.view = self.replica.federation.without_lost_clients(self.view)
         if "norms" in self.asked:
             self.view = self.view.with_signals(norms=self._sizes(lambda updates: updates.norms()))
         if "residuals" in self.asked:

@@ -4,9 +4,9 @@ Where the rows of updates are (in this process, in another, with a client that k
 engine, and nowhere else.
 """
 
-from mmfl.updates.store import Keep, Stored
+from mmfl.updates.store import ClientVectorStore, StorageOptions
 from mmfl.updates.trained import Trained
 from mmfl.updates.updates import Updates
-from mmfl.updates.world import ALONE, World
+from mmfl.updates.world import SINGLE_PROCESS, World
 
-__all__ = ["ALONE", "Keep", "Stored", "Trained", "Updates", "World"]
+__all__ = ["SINGLE_PROCESS", "ClientVectorStore", "StorageOptions", "Trained", "Updates", "World"]

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.tensors import sent
-from mmfl.updates.store import Keep, Stored
+from mmfl.tensors import to_device
+from mmfl.updates.store import ClientVectorStore, StorageOptions
 from mmfl.updates.world import PARTIAL
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _BATCH = 2**23  # bytes of stored vectors to read at once
 
 def combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
     """The weighted sum of rows [rows, parameters]."""
-    return sent(coefficients, rows) @ rows
+    return to_device(coefficients, rows) @ rows
 
 
 def batches(rows: int, length: int) -> Iterator[slice]:
@@ -39,12 +39,12 @@ class Memory:
     afresh. Where several processes share a run, each has the vectors of its own clients and their part of the sum.
     """
 
-    stored: Stored
+    stored: ClientVectorStore
     weight: NDArray[np.float64]
     sum: Tensor = field(metadata=PARTIAL)
 
     @classmethod
-    def start(cls, keep: Keep, clients: int, weights: Tensor) -> "Memory":
+    def start(cls, keep: StorageOptions, clients: int, weights: Tensor) -> "Memory":
         """Nothing remembered."""
         none = torch.zeros_like(weights, dtype=torch.float64)
         return cls(keep.start(clients, weights), np.full(clients, np.nan), none)

@@ -1,7 +1,7 @@
-"""Stored vectors: one flat vector for every client ever seen, for aggregation rules that remember.
+"""ClientVectorStore vectors: one flat vector for every client ever seen, for aggregation rules that remember.
 
 A round reads and writes the vectors of its own clients only, so its cost does not depend on how many are stored. Where
-they live, beside the weights, in host memory or in a file, and in which precision, is the setting `Keep`.
+they live, beside the weights, in host memory or in a file, and in which precision, is the setting `StorageOptions`.
 """
 
 import os
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.errors import UserError, nearest
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 # The most bytes in one block. An open file counts against a limit of the system, so those are fewer and larger.
@@ -25,7 +25,7 @@ _FIRST_ROWS = 16
 
 
 @dataclass(frozen=True)
-class Keep:
+class StorageOptions:
     """Where stored vectors live, and in which precision.
 
     - `where`: "device" (beside the weights), "host" (the computer's memory) or "file" (mapped from disk, for more than
@@ -33,7 +33,7 @@ class Keep:
     - `precision`: "float32", or "float16" for half the space; what lies beyond its range becomes its largest value.
     - `folder`: where files go; None is the system's temporary folder, which may itself be in memory.
 
-    >>> stored = Keep(precision="float16").start(clients=1000, weights=torch.zeros(3))
+    >>> stored = StorageOptions(precision="float16").start(clients=1000, weights=torch.zeros(3))
     >>> stored.put(np.array([7, 400]), torch.tensor([[1.0, 2.0, 1e9], [0.1, 0.0, 0.0]]))
     tensor([[1.0000e+00, 2.0000e+00, 6.5504e+04], [9.9976e-02, 0.0000e+00, 0.0000e+00]])
     >>> stored.rows(np.array([8, 7]))
@@ -50,9 +50,9 @@ class Keep:
                 raise UserError(f"stored vectors: unknown {name} '{value}': {nearest(str(value), choices)}")
 
     @classmethod
-    def of(cls, setting: "Keep | Mapping[str, Any] | None") -> "Keep":
+    def of(cls, setting: "StorageOptions | Mapping[str, Any] | None") -> "StorageOptions":
         """The setting as it is, or from a table of its options; the default without one."""
-        if isinstance(setting, Keep):
+        if isinstance(setting, StorageOptions):
             return setting
         if not isinstance(setting, Mapping | None):
             raise UserError(f'stored vectors: keep is {setting!r}; expected a table such as {{ where = "host" }}.')
@@ -62,7 +62,7 @@ class Keep:
             raise UserError(f"stored vectors: unknown option '{unknown}': {nearest(unknown, known)}")
         return cls(**(setting or {}))
 
-    def start(self, clients: int, weights: Tensor) -> "Stored":
+    def start(self, clients: int, weights: Tensor) -> "ClientVectorStore":
         """Nothing stored yet; `weights` [parameters] gives the length of the vectors and the device they come from."""
         if self.where == "file":
             try:
@@ -73,7 +73,7 @@ class Keep:
                     f"{error.strerror}."
                 ) from None
         none = torch.empty(0, weights.shape[-1], dtype=torch.float32, device=weights.device)
-        return Stored(np.full(clients, -1, dtype=np.int64), [], np.zeros(1, dtype=np.int64), 0, none, self)
+        return ClientVectorStore(np.full(clients, -1, dtype=np.int64), [], np.zeros(1, dtype=np.int64), 0, none, self)
 
     def block(self, rows: int, none: Tensor) -> Tensor:
         """Room for as many vectors, all zero."""
@@ -84,8 +84,8 @@ class Keep:
 
 
 @dataclass(eq=False)
-class Stored:
-    """The vectors of all clients seen so far, [parameters] each; made by `Keep.start`, and changed by `put` alone.
+class ClientVectorStore:
+    """The vectors of all clients seen so far, [parameters] each, changed by `put` alone.
 
     - `slot` [clients]: the row of each client, -1 for one never stored.
     - `blocks`: the rows. A new client takes the next free one; a full block is followed by another and never moves.
@@ -99,7 +99,7 @@ class Stored:
     starts: NDArray[np.int64]
     count: int
     none: Tensor
-    keep: Keep
+    keep: StorageOptions
 
     def rows(self, client: NDArray[np.int64]) -> Tensor:
         """The vectors of these clients, [len(client), parameters], in float32 beside the weights; zeros if unseen."""
@@ -131,7 +131,7 @@ class Stored:
     def combine(self, client: NDArray[np.int64], coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of these clients' vectors, [parameters]: coefficients @ rows."""
         rows = self.rows(client)
-        return sent(coefficients, rows) @ rows
+        return to_device(coefficients, rows) @ rows
 
     def has(self, client: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these clients have a vector, [len(client)]."""
@@ -154,12 +154,14 @@ class Stored:
         """Bytes held for vectors, in memory or on disk, room for the next clients included."""
         return sum(block.nbytes for block in self.blocks)
 
-    def saved(self) -> "Stored":
+    def saved(self) -> "ClientVectorStore":
         """What a checkpoint needs: the same without the rows not yet in use."""
         used = np.maximum(self.count - self.starts[:-1], 0).tolist()
         return replace(self, blocks=[block[:rows] for block, rows in zip(self.blocks, used, strict=True)])
 
-    def adopt(self, restored: Sequence["Stored"], mine: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> "Stored":
+    def adopt(
+        self, restored: Sequence["ClientVectorStore"], mine: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+    ) -> "ClientVectorStore":
         """The vectors of a checkpoint, as one or several processes kept them, of those clients that are `mine`; moved
         to where this one keeps its own, in blocks of the same sizes if they are one process's as before."""
         moved = self.keep.start(len(self.slot), self.none)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.updates.world import ALONE, World
+from mmfl.updates.world import SINGLE_PROCESS, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +24,6 @@ class Trained:
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
     here: NDArray[np.int64] | None = None
-    world: World = ALONE
+    world: World = SINGLE_PROCESS
     norm: NDArray[np.float64] | None = None
     inner: NDArray[np.float64] | None = None

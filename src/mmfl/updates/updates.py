@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.allocation import Allocation
-from mmfl.tensors import sent
+from mmfl.tensors import to_device
 from mmfl.updates.trained import Trained
-from mmfl.updates.world import ALONE, World
+from mmfl.updates.world import SINGLE_PROCESS, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Updates:
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
     here: NDArray[np.int64] | None = None
-    world: World = ALONE
+    world: World = SINGLE_PROCESS
     norm: NDArray[np.float64] | None = None
     inner: NDArray[np.float64] | None = None
 
@@ -68,7 +68,7 @@ class Updates:
     def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of the rows: coefficients @ updates."""
         mine = coefficients if self.here is None else coefficients[self.here]
-        return self.total(sent(mine, self.flat) @ self.flat)
+        return self.total(to_device(mine, self.flat) @ self.flat)
 
     def norms(self) -> NDArray[np.float64]:
         """||G|| of each row."""
@@ -88,7 +88,7 @@ class Updates:
             left = self.norm[rows] ** 2 - 2 * beta * self.inner[rows] + beta**2 * squares
             distance: NDArray[np.float64] = np.sqrt(np.maximum(left, 0))
         else:
-            scaled = sent(beta, before)[:, None] * before
+            scaled = to_device(beta, before)[:, None] * before
             distance = (self.flat[rows] - scaled).norm(dim=1).double().cpu().numpy()
         return distance
 
@@ -102,7 +102,7 @@ class Updates:
         """The rows of this process's clients, as if there were no others."""
         if self.here is None:
             return self
-        return replace(self, **self._columns(self.here), here=None, world=ALONE)
+        return replace(self, **self._columns(self.here), here=None, world=SINGLE_PROCESS)
 
     def total(self, step: Tensor) -> Tensor:
         """The sum of what every process made of its rows."""
@@ -140,7 +140,7 @@ class Updates:
         if good.all():
             return self
         mine = good if self.here is None else good[self.here]
-        flat = self.flat[sent(np.flatnonzero(mine), self.flat.device)]
+        flat = self.flat[to_device(np.flatnonzero(mine), self.flat.device)]
         here = None if self.here is None else (np.cumsum(good) - 1)[self.here[mine]]
         if here is not None and self.world.size == 1 and len(here) == good.sum():
             here = None
@@ -164,5 +164,5 @@ def finite_rows(updates: Sequence[Tensor], sums: Sequence[NDArray[np.float32]]) 
     finite = [np.isfinite(each) for each in sums]
     for flat, good in zip(updates, finite, strict=True):
         if not good.all():  # a sum may overflow where no entry does
-            good[~good] = torch.isfinite(flat[sent(~good, flat.device)]).all(1).cpu().numpy()
+            good[~good] = torch.isfinite(flat[to_device(~good, flat.device)]).all(1).cpu().numpy()
     return finite

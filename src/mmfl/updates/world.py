@@ -59,11 +59,11 @@ class World:
         return self.rank == 0
 
 
-ALONE = World()
+SINGLE_PROCESS = World()
 """The world of a run in one process."""
 
 
-class Processes(World):
+class TorchrunWorld(World):
     """The processes of a `torch.distributed` group: clients belong to them by number, in turn.
 
     Sums travel over gloo on CPUs and NCCL on GPUs. Every process must ask for the same sums in the same order.
@@ -99,17 +99,17 @@ class Processes(World):
 
 
 def join(device: torch.device) -> World:
-    """The world that `torchrun` started this process in, joined once; `ALONE` where it did not.
+    """The world that `torchrun` started this process in, joined once; `SINGLE_PROCESS` where it did not.
 
     A process that is told to end, because another one was lost, says so.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ:
-        return ALONE
+        return SINGLE_PROCESS
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _ended)
-    return Processes(device)
+    return TorchrunWorld(device)
 
 
 def leave() -> None:
