@@ -1,5 +1,12 @@
-"""The round loop, which reads like Algorithm 1 of Zhang et al. 2025, and what a round records."""
+"""The round loop, which reads like Algorithm 1 of Zhang et al. 2025, and what a round records.
 
-from mmfl.training.loop import Record, Replica, Round, TrainingState, rounds
+`loop` is the algorithm, `round` its steps for one replica, `replica` what a method remembers, `record` what is written
+down, `diagnostics` the numbers in it, and `rule_checks` refuse what a rule of your own may get wrong.
+"""
+
+from mmfl.training.loop import rounds
+from mmfl.training.record import Record
+from mmfl.training.replica import Replica, TrainingState
+from mmfl.training.round import Round
 
 __all__ = ["Record", "Replica", "Round", "TrainingState", "rounds"]
