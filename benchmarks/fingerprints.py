@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,11 @@ def data(task, client):
 def federation(seed: int) -> mmfl.Federation:
     """Three tasks over eleven clients, some of whom arrive late or leave."""
     digits = mmfl.data.digits()
+    small = partial(mmfl.models.SmallCNN, side=8, padding=1, widths=(4, 8), hidden=16)
     tasks = [
         mmfl.Task("linear", mmfl.models.LogisticRegression, digits, lr=0.1, epochs=2),
         mmfl.Task("hidden", mmfl.models.Perceptron, digits, lr=0.1, batch_size=20),
-        mmfl.Task("deep", mmfl.models.SmallCNN, digits, lr=0.05, batch_size=20),
+        mmfl.Task("deep", small, digits, lr=0.05, batch_size=20),
     ]
     arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]
     return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)
@@ -60,7 +62,7 @@ def federation(seed: int) -> mmfl.Federation:
 def names() -> list[str]:
     """All named methods, as the command line lists them."""
     listed = subprocess.run([sys.executable, "-m", "mmfl", "methods", "--json"], capture_output=True, check=True)
-    return [method["name"] for method in json.loads(listed.stdout)]
+    return [method["method"] for method in json.loads(listed.stdout)]
 
 
 def without_times(value: Any) -> Any:
