@@ -122,7 +122,7 @@ def test_self_normalised_is_unbiased_divided_by_the_step_size(drawn):
     steps = [rule.aggregate(torch.zeros(2), updates, VIEW, None)[0] for rule in (SelfNormalised(), Unbiased())]
     torch.testing.assert_close(steps[0] * step_size(updates, VIEW), steps[1], rtol=1e-4, atol=1e-5)
     # Its weights are a mean's: they give back what all clients agree on.
-    agreed = replace(updates, flat=torch.tensor([[3.0, -1.0], [3.0, -1.0]]))
+    agreed = replace(updates, rows=torch.tensor([[3.0, -1.0], [3.0, -1.0]]))
     torch.testing.assert_close(
         SelfNormalised().aggregate(torch.zeros(2), agreed, VIEW, None)[0], torch.tensor([-3.0, 1.0])
     )

@@ -394,7 +394,7 @@ def touched(monkeypatch):
 
         return counting
 
-    monkeypatch.setattr(ClientVectorStore, "rows", count(ClientVectorStore.rows))
+    monkeypatch.setattr(ClientVectorStore, "held_rows", count(ClientVectorStore.held_rows))
     monkeypatch.setattr(ClientVectorStore, "put", count(ClientVectorStore.put))
     return counted
 

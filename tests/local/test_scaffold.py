@@ -19,7 +19,6 @@ from mmfl.runs import checkpoint
 from mmfl.training import Replica, rounds
 from mmfl.updates import Updates
 from mmfl.updates.store import ClientVectorStore, StorageOptions
-from mmfl.updates.world import SINGLE_PROCESS
 
 SIZES = (9, 5, 4, 1, 13, 7)  # in batches of 4: 1 to 4 steps an epoch
 P = np.array([[0.5, 0.3], [0.4, 0.5], [0.8, 0.0], [0.7, 0.2], [0.5, 0.4], [0.0, 0.9]])
@@ -203,14 +202,14 @@ def test_clients_that_agree_keep_the_step_of_one_however_few_are_there():
     for t in range(1, 60):
         here = rng.random(10) < 0.4
         view, client = view_of(here[:, None], round=t), np.flatnonzero(here)[:2]
-        state = rule.begin(view, 0, state, SINGLE_PROCESS)
+        state = rule.begin(view, 0, state)
         correction = rule.correction(client, state)
         steps = np.full(len(client), 5)
         flat = 5 * 0.1 * (g + correction)
         updates = Updates(0, client, steps, steps / 5, flat, steps / 5, steps)
         state = rule.observe(updates, 0.1, view, state)
     assert len(state.clients.stored) == 10
-    state = rule.begin(view_of(np.ones((10, 1)), round=60), 0, state, SINGLE_PROCESS)
+    state = rule.begin(view_of(np.ones((10, 1)), round=60), 0, state)
     torch.testing.assert_close(state.server, g)
     torch.testing.assert_close(g + rule.correction(np.arange(10), state), g.expand(10, 3))
 
@@ -227,9 +226,7 @@ def test_the_servers_control_is_the_sum_of_the_clients_by_share_wherever_and_how
         for s, controls in enumerate(replica.state.local):
             rows = controls.clients.stored.rows(np.arange(len(SIZES)))
             expected = torch.from_numpy(view.share[:, s]).float() @ rows
-            torch.testing.assert_close(
-                rule.begin(view, s, controls, SINGLE_PROCESS).server, expected, rtol=1e-5, atol=1e-7
-            )
+            torch.testing.assert_close(rule.begin(view, s, controls).server, expected, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("keep", [StorageOptions(), StorageOptions("file", "float16")], ids=["device", "file"])
@@ -262,14 +259,14 @@ def test_a_round_touches_its_clients_only_however_many_are_remembered(monkeypatc
 
         return counting
 
-    monkeypatch.setattr(ClientVectorStore, "rows", count(ClientVectorStore.rows))
+    monkeypatch.setattr(ClientVectorStore, "held_rows", count(ClientVectorStore.held_rows))
     monkeypatch.setattr(ClientVectorStore, "put", count(ClientVectorStore.put))
     rule, view = Scaffold(), view_of(np.ones((clients, 1)))
     state, ones, touched = rule.start(clients, torch.zeros(2)), np.ones(active, dtype=int), []
     for t in range(40):
         client = np.arange(t * active, (t + 1) * active) * (1 if t % 4 else 7)
         counted.clear()
-        state = rule.begin(view, 0, state, SINGLE_PROCESS)
+        state = rule.begin(view, 0, state)
         correction = rule.correction(client, state)
         updates = Updates(0, client, ones, ones / 2, 1 + correction, ones / 1, ones)
         state = rule.observe(updates, 0.1, view, state)

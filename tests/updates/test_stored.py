@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from conftest import refusals, refused
 from mmfl.runs import checkpoint
 from mmfl.updates.store import ClientVectorStore, StorageOptions
-from mmfl.updates.world import SINGLE_PROCESS
 
 CLIENTS, PARAMETERS = 200, 5
 
@@ -292,6 +291,6 @@ def test_a_checkpoint_gives_back_as_much_room_as_there_was():
     stored = StorageOptions().start(40, torch.zeros(4))
     for first in (0, 10, 18):
         stored.put(np.arange(first, first + 8), torch.ones(8, 4))
-    again = StorageOptions().start(40, torch.zeros(4)).adopt([stored.saved()], SINGLE_PROCESS.mine)
+    again = StorageOptions().start(40, torch.zeros(4)).adopt([stored.saved()])
     assert again.nbytes == stored.nbytes
     assert (again.starts == stored.starts).all()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.federation import RoundView
-from mmfl.updates import Updates, World
+from mmfl.updates import Updates
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +52,13 @@ class LocalRule:
         """The memory of one task before the first round."""
         return None
 
-    def begin(self, view: RoundView, task: int, state: Any, world: World) -> Any:
+    def begin(self, view: RoundView, task: int, state: Any) -> Any:
         """The memory at the beginning of a round, before anyone trains: who is there may have changed."""
         return state
 
     def correction(self, client: NDArray[np.int64], state: Any) -> Tensor | None:
-        """What these clients add to every gradient of the round, [clients, parameters]."""
+        """What these clients add to every gradient of the round, [clients, parameters]. Where several processes share a
+        run, each asks for its own clients."""
         return None
 
     def observe(self, updates: Updates, rate: float, view: RoundView, state: Any) -> Any:

@@ -9,17 +9,15 @@ from torch import Tensor
 
 from mmfl.federation import RoundView
 from mmfl.local.base import LocalRule, LocalStep
-from mmfl.tensors import to_device
-from mmfl.updates import Updates, World
-from mmfl.updates.memory import Memory
-from mmfl.updates.store import StorageOptions
+from mmfl.updates import StorageOptions, Updates
+from mmfl.updates.memory import ClientMemory
 
 
 @dataclass
 class Controls:
     """SCAFFOLD's memory of a task: the control variates c_i of the clients who ever trained it, and the server's c."""
 
-    clients: Memory
+    clients: ClientMemory
     server: Tensor
 
 
@@ -43,24 +41,21 @@ class Scaffold(LocalRule):
 
     def start(self, clients: int, weights: Tensor) -> Controls:
         """All control variates are zero."""
-        return Controls(Memory.start(self.keep, clients, weights), torch.zeros_like(weights))
+        return Controls(ClientMemory.start(self.keep, clients, weights), torch.zeros_like(weights))
 
-    def begin(self, view: RoundView, task: int, state: Controls, world: World) -> Controls:
+    def begin(self, view: RoundView, task: int, state: Controls) -> Controls:
         """c = sum d c_i, with this round's shares."""
         sizes = view.sizes[:, task]
         state.clients.reweight(sizes)
-        server = world.sum(state.clients.sum / max(int(sizes.sum()), 1))
-        return Controls(state.clients, server.to(state.server))
+        return Controls(state.clients, state.clients.mean(max(int(sizes.sum()), 1)).to(state.server))
 
     def correction(self, client: NDArray[np.int64], state: Controls) -> Tensor:
         """c - c_i."""
-        return state.server - state.clients.stored.rows(client)
+        return state.server - state.clients.stored.held_rows(client)
 
     def observe(self, updates: Updates, rate: float, view: RoundView, state: Controls) -> Controls:
         """c_i+ = c_i - c + G / (K lr) with K local steps; c follows when the next round begins."""
-        here = updates.local
-        steps = to_device(here.steps, here.flat)[:, None]
-        before = state.clients.stored.rows(here.client)
-        after = before - state.server + here.flat / (steps * rate)
+        before = state.clients.stored.of(updates.client).matrix()
+        after = before - state.server + updates.rows / (updates.steps * np.float32(rate))
         state.clients.replace(updates, before, after, view.sizes[:, updates.task])
         return state

@@ -87,7 +87,7 @@ def unpack(parts: Sequence[Packed], like: Any, world: World = SINGLE_PROCESS) ->
         return arrays[packed["$array"]].numpy().copy()
     if is_dataclass(like) and not isinstance(like, type):
         if hasattr(like, "adopt"):
-            return like.adopt([_read(part, like) for part in parts], world.mine)
+            return like.adopt([_read(part, like) for part in parts])
         values = {f.name: _below(parts, f.name) for f in fields(like)}
         return type(like)(
             **{

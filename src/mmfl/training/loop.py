@@ -40,7 +40,7 @@ def rounds(
         begun = time.perf_counter()
         current = [Round.begin(replica, t, engine.eager) for replica in replicas]
         for each in current:
-            each.prepare(engine.world)
+            each.prepare()
         train(engine, requests(current, [each.early for each in current]))
         measure(engine, current, diagnose)
         for each in current:
@@ -166,7 +166,7 @@ def collect(engine: Engine, current: Sequence[Round]) -> None:
 def mine(engine: Engine, clients: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The numbers of the marked clients, of those that this process works for."""
     marked = np.flatnonzero(clients)
-    return marked[engine.world.mine(marked)]
+    return marked[engine.world.owns(marked)]
 
 
 def exchanged(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:

@@ -13,7 +13,7 @@ from mmfl.federation import RoundView
 from mmfl.training.diagnostics import update_variance
 from mmfl.training.replica import Replica
 from mmfl.training.rule_checks import check_aggregation, check_allocation, check_signals, check_state
-from mmfl.updates import Trained, Updates, World
+from mmfl.updates import Trained, Updates
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class Round:
         check_signals(replica.method.name, rule, asked, view)
         return cls(replica, view, dict(asked), eager=eager)
 
-    def prepare(self, world: World) -> None:
+    def prepare(self) -> None:
         """Lets the local rule's memory follow who is there."""
         local, memory = self.replica.method.local, self.replica.state.local
         for s, state in enumerate(memory):
             if state is not None:
-                memory[s] = local.begin(self.view, s, state, world)
+                memory[s] = local.begin(self.view, s, state)
 
     @property
     def early(self) -> NDArray[np.bool_] | None:
@@ -104,6 +104,9 @@ class Round:
 
     def sending(self, task: int) -> NDArray[np.bool_]:
         """Whose updates of a task are needed as vectors: of those drawn, once that is decided, [clients]."""
+        rule = self.replica.method.aggregation
+        if rule.needs_everyone and rule.reads_undrawn:
+            return np.ones(len(self.view.sizes), dtype=bool)
         return self.drawn[:, task] if self.decided else np.full(len(self.view.sizes), "updates" in self.asked)
 
     @property

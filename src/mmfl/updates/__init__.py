@@ -4,9 +4,19 @@ Where the rows of updates are (in this process, in another, with a client that k
 engine, and nowhere else.
 """
 
-from mmfl.updates.store import ClientVectorStore, StorageOptions
+from mmfl.updates.rows import ClientRows
+from mmfl.updates.store import ClientVectorStore, StorageOptions, StoredRows
 from mmfl.updates.trained import Trained
 from mmfl.updates.updates import Updates
 from mmfl.updates.world import SINGLE_PROCESS, World
 
-__all__ = ["SINGLE_PROCESS", "ClientVectorStore", "StorageOptions", "Trained", "Updates", "World"]
+__all__ = [
+    "SINGLE_PROCESS",
+    "ClientRows",
+    "ClientVectorStore",
+    "StorageOptions",
+    "StoredRows",
+    "Trained",
+    "Updates",
+    "World",
+]

@@ -1,6 +1,5 @@
-"""Memory: a vector for every client of a task, and their sum weighted by the examples of those who are there."""
+"""ClientMemory: a vector for every client of a task, and their sum weighted by the examples of those who are there."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,33 +9,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.tensors import to_device
+from mmfl.updates.partial_sum import PartialSum
+from mmfl.updates.rows import ClientRows, batches
 from mmfl.updates.store import ClientVectorStore, StorageOptions
 from mmfl.updates.world import PARTIAL
 
 if TYPE_CHECKING:
     from mmfl.updates.updates import Updates
 
-_BATCH = 2**23  # bytes of stored vectors to read at once
-
-
-def combine(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
-    """The weighted sum of rows [rows, parameters]."""
-    return to_device(coefficients, rows) @ rows
-
-
-def batches(rows: int, length: int) -> Iterator[slice]:
-    """Slices of rows of `length` numbers, small enough that stored vectors are never copied as a whole."""
-    size = max(_BATCH // (4 * length), 1)
-    return (slice(begin, begin + size) for begin in range(0, rows, size))
-
 
 @dataclass
-class Memory:
+class ClientMemory:
     """A vector of each of one task's clients, and the running sum of n times the vector over those who are there.
 
-    `weight` is the n with which each client is in `sum`: 0 while it is absent, so that the shares d are always those
+    `weight` is the n with which each client is in the sum: 0 while it is absent, so that the shares d are always those
     of who is there; nan before its first vector. Sums are kept in double precision, because they are never taken
-    afresh. Where several processes share a run, each has the vectors of its own clients and their part of the sum.
+    afresh; each process holds the part of its own clients, and `total` is that of all.
     """
 
     stored: ClientVectorStore
@@ -44,24 +32,38 @@ class Memory:
     sum: Tensor = field(metadata=PARTIAL)
 
     @classmethod
-    def start(cls, keep: StorageOptions, clients: int, weights: Tensor) -> "Memory":
+    def start(cls, keep: StorageOptions, clients: int, weights: Tensor) -> "ClientMemory":
         """Nothing remembered."""
         none = torch.zeros_like(weights, dtype=torch.float64)
         return cls(keep.start(clients, weights), np.full(clients, np.nan), none)
+
+    @property
+    def total(self) -> Tensor:
+        """sum n h over those who are there, [parameters]."""
+        return PartialSum.of(self.sum, self.stored.world)
+
+    def mean(self, examples: int) -> Tensor:
+        """sum n h / `examples`, added up over all processes."""
+        return self.stored.world.sum(self.sum / examples)
 
     def reweight(self, sizes: NDArray[np.int64]) -> None:
         """Lets those who left or came back count for the examples [clients] they have now."""
         change = np.nan_to_num(sizes - self.weight)
         moved = np.flatnonzero(change)
-        owned = moved[self.stored.has(moved)]
-        for rows in batches(len(owned), len(self.sum)):
-            self.sum += combine(change[owned[rows]], self.stored.rows(owned[rows]).double())
+        held = moved[self.stored.holds(moved)]
+        for rows in batches(len(held), len(self.sum)):
+            self.sum += weighted_sum(change[held[rows]], self.stored.held_rows(held[rows]))
         self.weight[moved] += change[moved]
 
-    def replace(self, updates: "Updates", before: Tensor, after: Tensor, sizes: NDArray[np.int64]) -> None:
-        """Puts the vectors `after` in the place of those `before`, of the clients of this process who trained."""
-        here = updates.local
-        stored = self.stored.put(here.client, after)
-        self.sum += combine(sizes[here.client].astype(np.float64), stored.double())
-        self.sum -= combine(np.nan_to_num(self.weight[here.client]), before.double())
+    def replace(self, updates: "Updates", before: ClientRows, after: ClientRows, sizes: NDArray[np.int64]) -> None:
+        """Puts the vectors `after` in the place of those `before`, of the clients that trained."""
+        stored, client = self.stored.put(updates.client, after), after.own(updates.client)
+        self.sum += weighted_sum(sizes[client].astype(np.float64), stored)
+        self.sum -= weighted_sum(np.nan_to_num(self.weight[client]), before.matrix)
         self.weight[updates.client] = sizes[updates.client]
+
+
+def weighted_sum(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:
+    """The weighted sum of rows [rows, parameters], in double precision."""
+    rows = rows.double()
+    return to_device(coefficients, rows) @ rows

@@ -1,14 +1,14 @@
-"""ClientVectorStore vectors: one flat vector for every client ever seen, for aggregation rules that remember.
+"""ClientVectorStore: a flat vector for every client ever seen, for rules that remember.
 
 A round reads and writes the vectors of its own clients only, so its cost does not depend on how many are stored. Where
-they live, beside the weights, in host memory or in a file, and in which precision, is the setting `StorageOptions`.
+they live, beside the weights, in host memory or in a file, and in which precision, is said by `StorageOptions`.
 """
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.errors import UserError, nearest
-from mmfl.tensors import to_device
+from mmfl.updates.partial_sum import PartialSum
+from mmfl.updates.rows import ClientRows, batches
+from mmfl.updates.world import SINGLE_PROCESS, World
+
+if TYPE_CHECKING:
+    from mmfl.updates.updates import Updates
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 # The most bytes in one block. An open file counts against a limit of the system, so those are fewer and larger.
@@ -79,7 +84,7 @@ class StorageOptions:
         """Room for as many vectors, all zero."""
         shape, dtype = (rows, none.shape[1]), _PRECISIONS[self.precision]
         if self.where == "file":
-            return _mapped(self.folder, shape, dtype)
+            return _map_file(self.folder, shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=none.device if self.where == "device" else "cpu")
 
 
@@ -87,7 +92,10 @@ class StorageOptions:
 class ClientVectorStore:
     """The vectors of all clients seen so far, [parameters] each, changed by `put` alone.
 
-    - `slot` [clients]: the row of each client, -1 for one never stored.
+    Where several processes share a run, each holds the vectors of its own clients. Rules need not know: all processes
+    ask for the same clients, and all are answered for all of them.
+
+    - `slot` [clients]: the row of each client, -1 for one whose vector is not held here.
     - `blocks`: the rows. A new client takes the next free one; a full block is followed by another and never moves.
     - `starts` [blocks + 1]: the first row of each block, and of the one that comes next.
     - `count`: rows in use.
@@ -101,8 +109,38 @@ class ClientVectorStore:
     none: Tensor
     keep: StorageOptions
 
+    def __post_init__(self) -> None:
+        self.world: World = SINGLE_PROCESS
+        self._seen: NDArray[np.bool_] = self.slot >= 0
+
     def rows(self, client: NDArray[np.int64]) -> Tensor:
         """The vectors of these clients, [len(client), parameters], in float32 beside the weights; zeros if unseen."""
+        return self.world.sum(self.held_rows(client))
+
+    def of(self, client: NDArray[np.int64]) -> "StoredRows":
+        """The vectors of these clients as rows to compute with; they are read when needed, not all at once."""
+        places = None if self.world.size == 1 else np.flatnonzero(self.world.owns(client))
+        return StoredRows(self, client, places)
+
+    def put(self, client: NDArray[np.int64], rows: Tensor | ClientRows) -> Tensor:
+        """Stores `rows` [len(client), parameters] in place of what these clients had; no client may occur twice.
+
+        Returns the rows of this process's clients as they are read from now on, so that a sum kept beside them adds up
+        exactly.
+        """
+        if not isinstance(rows, ClientRows):
+            owned = np.flatnonzero(self.world.owns(client))
+            own = rows if self.world.size == 1 else rows[torch.from_numpy(owned).to(rows.device)]
+            rows = ClientRows(own, None if self.world.size == 1 else owned, len(client), self.world)
+        self._seen[client] = True
+        return self._put(rows.own(client), rows.matrix)
+
+    def combine(self, client: NDArray[np.int64], coefficients: NDArray[np.float64]) -> Tensor:
+        """The weighted sum of these clients' vectors, [parameters]: coefficients @ rows."""
+        return self.of(client).combine(coefficients)
+
+    def held_rows(self, client: NDArray[np.int64]) -> Tensor:
+        """As `rows`, of clients whose vectors this process holds; zeros for others."""
         device = self.none.device
         found = self.none.new_zeros(len(client), self.none.shape[1])
         for block, inside, place in self._pieces(self.slot[client]):
@@ -110,33 +148,14 @@ class ClientVectorStore:
             found.index_copy_(0, place.to(device), rows.to(found.dtype))
         return found
 
-    def put(self, client: NDArray[np.int64], rows: Tensor) -> Tensor:
-        """Stores `rows` [len(client), parameters] in place of what these clients had; no client may occur twice.
-
-        Returns the rows as `rows(client)` gives them from now on, so that a sum kept beside them adds up exactly.
-        """
-        if rows.shape != (len(client), self.none.shape[1]):
-            raise ValueError(f"rows are {list(rows.shape)}; expected {[len(client), self.none.shape[1]]}.")
-        if len(np.unique(client)) < len(client):
-            raise ValueError("a client occurs twice among those to store.")
-        new = client[self.slot[client] < 0]
-        self._make_room(self.count + len(new))
-        self.slot[new] = self.count + np.arange(len(new))
-        self.count += len(new)
-        kept = self._rounded(rows.detach().to(self.none.device))
-        for block, inside, place in self._pieces(self.slot[client]):
-            block.index_copy_(0, inside.to(block.device), kept[place.to(kept.device)].to(block.device))
-        return kept.to(self.none.dtype)
-
-    def combine(self, client: NDArray[np.int64], coefficients: NDArray[np.float64]) -> Tensor:
-        """The weighted sum of these clients' vectors, [parameters]: coefficients @ rows."""
-        rows = self.rows(client)
-        return to_device(coefficients, rows) @ rows
-
     def has(self, client: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these clients have a vector, [len(client)]."""
-        has: NDArray[np.bool_] = self.slot[client] >= 0
-        return has
+        return self._seen[client]
+
+    def holds(self, client: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these clients' vectors are in this process, [len(client)]."""
+        holds: NDArray[np.bool_] = self.slot[client] >= 0
+        return holds
 
     def batches(self, size: int = 64) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """All that is stored, as (client, rows) of at most `size` clients, in the order they were first stored."""
@@ -144,7 +163,7 @@ class ClientVectorStore:
         seen = seen[np.argsort(self.slot[seen])]
         for first in range(0, len(seen), size):
             client = seen[first : first + size]
-            yield client, self.rows(client)
+            yield client, self.held_rows(client)
 
     def __len__(self) -> int:
         return self.count
@@ -159,27 +178,39 @@ class ClientVectorStore:
         used = np.maximum(self.count - self.starts[:-1], 0).tolist()
         return replace(self, blocks=[block[:rows] for block, rows in zip(self.blocks, used, strict=True)])
 
-    def adopt(
-        self, restored: Sequence["ClientVectorStore"], mine: Callable[[NDArray[np.int64]], NDArray[np.bool_]]
-    ) -> "ClientVectorStore":
-        """The vectors of a checkpoint, as one or several processes kept them, of those clients that are `mine`; moved
-        to where this one keeps its own, in blocks of the same sizes if they are one process's as before."""
-        moved = self.keep.start(len(self.slot), self.none)
-        if len(restored) == 1 and mine(np.arange(len(self.slot))).all():
-            moved.starts = restored[0].starts.copy()
-            moved.blocks = [self.keep.block(rows, self.none) for rows in np.diff(moved.starts).tolist()]
-        for each in restored:
-            for client, rows in each.batches():
-                wanted = mine(client)
-                moved.put(client[wanted], rows[torch.from_numpy(wanted)])
-        return moved
+    def adopt(self, restored: Sequence["ClientVectorStore"]) -> "ClientVectorStore":
+        """The vectors of a checkpoint, as one or several processes kept them; each process takes those of its own
+        clients, in blocks of the same sizes if a single process had them and has them again."""
+        adopted = self.keep.start(len(self.slot), self.none)
+        adopted.world = self.world
+        if len(restored) == 1 and self.world.size == 1:
+            adopted.starts = restored[0].starts.copy()
+            adopted.blocks = [self.keep.block(rows, self.none) for rows in np.diff(adopted.starts).tolist()]
+        for store in restored:
+            for client, rows in store.batches():
+                adopted.put(client, rows)
+        return adopted
+
+    def _put(self, client: NDArray[np.int64], rows: Tensor) -> Tensor:
+        if rows.shape != (len(client), self.none.shape[1]):
+            raise ValueError(f"rows are {list(rows.shape)}; expected {[len(client), self.none.shape[1]]}.")
+        if len(np.unique(client)) < len(client):
+            raise ValueError("a client occurs twice among those to store.")
+        new = client[self.slot[client] < 0]
+        self._make_room(self.count + len(new))
+        self.slot[new] = self.count + np.arange(len(new))
+        self.count += len(new)
+        kept = self._round(rows.detach().to(self.none.device))
+        for block, inside, place in self._pieces(self.slot[client]):
+            block.index_copy_(0, inside.to(block.device), kept[place.to(kept.device)].to(block.device))
+        return kept.to(self.none.dtype)
 
     def _make_room(self, needed: int) -> None:
         """Adds blocks; each doubles the room, until one is as large as a block may be."""
         row = self.none.shape[1] * _PRECISIONS[self.keep.precision].itemsize
-        most = max(_BLOCK[self.keep.where] // row, 1)
+        largest = max(_BLOCK[self.keep.where] // row, 1)
         while (room := int(self.starts[-1])) < needed:
-            rows = min(max(needed - room, room, _FIRST_ROWS), most, len(self.slot) - room)
+            rows = min(max(needed - room, room, _FIRST_ROWS), largest, len(self.slot) - room)
             self.blocks.append(self.keep.block(rows, self.none))
             self.starts = np.append(self.starts, room + rows)
 
@@ -192,15 +223,96 @@ class ClientVectorStore:
         for number, part in zip(touched, np.split(place[order], first[1:]), strict=False):
             yield self.blocks[number], torch.from_numpy(slot[part] - self.starts[number]), torch.from_numpy(part)
 
-    def _rounded(self, rows: Tensor) -> Tensor:
+    def _round(self, rows: Tensor) -> Tensor:
         dtype = _PRECISIONS[self.keep.precision]
         if dtype == torch.float16:
-            most = torch.finfo(dtype).max
-            rows = rows.clamp(-most, most)
+            largest = torch.finfo(dtype).max
+            rows = rows.clamp(-largest, largest)
         return rows.to(dtype)
 
 
-def _mapped(folder: str | None, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+class StoredRows:
+    """The stored vectors h of some clients, to compute with: zeros for a client never seen.
+
+    They are read a batch at a time, so that stored vectors are never copied as a whole.
+    """
+
+    def __init__(self, store: ClientVectorStore, client: NDArray[np.int64], places: NDArray[np.int64] | None):
+        self.store, self.client, self.places = store, client, places
+        self._held = client if places is None else client[places]
+        self._read: tuple[slice, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    def matrix(self) -> ClientRows:
+        """All of them at once."""
+        length = self.store.none.shape[1]
+        parts = [rows for _, rows in self._batches()] or [self.store.none.new_zeros(0, length)]
+        matrix = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return ClientRows(matrix, self.places, len(self.client), self.store.world)
+
+    def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
+        """The weighted sum of all of them: coefficients @ rows, [parameters]."""
+        own = coefficients if self.places is None else coefficients[self.places]
+        total: Tensor | None = None
+        for at, rows in self._batches():
+            part = torch.from_numpy(own[at]).to(rows, non_blocking=True) @ rows
+            total = part if total is None else total + part
+        if total is None:
+            total = self.store.none.new_zeros(self.store.none.shape[1])
+        return PartialSum.of(total, self.store.world)
+
+    def best_beta(self, updates: "Updates") -> NDArray[np.float64]:
+        """`<G, h>` / ||h||^2 of each update G: the beta that minimises ||G - beta h||; 0 where h is."""
+        found = [np.zeros(0)]
+        for at, rows in self._batches():
+            products = updates.rows.inner_products(rows, at)
+            squares = rows.square().sum(1).double().cpu().numpy()
+            found.append(np.divide(products, squares, out=np.zeros_like(products), where=squares > 0))
+        return self._spread(np.concatenate(found))
+
+    def distances(self, updates: "Updates", beta: NDArray[np.float64]) -> NDArray[np.float64]:
+        """||G - beta h|| of each update G."""
+        own, found = (beta if self.places is None else beta[self.places]), [np.zeros(0)]
+        for at, rows in self._batches():
+            found.append(updates.rows.distances(rows, own[at], at))
+        return self._spread(np.concatenate(found))
+
+    def _batches(self) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the rows that are in this process, with the vectors; a single batch is read once."""
+        if self._read is not None:
+            yield self._read
+            return
+        slices = list(batches(len(self._held), self.store.none.shape[1]))
+        for at in slices:
+            found = at, self.store.held_rows(self._held[at])
+            if len(slices) == 1:
+                self._read = found
+            yield found
+
+    def _spread(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A number for every row, given those of the rows in this process."""
+        if self.places is None:
+            return numbers
+        spread = np.zeros(len(self.client))
+        spread[self.places] = numbers
+        return self.store.world.sums(spread)
+
+
+def share_among(world: World, state: Any) -> None:
+    """Tells all stores in a rule's state which processes share the run."""
+    if isinstance(state, ClientVectorStore):
+        state.world = world
+    elif is_dataclass(state):
+        for field in fields(state):
+            share_among(world, getattr(state, field.name))
+    elif isinstance(state, list | tuple | dict):
+        for part in state.values() if isinstance(state, dict) else state:
+            share_among(world, part)
+
+
+def _map_file(folder: str | None, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
     """Zeros in a file without a name."""
     size = shape[0] * shape[1] * dtype.itemsize
     try:

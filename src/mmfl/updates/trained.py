@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.updates.rows import ClientRows
 from mmfl.updates.world import SINGLE_PROCESS, World
 
 
@@ -27,3 +28,8 @@ class Trained:
     world: World = SINGLE_PROCESS
     norm: NDArray[np.float64] | None = None
     inner: NDArray[np.float64] | None = None
+
+    @property
+    def client_rows(self) -> ClientRows:
+        """The updates, wherever they are."""
+        return ClientRows(self.flat, self.here, len(self.client), self.world, self.norm, self.inner)

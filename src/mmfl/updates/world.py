@@ -22,17 +22,17 @@ _PATIENCE = timedelta(hours=2)  # for a process that has far more to do than the
 class World:
     """A process alone: all clients are its own, and every sum is complete.
 
-    >>> World().mine(np.array([3, 4, 8])).tolist()
+    >>> World().owns(np.array([3, 4, 8])).tolist()
     [True, True, True]
     """
 
     rank: int = 0
     size: int = 1
 
-    def mine(self, client: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def owns(self, client: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these clients this process works for."""
-        mine: NDArray[np.bool_] = client % self.size == self.rank
-        return mine
+        owns: NDArray[np.bool_] = client % self.size == self.rank
+        return owns
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over all processes, the same bits on each. The tensor given may be overwritten."""

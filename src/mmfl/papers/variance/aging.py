@@ -16,7 +16,7 @@ from mmfl.papers.reproduction import Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, grid, legend
 from mmfl.runs.results import Run
 from mmfl.training import Replica
-from mmfl.updates import Trained, Updates
+from mmfl.updates import ClientRows, Trained, Updates
 
 CONSTANTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Betas that FedStale gives to everyone: 0 is `unbiased`, 1 is FedVARP."""
@@ -46,7 +46,7 @@ class History:
             client = np.flatnonzero(active)
             flat = torch.from_numpy(best[client, None]).float()
             updates = Updates.undrawn(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
-            memory.replace(updates, torch.ones_like(flat), t, sizes)
+            memory.replace(updates, ClientRows(torch.ones_like(flat)), flat[:, 0].double().numpy(), t, sizes)
         return np.array(estimates)
 
     @property
