@@ -175,7 +175,7 @@ main()
 @pytest.mark.parametrize(
     ("where", "count"),
     [
-        pytest.param("mmfl.training.loop:train", 1, id="before the first round ends"),
+        pytest.param("mmfl.training.loop:measure", 1, id="before the first round ends"),
         pytest.param("mmfl.training.loop:evaluate", 6, id="in the middle of a round"),
         pytest.param("mmfl.runs.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
         pytest.param("mmfl.runs.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
@@ -197,10 +197,10 @@ def test_ctrl_c_stops_after_the_round_and_the_run_can_be_resumed(tmp_path, refer
     waits = """
 import pathlib, time, mmfl.training.loop as training
 evaluate = training.evaluate
-def wait(engine, replicas, round):
+def wait(dispatch, round):
     while round >= 3 and not pathlib.Path("signalled").exists():
         time.sleep(0.02)
-    return evaluate(engine, replicas, round)
+    return evaluate(dispatch, round)
 training.evaluate = wait
 """
     metrics = tmp_path / "run" / "metrics.jsonl"

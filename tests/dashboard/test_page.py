@@ -22,10 +22,10 @@ import pathlib, sys, time
 import mmfl.training.loop
 from mmfl.cli.commands import main
 told, evaluate = pathlib.Path(sys.argv.pop(1)), mmfl.training.loop.evaluate
-def wait(engine, replicas, round):
+def wait(dispatch, round):
     while int(told.read_text() or 0) < round:
         time.sleep(0.05)
-    return evaluate(engine, replicas, round)
+    return evaluate(dispatch, round)
 mmfl.training.loop.evaluate = wait
 main()
 """

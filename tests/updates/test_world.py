@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from worlds import everything
+from worlds import OWN, everything
 
 import mmfl
 import prompt
@@ -19,7 +19,8 @@ from conftest import made_once
 from mmfl.engine import Simulation
 from mmfl.methods import METHODS, make_method
 from mmfl.training.loop import Replica, agree
-from mmfl.updates import Trained, Updates
+from mmfl.updates import ClientRows, Updates
+from mmfl.updates.partial_sum import PartialSum
 from mmfl.updates.world import SINGLE_PROCESS, World, join
 
 HERE = Path(__file__).parent
@@ -46,7 +47,7 @@ def together(processes: int, directory: Path, how: str = "start") -> dict[str, l
 
 def weights_in(directory: Path) -> dict[str, list[torch.Tensor]]:
     stored = load_file(directory / "weights.safetensors")
-    return {method: [stored[f"{method}/{s}"] for s in (0, 1)] for method in METHODS}
+    return {method: [stored[f"{method}/{s}"] for s in (0, 1)] for method in (*METHODS, *OWN)}
 
 
 def alike(found: dict[str, list[torch.Tensor]], wanted: dict[str, list[torch.Tensor]]) -> None:
@@ -110,7 +111,7 @@ def test_each_process_keeps_the_updates_of_its_own_clients_alone(alone, two):
     (whole,) = (alone[1] / "checkpoint").glob("round-000006*.safetensors")
     parts = [two[1] / "checkpoint" / f"round-000006{part}.safetensors" for part in ("", ".part-1")]
     everyone, even, odd = map(stored_clients, (whole, *parts))
-    assert len(everyone) == 18  # eight rules that remember updates and SCAFFOLD, for two tasks
+    assert len(everyone) == 20  # nine rules that remember updates and SCAFFOLD, for two tasks
     for name, clients in everyone.items():
         assert len(clients) > 4, name
         assert (even[name], odd[name]) == ({c for c in clients if c % 2 == 0}, {c for c in clients if c % 2}), name
@@ -202,15 +203,52 @@ def test_processes_that_end_up_with_weights_of_their_own_are_stopped(apart):
 
 
 def test_rows_of_several_processes_stay_in_their_places():
-    client, flat = np.array([2, 3, 5, 7]), torch.tensor([[3.0], [np.nan], [4.0]])
-    trained = Trained(client, flat, np.array([0.2, 0.3, 0.5, 0.7]), np.ones(4, dtype=np.int64), np.array([1, 2, 3]))
-    updates = Updates(0, client, np.array([1, 1, 1, 0]), np.ones(4), flat, trained.loss, trained.steps, trained.here)
-    updates = Updates(**{**vars(updates), "world": Half(np.array([1.0, 0, 0, 0]))})
+    client, flat, ones = np.array([2, 3, 5, 7]), torch.tensor([[3.0], [np.nan], [4.0]]), np.ones(4, dtype=np.int64)
+    world = Half(np.array([1.0, 0, 0, 0]))
+    rows = ClientRows(flat, np.array([1, 2, 3]), 4, world)
+    updates = Updates(0, client, np.array([1, 1, 1, 0]), np.ones(4), rows, np.array([0.2, 0.3, 0.5, 0.7]), ones)
     valid = updates.valid()
     assert valid.client.tolist() == [2, 3, 7]
-    assert valid.here.tolist() == [1, 2]
-    assert valid.local.client.tolist() == [3, 7]
+    assert valid.rows.places.tolist() == [1, 2]
+    assert valid.rows.own(valid.client).tolist() == [3, 7]
     drawn = valid.drawn()
     assert drawn.client.tolist() == [2, 3]
-    assert drawn.flat.tolist() == [[3.0]]
-    assert drawn.local.client.tolist() == [3]
+    assert drawn.rows.matrix.tolist() == [[3.0]]
+    assert drawn.rows.own(drawn.client).tolist() == [3]
+
+
+class Pair(World):
+    """One of two processes; what the other one has is added to a sum."""
+
+    size = 2
+
+    def __init__(self, other: float):
+        self.other, self.exchanges = other, 0
+
+    def sum(self, tensor):
+        self.exchanges += 1
+        return tensor + self.other
+
+
+def test_a_formula_of_sums_over_clients_is_added_up_over_processes_once():
+    world = Pair(10.0)
+    first, second = (PartialSum.of(torch.full((3,), value), world) for value in (1.0, 2.0))
+    step = 2 * first + second / 2 - (-second)
+    assert world.exchanges == 0
+    assert (torch.zeros(3) - step).tolist() == [-15.0] * 3
+    assert world.exchanges == 1
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: torch.norm(x),
+        lambda x: x.norm(),
+        lambda x: x * torch.ones(3),
+        lambda x: x[0],
+        lambda x: torch.stack([x]),
+    ],
+)
+def test_whatever_torch_does_with_a_sum_over_clients_it_does_with_all_of_it(made):
+    found = made(PartialSum.of(torch.ones(3), Pair(10.0)))
+    torch.testing.assert_close(found, made(torch.full((3,), 11.0)))

@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -28,10 +30,10 @@ def federation(seed: int) -> mmfl.Federation:
 
 
 def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
-    """All methods of the package."""
+    """All methods of the package, and two of a researcher's own."""
     return mmfl.compare(
         federation,
-        list(METHODS),
+        [*METHODS, *(mmfl.Method(name, mmfl.allocation.RandomClients(), rule) for name, rule in OWN.items())],
         ROUNDS,
         0.4,
         [3],
@@ -41,6 +43,41 @@ def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
         engine="vectorised",
         device="cpu",
     )
+
+
+class Median(mmfl.AggregationRule):
+    """The median of every number over the clients: a rule that reads all updates, and knows of no processes."""
+
+    def aggregate(self, weights, updates, view, state):
+        return (weights - updates.flat.median(dim=0).values if len(updates) else weights), state
+
+
+@dataclass
+class Last:
+    """Each client's last update."""
+
+    stored: mmfl.updates.ClientVectorStore
+
+
+class Smoothed(mmfl.AggregationRule):
+    """The mean of each client's update and its last one, the way the tutorial writes it."""
+
+    def start(self, clients, weights):
+        return Last(mmfl.updates.StorageOptions().start(clients, weights))
+
+    def aggregate(self, weights, updates, view, state):
+        if not len(updates):
+            return weights, state
+        examples = view.sizes[updates.client, updates.task]
+        share = examples / examples.sum()
+        old = np.where(state.stored.has(updates.client), 0.5, 0.0)
+        step = updates.combine((1 - old) * share) + state.stored.combine(updates.client, old * share)
+        state.stored.put(updates.client, updates.flat)
+        return weights - step, state
+
+
+OWN = {"median": Median(), "smoothed": Smoothed()}
+"""Rules such as a researcher writes."""
 
 
 class Fatal(Unbiased):

@@ -43,7 +43,7 @@ def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_by
     cost = round_cost(
         allocation,
         each.asked.get("losses"),
-        each.undrawn,
+        each.trained_anyway,
         [len(w) for w in state.weights],
         stored_bytes,
         replica.method.local.downloads,

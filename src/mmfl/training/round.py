@@ -1,6 +1,6 @@
 """Round: one round of one replica, step by step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,7 +9,8 @@ from torch import Tensor
 
 from mmfl.allocation import Allocation
 from mmfl.engine import Training
-from mmfl.federation import RoundView
+from mmfl.engine.dispatch import Returned
+from mmfl.federation import Federation, RoundView
 from mmfl.training.diagnostics import update_variance
 from mmfl.training.replica import Replica
 from mmfl.training.rule_checks import check_aggregation, check_allocation, check_signals, check_state
@@ -30,9 +31,8 @@ class Outcome:
 class Round:
     """A round of one replica under way, with what is known of it so far.
 
-    `trained` holds the updates of tasks that have not gone into their weights yet, `given` what a task's new weights
-    were made of, until these are known to be finite: its weights, and the largest sum of an update. An engine that is
-    `eager` has those that train in any case do so before the draw.
+    `given` is what a task's new weights were made of, until these are known to be finite: its weights, and the largest
+    sum of an update.
     """
 
     replica: Replica
@@ -40,48 +40,46 @@ class Round:
     asked: Mapping[str, NDArray[np.bool_]]
     allocation: Allocation = field(init=False)
     decided: bool = False
-    eager: bool = False
-    trained: dict[int, Trained] = field(default_factory=dict)
     given: dict[int, tuple[Tensor, float]] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, replica: Replica, round: int, eager: bool = False) -> "Round":
-        """Who is there, and what must be measured before the decision: signals, by name, of pairs [clients, tasks]."""
-        view, rule = replica.view(round), replica.method.allocation
-        asked = rule.asks(view, replica.state.allocation)
-        check_signals(replica.method.name, rule, asked, view)
-        return cls(replica, view, dict(asked), eager=eager)
+    def begin(cls, replica: Replica, round: int) -> "Round":
+        """Who is there, and what must be measured before the decision: signals, by name, of pairs [clients, tasks].
 
-    def prepare(self) -> None:
-        """Lets the local rule's memory follow who is there."""
-        local, memory = self.replica.method.local, self.replica.state.local
-        for s, state in enumerate(memory):
-            if state is not None:
-                memory[s] = local.begin(self.view, s, state)
-
-    @property
-    def early(self) -> NDArray[np.bool_] | None:
-        """The pairs that train before the decision, because it rests on their updates or they train in any case; None
-        where nobody does."""
-        masks = [self.asked[name] for name in ("updates", "norms", "residuals") if name in self.asked]
-        if (masks or self.eager) and self.replica.method.aggregation.needs_everyone:
-            masks.append(self.view.able)
-        return np.logical_or.reduce(masks) if masks else None
+        The local rule's memory follows who is there.
+        """
+        view, method, state = replica.view(round), replica.method, replica.state
+        asked = method.allocation.asks(view, state.allocation)
+        check_signals(method.name, method.allocation, asked, view)
+        for s, memory in enumerate(state.local):
+            if memory is not None:
+                state.local[s] = method.local.begin(view, s, memory)
+        return cls(replica, view, dict(asked))
 
     @property
-    def late(self) -> NDArray[np.bool_]:
-        """The pairs that train after the decision: those that were drawn, or all where the aggregation takes all."""
-        if self.early is not None:
-            return np.zeros_like(self.view.able)
+    def federation(self) -> Federation:
+        """Whose clients work."""
+        return self.replica.federation
+
+    @property
+    def weights(self) -> Sequence[Tensor]:
+        """The global weights of each task."""
+        return self.replica.state.weights
+
+    @property
+    def trained_anyway(self) -> NDArray[np.bool_] | None:
+        """The pairs that train whether drawn or not: the decision rests on their updates, or the aggregation takes all
+        updates. None where nobody does."""
+        marks = [self.asked[name] for name in ("updates", "norms", "residuals") if name in self.asked]
         if self.replica.method.aggregation.needs_everyone:
-            return self.view.able
-        return self.drawn
+            marks.append(self.view.able)
+        return np.logical_or.reduce(marks) if marks else None
 
     @property
-    def undrawn(self) -> NDArray[np.bool_] | None:
-        """The pairs that train whether drawn or not; None where nobody does."""
-        return self.view.able if self.early is None and self.replica.method.aggregation.needs_everyone else self.early
+    def decides_by_updates(self) -> bool:
+        """Whether the allocation asked for updates, or what only they tell."""
+        return not {"updates", "norms", "residuals"}.isdisjoint(self.asked)
 
     def training(self, task: int, client: NDArray[np.int64]) -> Training:
         """The request to train some clients on a task."""
@@ -98,11 +96,11 @@ class Round:
             replica.seed,
             local,
             correction,
-            self.sending(task)[client],
+            self._sends(task)[client],
             rule.remembered(state.aggregation[task]) if compared else None,
         )
 
-    def sending(self, task: int) -> NDArray[np.bool_]:
+    def _sends(self, task: int) -> NDArray[np.bool_]:
         """Whose updates of a task are needed as vectors: of those drawn, once that is decided, [clients]."""
         rule = self.replica.method.aggregation
         if rule.needs_everyone and rule.reads_undrawn:
@@ -116,33 +114,34 @@ class Round:
         drawn[self.allocation.client, self.allocation.task] = True
         return drawn
 
-    def allocate(self) -> None:
-        """Who trains what; those that were lost on the way here are not counted on."""
+    def allocate(self, trained: Mapping[int, Trained]) -> None:
+        """Who trains what, given the updates that the decision rests on, by task. Those that were lost on the way here
+        are not counted on."""
         method, state = self.replica.method, self.replica.state
-        self.view = self.replica.federation.without_lost_clients(self.view)
+        self.view = self.federation.without_lost_clients(self.view)
+        updates = [Updates.undrawn(s, returned) for s, returned in trained.items()]
         if "norms" in self.asked:
-            self.view = self.view.with_signals(norms=self._sizes(lambda updates: updates.norms()))
+            self.view = self.view.with_signals(norms=self._by_pair(updates, [each.norms() for each in updates]))
         if "residuals" in self.asked:
             rule, memory = method.aggregation, state.aggregation
-            residuals = self._sizes(lambda updates: rule.residuals(updates, self.view, memory[updates.task]))
-            self.view = self.view.with_signals(residuals=residuals)
+            residuals = [rule.residuals(each, self.view, memory[each.task]) for each in updates]
+            self.view = self.view.with_signals(residuals=self._by_pair(updates, residuals))
         decided = method.allocation.allocate(self.view, state.allocation)
         check_allocation(method.name, method.allocation, decided, self.view, state.allocation)
         self.allocation, state.allocation = decided
         self.decided = True
 
-    def aggregate(self, task: int, finite: NDArray[np.bool_], largest: float) -> None:
-        """The next global weights of a task, whose updates are let go of; some of their rows are `finite`, and no sum
-        of one is beyond `largest`."""
-        method, state, view = self.replica.method, self.replica.state, self.view
-        returned = Updates.of(task, self.trained.pop(task), self.allocation)
-        received = returned.valid(finite)
+    def aggregate(self, came: Returned["Round"]) -> None:
+        """The next global weights of a task; clients whose update is not finite count as absent."""
+        method, state, view, task = self.replica.method, self.replica.state, self.view, came.task
+        returned = Updates.of(task, came.trained, self.allocation)
+        received = returned.valid(came.finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
         aggregated = method.aggregation.aggregate(weights, taken, view, memory)
         check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
         state.weights[task], state.aggregation[task] = aggregated
-        self.given[task] = (weights, largest)
+        self.given[task] = (weights, came.largest)
         if state.local[task] is not None:
             rate = self.replica.federation.tasks[task].learning_rate(view.round)
             observed = method.local.observe(taken.drawn(), rate, view, state.local[task])
@@ -164,9 +163,9 @@ class Round:
         state.allocation = observed
         state.round = self.view.round
 
-    def _sizes(self, size: Callable[[Updates], NDArray[np.float64]]) -> NDArray[np.float64]:
-        """A number for every update that came before the decision, [clients, tasks]."""
-        sizes = np.zeros(self.view.sizes.shape)
-        for s, trained in self.trained.items():
-            sizes[trained.client, s] = size(Updates.undrawn(s, trained))
-        return sizes
+    def _by_pair(self, updates: Sequence[Updates], numbers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """A number for every update, as a table [clients, tasks]."""
+        table = np.zeros(self.view.sizes.shape)
+        for each, column in zip(updates, numbers, strict=True):
+            table[each.client, each.task] = column
+        return table

@@ -66,14 +66,25 @@ class PartialSum:
     def __len__(self) -> int:
         return len(self.part)
 
+    def __getitem__(self, index: Any) -> Tensor:
+        return self.tensor()[index]
+
     @classmethod
     def __torch_function__(
-        cls, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any], kwargs: Mapping[str, Any] | None
+        cls,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Whatever torch does with it, it does with the sum."""
-        added = [each.tensor() if isinstance(each, PartialSum) else each for each in args]
-        named = {key: each.tensor() if isinstance(each, PartialSum) else each for key, each in (kwargs or {}).items()}
-        return function(*added, **named)
+        return function(*map(_add_up, args), **{key: _add_up(value) for key, value in (kwargs or {}).items()})
+
+
+def _add_up(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_add_up, value))
+    return value.tensor() if isinstance(value, PartialSum) else value
 
 
 def _is_number(value: Any) -> bool:
