@@ -130,3 +130,8 @@ def test_citation_and_changelog_are_of_this_version():
     assert (citation["version"], citation["license"]) == (mmfl.__version__, "Apache-2.0")
     assert len(citation["references"]) == len(PAPERS)
     assert f"## [{mmfl.__version__}]" in text_of("CHANGELOG.md")
+
+
+def test_the_drawing_of_the_rooms_is_up_to_date():
+    rooms = script("rooms")
+    assert rooms.DRAWING.read_text() == rooms.draw(), "run: python docs/rooms.py"
