@@ -17,7 +17,7 @@ from mmfl import privacy as privacy_module
 from mmfl.aggregation import Unbiased, inverse_probability
 from mmfl.allocation import Allocation
 from mmfl.errors import UserError
-from mmfl.privacy import Budget, Place, Privacy, epsilon, epsilons
+from mmfl.privacy import Budget, NoiseAddress, Privacy, epsilon, epsilons
 from mmfl.updates import Trained, Updates
 
 DELTAS = (1e-9, 1e-6, 1e-3)
@@ -26,7 +26,7 @@ CHANGES = (("replaced", 2.0), ("absent", 1.0))
 
 
 def place(client, seed=0, round=1, task=0):
-    return Place(seed, round, task, np.asarray(client))
+    return NoiseAddress(seed, round, task, np.asarray(client))
 
 
 def noise_of(where, length=200, protection=None):
@@ -136,7 +136,7 @@ def test_the_noise_of_a_simulation_depends_on_its_address_and_on_nothing_else():
 
 def test_noise_is_the_same_however_much_of_it_is_drawn_at_once(monkeypatch):
     whole = noise_of(place(range(10)))
-    monkeypatch.setattr(privacy_module, "_BATCH", 3 * 8 * 200)
+    monkeypatch.setattr(privacy_module, "_BATCH_BYTES", 3 * 8 * 200)
     assert torch.equal(noise_of(place(range(10))), whole)
     assert len(torch.unique(Privacy(clip=1.0, noise=1.0).protect(torch.zeros(10, 200)), dim=0)) == 10
 

@@ -1,4 +1,4 @@
-"""The two verbs of the Python interface: train one method, compare several."""
+"""The two main functions of the Python interface: `train` one method, `compare` several."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,9 +28,9 @@ def train(
 ) -> Run:
     """Trains all tasks of a federation with one method.
 
-    `rate` is the share of all processors that the server can pay for in a round. Further options are those of
-    `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`,
-    `precision`, `privacy`, `diagnose`, `listeners`, `progress`.
+    `rate` is the share of all processors that may train in a round: the server's communication budget. Further options
+    are those of `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`,
+    `engine`, `precision`, `privacy`, `diagnose`, `listeners`, `progress`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -61,16 +61,16 @@ def compare(
     listeners: Sequence[Listener] = (),
     progress: bool | None = None,
 ) -> Comparison:
-    """Trains several methods with several seeds, all in lockstep: their clients share cohorts, so it costs less.
+    """Trains several methods with several seeds. All runs advance round by round together, which saves time.
 
-    `federation` may be a function of the seed, to partition the data anew for each. With `directory` metrics and
-    checkpoints are written there as the run goes on, and `resume=True` goes on after a crash. Models are tested every
-    `evaluate_every` rounds and after each of the `evaluate_last` last ones. `diagnose` measures all clients' losses
-    every round even where the method does not need them, at no charge to its costs. `privacy` clips every update and
-    adds noise to it before anything is made of it.
-
-    `listeners` hear of every round: trackers such as `mmfl.trackers.TensorBoard`, or your own. `progress` shows live
-    how far it is; by default in a notebook only.
+    - `federation` may be a function of the seed, to partition the data differently for each seed.
+    - `directory`: where to write metrics and checkpoints during the run. `resume=True` continues the run in it.
+    - `evaluate_every`, `evaluate_last`: models are tested every so many rounds, and after each of the last rounds.
+    - `diagnose` measures all clients' losses in every round, even if the method does not need them; this does not count
+      towards the method's costs.
+    - `privacy` clips every update and adds noise to it before the server uses it.
+    - `listeners` are called after every round: trackers such as `mmfl.trackers.TensorBoard`, or your own.
+    - `progress` shows the progress live; by default in notebooks only.
 
     >>> import mmfl
     >>> task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())

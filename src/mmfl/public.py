@@ -1,4 +1,4 @@
-"""The public names of the package; `import mmfl` gives each when it is first asked for."""
+"""The public names of the package: `mmfl.NAME` imports each of them on first use."""
 
 from mmfl import data, models, partition, trackers
 from mmfl.aggregation import AggregationRule

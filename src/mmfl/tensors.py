@@ -1,4 +1,4 @@
-"""Numbers on their way to a device."""
+"""Copies of arrays to a device."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def to_device(array: NDArray[Any], to: torch.device | Tensor) -> Tensor:
-    """An array on a device, or as a tensor is (device and type), without waiting for what the device is doing.
+    """A copy of an array on a device, or with the device and type of a tensor, without waiting for the device.
 
-    A copy from ordinary memory has left it when this returns; torch would wait nevertheless, if not told.
+    The array may be changed as soon as this returns: an asynchronous copy from pageable memory is staged first.
     """
     return torch.from_numpy(array).to(to, non_blocking=True)

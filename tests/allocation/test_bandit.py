@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conftest import refused, view_of
-from mmfl.allocation.bandit import Bandit, Pareto, Ranklist, fronts, index
+from mmfl.allocation.bandit import Bandit, Pareto, Ranklist, fronts, ucb_index
 from mmfl.runs.checkpoint import pack, unpack
 
 RULES = [Ranklist(), Pareto(), Pareto(fill=True)]
@@ -40,7 +40,7 @@ def rounds_of(draw):
     return view, Bandit(trained * rng.integers(0, 3, sizes.shape), trained, 5.0)
 
 
-# --- the index -----------------------------------------------------------------------
+# --- the ucb_index -----------------------------------------------------------------------
 
 
 @given(
@@ -60,7 +60,7 @@ def test_the_index_is_that_of_the_discounted_sums_of_the_definition(clients, tas
     t = history + 1  # the decision that follows rounds 1 .. t - 1
     view = view_of(sizes, round=t)
     total = sum(gamma ** (t - 1 - n) for n in range(1, t))
-    found = index(state, view)
+    found = ucb_index(state, view)
     for k in range(clients):
         for i in range(tasks):
             seen = [n for n in range(1, t) if trained[n - 1, k, i]]
@@ -82,7 +82,7 @@ def test_the_last_round_counts_in_full_and_the_one_before_it_gamma_times():
     for loss in (8.0, np.nan, 3.0):
         state = rule.observe(np.array([[loss]]), view, state)
     assert (state.losses, state.trained, state.total) == (8 / 4 + 3, 1 / 4 + 1, 1 / 4 + 1 / 2 + 1)
-    np.testing.assert_allclose(index(state, view), 5 / 1.25 + np.sqrt(2 * np.log(1.75) / 1.25))
+    np.testing.assert_allclose(ucb_index(state, view), 5 / 1.25 + np.sqrt(2 * np.log(1.75) / 1.25))
 
 
 def test_observing_makes_a_new_state_and_leaves_the_old_one_as_it_was():
@@ -97,7 +97,7 @@ def test_observing_makes_a_new_state_and_leaves_the_old_one_as_it_was():
 def test_after_one_round_the_index_is_the_share_of_the_loss_because_nothing_is_known_of_its_spread():
     view = view_of([[1], [3]])
     state = Ranklist().observe(np.array([[2.0], [4.0]]), view, Ranklist().start(2, 1))
-    np.testing.assert_allclose(index(state, view), [[0.5], [3.0]])
+    np.testing.assert_allclose(ucb_index(state, view), [[0.5], [3.0]])
 
 
 def test_a_loss_that_is_no_finite_number_counts_as_not_trained():
@@ -112,7 +112,7 @@ def test_a_pair_that_pauses_rises_above_all_others_and_past_every_float():
     last = 0.0
     for _ in range(1200):
         state = rule.observe(np.array([[1.0], [np.nan]]), view, state)
-        score = index(state, view)
+        score = ucb_index(state, view)
         assert score[1, 0] > score[0, 0]
         assert score[1, 0] >= last
         last = score[1, 0]
@@ -198,7 +198,7 @@ def test_ranklist_is_the_turns_of_the_definition_where_no_indices_are_equal(clie
     view = view_of(rng.integers(0, 3, (clients, tasks)), 1, budget, round=round)
     state = Bandit(rng.random((clients, tasks)), rng.uniform(0.5, 2, (clients, tasks)), 3.0)
     wanted = min(budget, int(view.present.sum()))
-    expected = literal_ranklist(index(state, view), view.able, round, wanted)
+    expected = literal_ranklist(ucb_index(state, view), view.able, round, wanted)
     assert picks(Ranklist(), view, state) == expected
 
 
@@ -235,7 +235,7 @@ def test_pareto_takes_from_the_front_all_or_as_many_as_the_budget_allows(case):
     view, state = case
     here = np.flatnonzero(view.present).tolist()
     tasks = view.able.any(0)
-    found = literal_fronts(index(state, view)[here][:, tasks].tolist()) if here else [[]]
+    found = literal_fronts(ucb_index(state, view)[here][:, tasks].tolist()) if here else [[]]
     wanted = min(len(here), max(1, round(view.budget)))
     first = {here[c] for c in found[0]}
     taken = set(picks(Pareto(), view, state))
@@ -252,7 +252,7 @@ def test_pareto_takes_from_the_front_all_or_as_many_as_the_budget_allows(case):
 @given(rounds_of())
 def test_under_pareto_each_client_trains_a_task_in_which_fewest_clients_stand_above_it(case):
     view, state = case
-    score = index(state, view)
+    score = ucb_index(state, view)
     for client, task in picks(Pareto(fill=True), view, state).items():
         above = {s: sum(score[:, s] > score[client, s]) for s in range(score.shape[1]) if view.able[client, s]}
         assert above[task] == min(above.values())

@@ -38,8 +38,8 @@ def test_the_main_table_has_the_numbers_of_the_results(method):
         assert quoted[column] == costs[column]
     entry = METHODS[method]
     assert quoted["server stores"] == {"none": "nothing"}.get(entry.stores, entry.stores)
-    asked = "train every round" if entry.trains == "all" else {"all": "tell their loss"}.get(entry.evaluates, "nothing")
-    assert quoted["clients can besides"].replace("train and send", "train") == asked
+    required = "train every round" if entry.trains == "all" else {"all": "report their loss"}.get(entry.evaluates, "nothing")
+    assert quoted["clients also"].replace("train and send", "train") == required
 
 
 def passages():

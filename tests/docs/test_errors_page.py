@@ -143,7 +143,7 @@ MISTAKES = {
             metric=mmfl.objectives.absolute_error,
         ).check()
     ),
-    "The model is made already": written(lambda: Task("digits", nn.Linear(64, 10), data.digits())),
+    "The model is an instance": written(lambda: Task("digits", nn.Linear(64, 10), data.digits())),
     "Nothing would train": written(
         lambda: mmfl.train(Federation([DIGITS()], clients=2, arrivals=[4, 5]), "random", rounds=3)
     ),

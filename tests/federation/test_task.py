@@ -95,7 +95,7 @@ def test_a_sound_task_passes(options):
 
 @refusals(
     (lambda: toy_task(""), "name is empty"),
-    (lambda: toy_task("mean"), "task 'mean'", "column of that name"),
+    (lambda: toy_task("mean"), "task 'mean'", "reserved"),
     (lambda: toy_task(lr=0), "'toy'", "lr is 0", "positive"),
     (lambda: toy_task(lr=-0.1), "'toy'", "lr is -0.1", "positive"),
     (lambda: toy_task(lr=float("nan")), "'toy'", "lr is nan", "positive"),
@@ -152,10 +152,10 @@ def broken(outputs, targets):
     (lambda: toy_task(model=network(nn.BatchNorm1d(5))), "'toy'", "'1'", "track_running_stats=False"),
     (lambda: toy_task(model=lambda: nn.Linear(3, 4).double()), "'toy'", "parameter 'weight' is float64", "float32"),
     (lambda: toy_task(model=Counting), "'toy'", "buffer 'seen'", "cannot share"),
-    (lambda: toy_task(model=lambda: 3), "'toy'", "made a int", "torch.nn.Module"),
+    (lambda: toy_task(model=lambda: 3), "'toy'", "returned a int", "torch.nn.Module"),
     (lambda: toy_task(model=network(nn.Unflatten(1, (1, 5)))), "'toy'", "(2, 1, 4)", "[examples, classes]"),
     (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model", "tuple"),
-    (lambda: toy_task(model=lambda: nn.Linear(-3, 4)), "'toy'", "the model cannot be made:", "negative"),
+    (lambda: toy_task(model=lambda: nn.Linear(-3, 4)), "'toy'", "the model cannot be built:", "negative"),
     (lambda: toy_task(model=nn.Linear), "'toy'", "the model", "in_features"),
     (
         lambda: toy_task(data=from_arrays(np.zeros((9, 3)), np.zeros(9))),

@@ -1,6 +1,7 @@
-"""Drawing who trains what from given probabilities.
+"""Draws: who trains what, sampled from given probabilities.
 
-Every draw keeps the marginals, E[count] = capacity * p, so that whatever is unbiased under one is under all of them.
+Every draw preserves the marginals, E[count] = capacity * p, so an estimate that is unbiased under one is unbiased under
+all of them.
 """
 
 from collections.abc import Mapping
@@ -18,12 +19,12 @@ class Draw(Protocol):
     """Turns probabilities p[i, s] of one processor of client i taking task s into counts [clients, tasks]."""
 
     def __call__(self, probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
-        """How many processors of each client train each task; on average capacity * probabilities."""
+        """How many processors of each client train each task, with mean capacity * probabilities."""
         ...
 
 
 def independent(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
-    """Each processor takes task s with probability p[i, s], none with the rest, whatever the others do."""
+    """Each processor takes task s with probability p[i, s], or none, independently of all other processors."""
     upper = np.cumsum(probabilities, axis=1)
     lower = np.hstack([np.zeros((len(upper), 1)), upper[:, :-1]])
     count = np.zeros(probabilities.shape, dtype=np.int64)
@@ -36,44 +37,45 @@ def independent(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[
 
 
 def systematic(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
-    """Exactly the floor or the ceiling of the expected number of trainings: a budget that is a limit.
+    """Systematic sampling: the number of trainings is always the expected number, rounded down or up.
 
-    The cells (client, task), each as long as its expected count, lie on a line, a client's side by side, clients in
-    random order; the points u, u + 1, u + 2, ... fall on those that are drawn. A cell no longer than 1 is met at
-    most once and a client as often as its capacity at most, so no client trains one task twice if it can be helped.
+    The (client, task) cells, each as long as its expected count, lie side by side on a line, all cells of a client
+    together and clients in random order. The cells that contain the points u, u + 1, u + 2, ... are drawn. A cell no
+    longer than 1 is drawn at most once, and a client at most as often as its capacity, so a client trains a task twice
+    only if its expected count exceeds 1.
     """
     order = np.argsort(view.uniform(Purpose.CLIENTS)[:, 0], kind="stable")
     ends = np.cumsum((probabilities.sum(1) * view.capacity)[order])
     total = ends[-1] if len(ends) else 0.0
     whole = round(total)
-    if 0 < abs(total - whole) < 1e-9 * total:  # a whole budget stays one, whatever the rounding of the sum
+    if 0 < abs(total - whole) < 1e-9 * total:  # a whole budget stays whole despite rounding errors in the sum
         ends = np.where(ends == total, whole, ends * (whole / total))
     first = float(uniform(view.seed, Purpose.POINTS, view.round))
-    met = np.flatnonzero(_points(ends, first))  # most clients are not: only the cells of these are looked at
-    client, start, end = order[met], np.append(0.0, ends)[met, None], ends[met, None]
+    drawn = np.flatnonzero(_count_points(ends, first))  # few clients are drawn, so look at their cells only
+    client, start, end = order[drawn], np.append(0.0, ends)[drawn, None], ends[drawn, None]
     lengths = np.cumsum(probabilities[client] * view.capacity[client, None], axis=1)
     cells = np.where(lengths < lengths[:, -1:], np.minimum(start + lengths, end), end)
     count = np.zeros(probabilities.shape, dtype=np.int64)
-    count[client] = _points(cells, first, start)
+    count[client] = _count_points(cells, first, start)
     return count
 
 
 def without_repeats(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
-    """Clients independently of each other, each a systematic draw of its own: no task twice where B p <= 1."""
-    return _points(np.cumsum(probabilities * view.capacity[:, None], axis=1), view.uniform(Purpose.TASKS))
+    """A systematic draw for each client, independently of the others: no task twice if B p <= 1."""
+    return _count_points(np.cumsum(probabilities * view.capacity[:, None], axis=1), view.uniform(Purpose.TASKS))
 
 
-def _points(
+def _count_points(
     ends: NDArray[np.float64], first: float | NDArray[np.float64], start: float | NDArray[np.float64] = 0.0
 ) -> NDArray[np.int64]:
     """How many of the points first, first + 1, ... lie in each cell of a line from `start`, given the cells' ends."""
-    drawn: NDArray[np.int64] = np.diff(_before(ends, first), prepend=_before(start, first)).astype(np.int64)
-    return drawn
+    count: NDArray[np.int64] = np.diff(_count_before(ends, first), prepend=_count_before(start, first)).astype(np.int64)
+    return count
 
 
-def _before(place: float | NDArray[np.float64], first: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """How many of the points lie before a place: as many as its whole part, and one more where its fraction lies
-    beyond the first point; the difference of place and point would be rounded."""
+def _count_before(place: float | NDArray[np.float64], first: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many of the points first, first + 1, ... lie before a place: its integer part, plus one if its fraction
+    exceeds `first`. (ceil(place - first) would suffer from rounding.)"""
     whole: NDArray[np.float64] = np.floor(place)
     return whole + (first < place - whole)
 
@@ -86,7 +88,7 @@ DRAWS: Mapping[str, Draw] = {
 
 
 def draw_named(draw: str | Draw) -> Draw:
-    """A draw by its name in a configuration, or as it is."""
+    """The draw of this name; a function is returned as it is."""
     if callable(draw):
         return draw
     if draw not in DRAWS:

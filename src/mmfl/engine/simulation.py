@@ -35,7 +35,7 @@ from mmfl.federation.objectives import Objective, per_example
 from mmfl.federation.task import Task
 from mmfl.local import LocalRule
 from mmfl.partition import Shards
-from mmfl.privacy import Place, Privacy
+from mmfl.privacy import NoiseAddress, Privacy
 from mmfl.tensors import to_device
 from mmfl.updates import Trained
 from mmfl.updates.world import World, join
@@ -116,7 +116,7 @@ class Simulation:
 
     def _protected(self, training: Training, trained: Trained) -> Trained:
         """What leaves the clients."""
-        place = Place(training.seed, training.round, training.task, trained.client)
+        place = NoiseAddress(training.seed, training.round, training.task, trained.client)
         return replace(trained, flat=self.privacy.protect(trained.flat, place))
 
     def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:

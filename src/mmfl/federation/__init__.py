@@ -1,11 +1,12 @@
-"""What is trained, and by whom: tasks, the pool of clients that share them, and what the server knows of it in a round.
+"""What is trained and by whom: the tasks, the clients that share them, and what the server knows in a round.
 
-Tasks with their objectives and schedules, clients with their data, capacities, arrivals and availability. Nothing here
-trains, and nothing decides who does.
+Here are `Task` with its objectives and schedules, `Federation` with its clients' data, capacities, arrivals and
+availability, and `RoundView`, which an allocation decides by. Nothing here trains or decides who trains.
 """
 
 from mmfl.federation.availability import Always, Availability, Bernoulli, Trace
-from mmfl.federation.federation import Capacity, Federation
+from mmfl.federation.capacities import Capacity
+from mmfl.federation.federation import Federation
 from mmfl.federation.task import Task
 from mmfl.federation.view import RoundView
 

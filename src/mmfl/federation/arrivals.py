@@ -1,4 +1,4 @@
-"""When clients arrive: processes that give each client the round from which it takes part."""
+"""Arrivals: random processes that give each client the round from which it takes part."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ Arrivals = Callable[[int, np.random.Generator], NDArray[np.int64]]
 
 
 def exponential(first: int, gap: float = 2.0) -> Arrivals:
-    """The `first` clients are there from the start; the others come one by one, `gap` rounds apart on average.
+    """The first `first` clients take part from the start; the others arrive one by one, `gap` rounds apart on average.
 
     >>> exponential(first=2, gap=3.0)(4, np.random.default_rng(0))
     array([1, 1, 4, 7])

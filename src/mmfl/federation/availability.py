@@ -1,4 +1,4 @@
-"""When clients can be reached: availability processes."""
+"""Availability: which clients can be reached in a round."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from mmfl.randomness import Purpose, clients_uniform
 
 
 class Availability(Protocol):
-    """Says who can be reached in a round, as a pure function of seed and round."""
+    """Decides which clients can be reached in a round, as a pure function of seed and round."""
 
     def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
-        """Which clients are there, [clients]."""
+        """Which clients can be reached, [clients]."""
         ...
 
 
@@ -25,7 +25,7 @@ class Always:
     """Every client, every round."""
 
     def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
-        """All of them."""
+        """Every client."""
         return np.ones(clients, dtype=bool)
 
 
@@ -36,8 +36,8 @@ class Bernoulli:
     probability: float = 0.9
 
     def __post_init__(self) -> None:
-        right = is_positive(self.probability) and self.probability <= 1
-        check(right, "availability", "probability", self.probability, "a number in (0, 1]")
+        valid = is_positive(self.probability) and self.probability <= 1
+        check(valid, "availability", "probability", self.probability, "a number in (0, 1]")
 
     def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
         """A coin toss per client, addressed by (seed, round, client)."""
@@ -45,20 +45,20 @@ class Bernoulli:
 
 
 class Trace:
-    """A recorded table [rounds, clients] of who was there; it starts over at its end."""
+    """A recorded table [rounds, clients] of who could be reached; after its last row it starts again."""
 
     def __init__(self, table: ArrayLike):
         try:
-            given = np.asarray(table)
+            values = np.asarray(table)
         except ValueError:
             raise UserError(
                 "availability: the trace has rows of different lengths; expected [rounds, clients]."
             ) from None
-        if given.ndim != 2 or 0 in given.shape:
-            raise UserError(f"availability: the trace has shape {given.shape}; expected [rounds, clients].")
-        if given.dtype.kind not in "biuf" or not ((given == 0) | (given == 1)).all():
-            raise UserError("availability: the trace has other values than 0 and 1, or true and false.")
-        self.table: NDArray[np.bool_] = given.astype(bool)
+        if values.ndim != 2 or 0 in values.shape:
+            raise UserError(f"availability: the trace has shape {values.shape}; expected [rounds, clients].")
+        if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
+            raise UserError("availability: the trace has values other than 0 and 1, or true and false.")
+        self.table: NDArray[np.bool_] = values.astype(bool)
 
     def available(self, round: int, clients: int, seed: int) -> NDArray[np.bool_]:
         """The row of this round."""

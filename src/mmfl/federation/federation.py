@@ -1,43 +1,44 @@
-"""Federation: tasks, clients and who holds what."""
+"""Federation: the tasks, the clients, and which data each client has."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mmfl.checks import check, check_memory, check_whole, is_number, is_whole
+from mmfl.checks import check, check_memory, check_whole
 from mmfl.errors import UserError, nearest
 from mmfl.federation.arrivals import Arrivals
 from mmfl.federation.availability import Always, Availability, Trace
+from mmfl.federation.capacities import Capacity, are_whole_numbers, client_capacities, missing_tasks
 from mmfl.federation.task import Task
 from mmfl.federation.view import RoundView
 from mmfl.partition import Owners, Partition, Shards, Split, iid, owners
 from mmfl.partition.matching import OwnedTask, OwnerPool
 from mmfl.randomness import Purpose, generator
 
-_PAIR_BYTES = 100  # that a client takes for each task, at least: sizes, shares, chances, counts
-
-Capacity = int | Sequence[int] | Literal["all", "mixed"]
+_PAIR_BYTES = 100  # lower bound on the memory of a (client, task) pair: sizes, shares, probabilities, counts
 
 
 class Federation:
     """A pool of clients that share several tasks.
 
-    - `partition` divides each task's data over the clients: one for all tasks or a mapping by task name. By default
-      natural owners where the data has them, IID otherwise.
-    - `clients`: how many there are. Where tasks are divided by owners, the clients are the owners of all these tasks
-      together, found by name or number, in sorted order: `client_names`. Who owns nothing of a task lacks it. With
-      fewer clients than owners, a random choice of the owners takes part, the same in every task.
-    - `capacity` B_i: tasks a client can train in a round: a number, one per client, a short list repeated over the
-      clients, "all" (every task it has) or "mixed" (a quarter all, half of them half, a quarter one).
-    - `lacks`: who cannot train what: a share of clients that lack one random task, or a table [clients, tasks].
-    - `arrivals`, `task_arrivals`: the round from which a client or a task takes part (1 by default); for clients also
-      a process such as `mmfl.arrivals.exponential`. `departures`: the round from which a client is gone for good (0:
-      never). Lists and tables with an entry per client have them in the order of `client_names`.
-    - `seed` fixes partition, capacities and missing tasks; a run has a seed of its own.
+    - `partition` divides each task's data among the clients: one partition for all tasks, or a mapping from task name
+      to partition. By default, data with natural owners is divided by owner, other data IID.
+    - `clients` is their number. If tasks are divided by owner, the clients are the owners of all these tasks together,
+      matched by name or number and sorted (`client_names`). An owner without data for a task lacks that task. With
+      fewer clients than owners, a random subset of the owners takes part, the same one in every task.
+    - `capacity` B_i is how many tasks a client can train in a round: a number, one number per client, a short list that
+      is repeated over the clients, "all" (every task it has) or "mixed" (a quarter of the clients can train all their
+      tasks, half of them half, a quarter one).
+    - `lacks` says which clients lack which tasks: the share of clients that lack one random task, or a table
+      [clients, tasks].
+    - `arrivals` and `task_arrivals` give the round from which a client or a task takes part (default 1); for clients
+      also a process such as `mmfl.arrivals.exponential`. `departures` gives the round from which a client is gone for
+      good (0: never). Lists with an entry per client are in the order of `client_names`.
+    - `seed` determines partition, capacities and missing tasks; a run has its own seed.
 
-    `groups` has, by task, the true cluster of each client where the partition made clusters.
+    If the partition made clusters, `groups` holds the true cluster of each client, by task.
 
     >>> from mmfl import data, models
     >>> task = Task("digits", models.LogisticRegression, data.digits())
@@ -69,29 +70,29 @@ class Federation:
         rules = self._partitions(partition)
         self.clients = self._count_clients(clients, rules)
         splits = self._divide(rules)
-        lacking = self._lacking(lacks)
+        lacking = missing_tasks(lacks, self.clients, len(self.tasks), seed)
         self.shards: tuple[Shards, ...] = tuple(split.train.without(lacking[:, s]) for s, split in enumerate(splits))
         self.groups: tuple[NDArray[np.int64] | None, ...] = tuple(split.groups for split in splits)
         self.test_shards: tuple[Shards | None, ...] = tuple(split.test for split in splits)
         self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
         self._check_sizes()
-        self.capacity: NDArray[np.int64] = self._capacity(capacity)
-        arriving = arrivals(self.clients, generator(seed, Purpose.ARRIVALS)) if callable(arrivals) else arrivals
-        self.arrivals = self._rounds("arrivals", arriving, 1)
+        self.capacity: NDArray[np.int64] = client_capacities(capacity, self.sizes, seed, self._describe_client)
+        arrival_rounds = arrivals(self.clients, generator(seed, Purpose.ARRIVALS)) if callable(arrivals) else arrivals
+        self.arrivals = self._rounds("arrivals", arrival_rounds, 1)
         self.departures = self._rounds("departures", departures, 0)
         self.task_arrivals = self._task_arrivals(task_arrivals)
 
     def view(self, round: int, *, rate: float, seed: int) -> RoundView:
-        """What the server knows at the start of a round; shares and budget are those of who is there."""
-        staying = (self.departures == 0) | (round < self.departures)
-        here = (self.arrivals <= round) & staying & self.availability.available(round, self.clients, seed)
-        sizes = np.where(here[:, None] & (self.task_arrivals <= round), self.sizes, 0)
+        """What the server knows at the start of a round; shares and budget refer to the clients that are present."""
+        not_departed = (self.departures == 0) | (round < self.departures)
+        present = (self.arrivals <= round) & not_departed & self.availability.available(round, self.clients, seed)
+        sizes = np.where(present[:, None] & (self.task_arrivals <= round), self.sizes, 0)
         share = sizes / np.maximum(sizes.sum(0), 1)
         capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
         return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()))
 
     def without_lost_clients(self, view: RoundView) -> RoundView:
-        """The view without those that have been lost since it was made; here nobody is."""
+        """The view without clients that were lost since it was created; in a simulation, none are."""
         return view
 
     def present_tasks(self, round: int) -> NDArray[np.bool_]:
@@ -105,19 +106,19 @@ class Federation:
 
     @property
     def client_names(self) -> NDArray[Any]:
-        """What each client is called, [clients]: the owner's name or number where tasks are divided by owners, else
-        the client's number."""
+        """The names of the clients, [clients]: the owners' names or numbers if tasks are divided by owner, else the
+        clients' numbers."""
         return np.arange(self.clients) if self._owner_names is None else self._owner_names
 
     def check_rounds(self, last: int) -> None:
-        """Refuses schedules that give nonsense, and arrivals and departures after which nobody is left to train, in the
-        rounds up to the last."""
+        """Refuses schedules with invalid values in the rounds up to the last, and arrivals and departures that leave no
+        client to train in any of them."""
         for task in self.tasks:
             task.check_schedules(last)
         self._check_presence(last)
 
     def describe(self) -> dict[str, str]:
-        """A one-glance summary, as label -> text."""
+        """A short summary, from label to text."""
         sizes = self.sizes[self.sizes > 0]
         return {
             "tasks": ", ".join(
@@ -153,9 +154,9 @@ class Federation:
                 raise UserError(
                     f"federation: partition for unknown task '{unknown}': {nearest(unknown, self.task_names)}"
                 )
-        given = [partition.get(task.name) if isinstance(partition, Mapping) else partition for task in self.tasks]
-        natural = [iid() if task.data.owner is None else owners() for task in self.tasks]
-        return [default if rule is None else rule for rule, default in zip(given, natural, strict=True)]
+        chosen = [partition.get(task.name) if isinstance(partition, Mapping) else partition for task in self.tasks]
+        defaults = [iid() if task.data.owner is None else owners() for task in self.tasks]
+        return [default if rule is None else rule for rule, default in zip(chosen, defaults, strict=True)]
 
     def _count_clients(self, clients: int | None, rules: Sequence[Partition]) -> int:
         if clients is None:
@@ -163,7 +164,7 @@ class Federation:
                 [owners() if task.data.owners else iid() for task in self.tasks]
             )
             if not known:
-                raise UserError("federation: the data has no owners, so say how many clients there are (clients=...).")
+                raise UserError("federation: the data has no owners; expected the number of clients (clients=...).")
             return max(len(OwnerPool.of(known)), 1)
         check_whole("federation", "clients", clients)
         check_memory(f"federation: {clients} clients", float(clients) * len(self.tasks) * _PAIR_BYTES)
@@ -178,7 +179,7 @@ class Federation:
         ]
 
     def _divide(self, rules: Sequence[Partition]) -> list[Split]:
-        """Each task's data over the clients; an owner is the same client in all tasks that are divided by owners."""
+        """Divides each task's data among the clients; an owner is the same client in all tasks divided by owner."""
         rngs = [generator(self.seed, Purpose.PARTITION, s) for s in range(len(self.tasks))]
         if owned := self._owned_tasks(rules):
             first = next(s for s, rule in enumerate(rules) if isinstance(rule, Owners))
@@ -190,30 +191,10 @@ class Federation:
             for task, rule, rng in zip(self.tasks, rules, rngs, strict=True)
         ]
 
-    def _client(self, client: int) -> str:
-        """A client by its number and, where it is an owner, by name."""
+    def _describe_client(self, client: int) -> str:
+        """The client's number and, if it is an owner, its name."""
         name = "" if self._owner_names is None else f" ({self._owner_names[client].item()!r})"
         return f"client {client}{name}"
-
-    def _lacking(self, lacks: float | ArrayLike) -> NDArray[np.bool_]:
-        shape = (self.clients, len(self.tasks))
-        if np.ndim(lacks) > 0:
-            given = np.asarray(lacks)
-            if given.shape != shape:
-                raise UserError(f"federation: lacks has shape {given.shape}; expected [clients, tasks] = {shape}.")
-            if given.dtype.kind not in "biuf" or not ((given == 0) | (given == 1)).all():
-                raise UserError("federation: lacks is a table with other values than 0 and 1, or true and false.")
-            return given.astype(bool)
-        right = is_number(lacks, 0, 1)
-        check(right, "federation", "lacks", lacks, "a share of the clients in [0, 1], or a table [clients, tasks]")
-        share = float(lacks)  # type: ignore[arg-type]
-        if share > 0 and len(self.tasks) < 2:
-            raise UserError("federation: lacks needs at least two tasks: a client must keep one.")
-        rng = generator(self.seed, Purpose.MISSING)
-        table = np.zeros(shape, dtype=bool)
-        some = rng.permutation(self.clients)[: round(share * self.clients)]
-        table[some, rng.integers(0, len(self.tasks), len(some))] = True
-        return table
 
     def _check_sizes(self) -> None:
         orphan = next((task.name for task, n in zip(self.tasks, self.sizes.sum(0), strict=True) if n == 0), None)
@@ -222,48 +203,24 @@ class Federation:
         idle = self.sizes.sum(1) == 0
         if idle.any():
             raise UserError(
-                f"federation: {self._client(int(np.argmax(idle)))} has no data for any task "
+                f"federation: {self._describe_client(int(np.argmax(idle)))} has no data for any task "
                 f"({int(idle.sum())} such clients)."
             )
         for task, test in zip(self.tasks, self.test_shards, strict=True):
             if test is not None and len(test.index) == 0:
                 raise UserError(f"federation: no client has test examples of task '{task.name}'.")
 
-    def _capacity(self, capacity: Capacity) -> NDArray[np.int64]:
-        tasks_of: NDArray[np.int64] = np.count_nonzero(self.sizes, axis=1)
-        if isinstance(capacity, str):
-            if capacity == "all":
-                return tasks_of
-            if capacity == "mixed":
-                place = generator(self.seed, Purpose.CAPACITY).permutation(self.clients) / self.clients
-                return np.where(place < 0.25, tasks_of, np.where(place < 0.75, -(-tasks_of // 2), 1))
-            raise UserError(f"federation: capacity '{capacity}': {nearest(capacity, ['all', 'mixed'])}")
-        given = np.atleast_1d(np.asarray(capacity))
-        right = given.ndim == 1 and _whole_numbers(capacity)
-        check(right, "federation", "capacity", capacity, "whole numbers, 'all' or 'mixed'")
-        if len(given) > self.clients:
-            raise UserError(f"federation: {len(given)} capacities for {self.clients} clients.")
-        per_client = np.resize(given, self.clients)
-        wrong = (per_client < 1) | (per_client > tasks_of)
-        if wrong.any():
-            client = int(np.argmax(wrong))
-            raise UserError(
-                f"federation: {self._client(client)} has capacity {per_client[client]}; expected 1 to "
-                f"{tasks_of[client]}, the number of its tasks."
-            )
-        return per_client
-
     def _rounds(self, name: str, rounds: Sequence[int] | NDArray[np.int64] | None, default: int) -> NDArray[np.int64]:
         if rounds is None:
             return np.full(self.clients, default, dtype=np.int64)
-        right = np.ndim(rounds) == 1 and _whole_numbers(rounds)
-        check(right, "federation", name, rounds, "a round for each client, in whole numbers")
+        valid = np.ndim(rounds) == 1 and are_whole_numbers(rounds)
+        check(valid, "federation", name, rounds, "a round for each client, in whole numbers")
         if len(rounds) != self.clients:
             raise UserError(f"federation: {len(rounds)} {name} for {self.clients} clients.")
-        given = np.asarray(rounds, dtype=np.int64)
-        if (given < 0).any():
-            raise UserError(f"federation: {name} has {int(given.min())}; expected rounds, which begin at 1.")
-        return given
+        checked = np.asarray(rounds, dtype=np.int64)
+        if (checked < 0).any():
+            raise UserError(f"federation: {name} has {int(checked.min())}; expected rounds, which begin at 1.")
+        return checked
 
     def _task_arrivals(self, arrivals: Mapping[str, int] | None) -> NDArray[np.int64]:
         rounds = np.ones(len(self.tasks), dtype=np.int64)
@@ -275,7 +232,7 @@ class Federation:
         return rounds
 
     def _check_presence(self, last: int) -> None:
-        """Refuses where nothing could ever train up to the last round."""
+        """Refuses a federation in which nothing can train in any round up to the last."""
         rounds = f"{last} round{'s' if last > 1 else ''}"
         if (self.arrivals > last).all():
             first = int(self.arrivals.min())
@@ -291,12 +248,12 @@ class Federation:
             )
         if not self._ever_able(last).any():
             raise UserError(
-                f"federation: no client with data for a task is there in any of {rounds}, so nothing would train; look "
-                "at arrivals, departures and availability."
+                f"federation: no client with data for a task is present in any of {rounds}, so nothing would train; "
+                "check arrivals, departures and availability."
             )
 
     def _ever_able(self, last: int) -> NDArray[np.bool_]:
-        """Which tasks some client could train in some round up to the last, [tasks]; chance is left to chance."""
+        """Which tasks some client can train in some round up to the last, [tasks]; random availability is ignored."""
         first = np.maximum(np.maximum(self.arrivals[:, None], self.task_arrivals), 1)
         end = np.where(self.departures == 0, last + 1, np.minimum(self.departures, last + 1))
         able: NDArray[np.bool_] = np.asarray(((self.sizes > 0) & (first < end[:, None])).any(0))
@@ -308,10 +265,3 @@ class Federation:
                     break
             return recorded
         return able
-
-
-def _whole_numbers(given: Any) -> bool:
-    """Whether it is a whole number or a list of them; True and False are none."""
-    if isinstance(given, np.ndarray):
-        return given.dtype.kind in "iu"
-    return all(is_whole(value, -(2**63)) for value in given) if np.ndim(given) == 1 else is_whole(given, -(2**63))

@@ -1,7 +1,7 @@
-"""Losses and metrics: functions of a model's outputs and the targets that give one value per example.
+"""Losses and metrics: functions of a model's outputs and the targets that return one value per example.
 
-A user's own function fits as it is: `f(outputs, targets)` with the example in the first dimension of the result;
-further dimensions (the tokens of a window, the outputs of a regression) are averaged.
+Any function `f(outputs, targets)` will do whose result has the example as its first dimension; further dimensions (the
+tokens of a window, the outputs of a regression) are averaged.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Regression: half the squared distance, averaged over output dimensions."""
-    return 0.5 * (outputs - _like(targets, outputs)).square()
+    return 0.5 * (outputs - _reshape_like(targets, outputs)).square()
 
 
 def next_token(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -34,23 +34,25 @@ def value(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Share of right answers, for classes [examples, classes] and tokens [examples, time, vocabulary]."""
+    """Share of correct predictions, for classes [examples, classes] and tokens [examples, time, vocabulary]."""
     if outputs.dim() != targets.dim() + 1:
         raise ValueError(
-            "accuracy compares scores of classes with class numbers; choose a metric such as absolute_error"
+            "accuracy needs scores per class and class numbers as targets; choose a metric such as absolute_error"
         )
     return (outputs.argmax(-1) == targets).float()
 
 
 def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Regression: the absolute error (lower is better)."""
-    return (outputs - _like(targets, outputs)).abs()
+    return (outputs - _reshape_like(targets, outputs)).abs()
 
 
-def _like(targets: Tensor, outputs: Tensor) -> Tensor:
-    """Targets in the shape of the outputs, where that changes nothing but dimensions of 1 or flattens an example."""
-    one, other = ([length for length in tensor.shape[1:] if length != 1] for tensor in (targets, outputs))
-    if one != other and min(len(one), len(other)) > 1:
+def _reshape_like(targets: Tensor, outputs: Tensor) -> Tensor:
+    """Targets in the shape of the outputs, if they differ only in dimensions of 1 or in an example being flattened."""
+    target_lengths, output_lengths = (
+        [length for length in tensor.shape[1:] if length != 1] for tensor in (targets, outputs)
+    )
+    if target_lengths != output_lengths and min(len(target_lengths), len(output_lengths)) > 1:
         raise ValueError(f"targets of shape {tuple(targets.shape)} for outputs of shape {tuple(outputs.shape)}")
     return targets.reshape(outputs.shape)
 
@@ -70,15 +72,15 @@ METRICS: dict[str, Objective] = {
 
 
 def per_example(values: Tensor) -> Tensor:
-    """One number per example: everything past the first dimension averaged."""
+    """One number per example: the mean over all dimensions but the first."""
     return values if values.dim() == 1 else values.flatten(1).mean(1)
 
 
 def lower_is_better(metric: Objective) -> bool:
-    """Whether the metric is an error rather than a score (own functions say so by `lower_is_better = True`)."""
+    """Whether the metric is an error rather than a score; your own functions can set `lower_is_better = True`."""
     return metric in (absolute_error, squared_error, value) or bool(getattr(metric, "lower_is_better", False))
 
 
-def finite(values: Tensor) -> bool:
-    """Whether every value is a number; integer data always is."""
+def all_finite(values: Tensor) -> bool:
+    """Whether every value is finite; integers always are."""
     return not values.is_floating_point() or bool(torch.isfinite(values).all())

@@ -1,4 +1,4 @@
-"""Step sizes and sample sizes that change with the round, as the convergence theorems of MFA ask for them.
+"""Schedules: learning rates and batch sizes that change with the round, as the convergence theorems of MFA require.
 
 (Bhuyan, Moharir & Joshi 2022.)
 """
@@ -14,11 +14,11 @@ from mmfl.errors import UserError
 Schedule = Callable[[int], float]
 
 
-def _check(schedule: object, **least: tuple[float, str]) -> None:
-    """Refuses settings that are no finite numbers of at least so much."""
-    for name, (bound, expected) in least.items():
+def _check(schedule: object, **limits: tuple[float, str]) -> None:
+    """Refuses settings that are not finite numbers or lie below their minimum."""
+    for name, (minimum, expected) in limits.items():
         value = getattr(schedule, name)
-        check(is_number(value, bound, np.inf), f"schedule {type(schedule).__name__}", name, value, expected)
+        check(is_number(value, minimum, np.inf), f"schedule {type(schedule).__name__}", name, value, expected)
 
 
 _POSITIVE = (np.nextafter(0.0, 1.0), "more than 0")
@@ -27,7 +27,7 @@ _ABOVE_MINUS_ONE = (np.nextafter(-1.0, 0.0), "more than -1")
 
 @dataclass(frozen=True)
 class Decay:
-    """beta / (t + gamma): the step size of Theorem 1 (MFA-Rand).
+    """beta / (t + gamma): the learning rate of Theorem 1 (MFA-Rand).
 
     >>> Decay(30, 100)(20)
     0.25
@@ -40,7 +40,7 @@ class Decay:
         _check(self, beta=_POSITIVE, gamma=_ABOVE_MINUS_ONE)
 
     def __call__(self, round: int) -> float:
-        """The step size of a round, the first being 1."""
+        """The learning rate of a round; the first round is 1."""
         return self.beta / (round + self.gamma)
 
 
@@ -61,15 +61,15 @@ class FrameDecay:
         check_whole("schedule FrameDecay", "tasks", self.tasks)
 
     def __call__(self, round: int) -> float:
-        """The step size of a round, the first being 1."""
+        """The learning rate of a round; the first round is 1."""
         return self.beta / (1 + (round - 1) // self.tasks + self.gamma)
 
 
 @dataclass(frozen=True)
 class GrowingShare:
-    """A batch that grows to a client's whole data: the share left out is `scale` times a decaying step size.
+    """A batch that grows towards all of a client's data: the share left out is `scale` times a decaying learning rate.
 
-    Theorem 2 needs just that proportion; a batch never falls below `least` of the data.
+    Theorem 2 requires this. A batch always has at least the share `least` of the data.
 
     >>> [GrowingShare(1, FrameDecay(1, 0, 1))(t) for t in (1, 2, 4)]
     [0.1, 0.5, 0.75]

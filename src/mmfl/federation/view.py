@@ -1,4 +1,4 @@
-"""RoundView: what the server knows of the federation when it decides a round."""
+"""RoundView: what the server knows about the federation when it decides who trains in a round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,10 +11,13 @@ from mmfl.randomness import Purpose, clients_uniform
 
 @dataclass(frozen=True, eq=False)
 class RoundView:
-    """All that the server may know when it decides a round. Arrays are [clients, tasks] or [clients].
+    """What an allocation may know when it decides who trains in a round. Arrays are [clients, tasks] or [clients].
 
-    Who is absent, has not arrived or lacks a task has size 0 there, and no share. `signals` holds what the
-    allocation asked for, by name (`losses`).
+    - `sizes`: examples of each client for each task; 0 where the client is absent, has not arrived or lacks the task.
+    - `share` d: the client's share of all examples of the task that are present in this round.
+    - `capacity` B: how many tasks a client can train in this round.
+    - `budget` m: the expected number of trainings that the server can pay for.
+    - `signals`: the measurements that the allocation asked for, by name (such as `losses`).
     """
 
     round: int
@@ -27,7 +30,7 @@ class RoundView:
 
     @property
     def able(self) -> NDArray[np.bool_]:
-        """Who can train what this round, [clients, tasks]."""
+        """Which clients can train which tasks this round, [clients, tasks]."""
         return self.sizes > 0
 
     @property
@@ -44,12 +47,12 @@ class RoundView:
 
     @property
     def processors(self) -> int:
-        """V: processors of all clients that are there."""
+        """V: the number of processors of all present clients."""
         return int(self.capacity.sum())
 
     @property
     def losses(self) -> NDArray[np.float64]:
-        """f: mean local loss of the global weights, [clients, tasks]; a signal that must be asked for."""
+        """f: mean local loss of the global weights, [clients, tasks]; only for an allocation that needs `losses`."""
         return self.signals["losses"]
 
     def with_signals(self, **signals: NDArray[np.float64]) -> "RoundView":
@@ -57,8 +60,8 @@ class RoundView:
         return replace(self, signals={**self.signals, **signals})
 
     def only(self, tasks: NDArray[np.bool_]) -> "RoundView":
-        """The same round with nothing but the marked tasks [tasks]; the budget stays, a client's capacity is at most
-        the number of tasks left to it."""
+        """The same round with the marked tasks [tasks] alone. The budget stays; a client's capacity is at most
+        the number of its remaining tasks."""
         sizes = np.where(tasks, self.sizes, 0)
         return replace(
             self,
@@ -68,12 +71,12 @@ class RoundView:
         )
 
     def without(self, clients: NDArray[np.bool_]) -> "RoundView":
-        """The same round without the marked clients [clients]: shares and budget are those of who is left."""
+        """The same round without the marked clients [clients]: shares and budget are those of the remaining clients."""
         sizes = np.where(clients[:, None], 0, self.sizes)
         capacity = np.where(clients, 0, self.capacity)
         budget = self.budget * float(capacity.sum()) / max(self.processors, 1)
         return replace(self, sizes=sizes, share=sizes / np.maximum(sizes.sum(0), 1), capacity=capacity, budget=budget)
 
     def uniform(self, purpose: Purpose, columns: int = 1) -> NDArray[np.float64]:
-        """Random numbers of this round in [0, 1), [clients, columns], each addressed by its client."""
+        """Uniform random numbers of this round in [0, 1), [clients, columns]; a row depends on its client alone."""
         return clients_uniform(len(self.sizes), self.seed, purpose, self.round, columns=columns)
