@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import mmfl
 from mmfl.runs.checkpoint import write_atomically
-from mmfl.engine.architecture import Layout
+from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, check_name, nearest, shorten
 from mmfl.federation import Federation
 from mmfl.runs.lock import hold, is_lock
