@@ -23,7 +23,7 @@ from watched import Timed, federation_of, now, rounds_of
 import mmfl
 from mmfl.data.dataset import as_inputs
 from mmfl.engine import Simulation, Training, Workload
-from mmfl.engine.precision import multiplying
+from mmfl.engine.precision import matmul_precision
 from mmfl.local import SGD
 
 PHASES = {
@@ -65,7 +65,7 @@ def work_of(phase: str, asked: Iterable[Workload]) -> float:
     return total
 
 
-class Product:
+class FactoredGradient:
     """A large matrix product of the same precision; `rate` is the best of those measured, in operations a second."""
 
     def __init__(self, engine: Simulation):
@@ -74,14 +74,14 @@ class Product:
         self.a, self.b, self.out = (torch.randn(side, side, device=engine.device) for _ in range(3))
 
     def measure(self, times: int = 3) -> None:
-        with multiplying(self.engine.precision):
+        with matmul_precision(self.engine.precision):
             for _ in range(times):
                 begun = now(self.engine.device)
                 torch.mm(self.a, self.b, out=self.out)
                 self.rate = max(self.rate, self.work / (now(self.engine.device) - begun))
 
 
-def row(name: str, seconds: float, whole: float, work: float, product: Product, repeats: int) -> str:
+def row(name: str, seconds: float, whole: float, work: float, product: FactoredGradient, repeats: int) -> str:
     """A line of the table."""
     cells = f"| {name} | {1000 * seconds / repeats:.1f} | {seconds / whole:.1%} |"
     if not work:
@@ -93,7 +93,7 @@ def row(name: str, seconds: float, whole: float, work: float, product: Product, 
 def profile_round(options: argparse.Namespace, engine: Timed) -> list[str]:
     """The phases of some rounds."""
     federation, rate = federation_of(options.preset)
-    product = Product(engine.engine)
+    product = FactoredGradient(engine.engine)
     happening = rounds_of(federation, options.method, rate, engine, evaluate_every=1)
     for _ in range(40 if engine.device.type == "cuda" else 1):  # recordings are made
         next(happening)
@@ -117,7 +117,7 @@ def profile_round(options: argparse.Namespace, engine: Timed) -> list[str]:
 def profile_cohort(options: argparse.Namespace, engine: Timed) -> list[str]:
     """Local training of so many clients of the first task, by the best of some repeats."""
     federation, _ = federation_of(options.preset, f"federation.clients={options.cohort}", "federation.lacks=0.0")
-    product = Product(engine.engine)
+    product = FactoredGradient(engine.engine)
     training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(options.cohort), 1, 0, SGD())
     engine.train([training])
     spent = []
@@ -130,7 +130,7 @@ def profile_cohort(options: argparse.Namespace, engine: Timed) -> list[str]:
     return [row(f"training of {options.cohort} clients", best, best, work, product, 1), _said(product)]
 
 
-def _said(product: Product) -> str:
+def _said(product: FactoredGradient) -> str:
     side = product.a.shape[0]
     return f"\nMatrix product {side} x {side} x {side}: {product.rate / 1e9:.1f} GFLOP/s"
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from mmfl.engine import Simulation
 from mmfl.engine.precision import Precision
-from mmfl.engine.simulation import Mode
+from mmfl.engine.trainer import Mode
 from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method

@@ -13,7 +13,7 @@ from mmfl.cli import names
 from mmfl.data import SOURCES
 from mmfl.deployment.settings import Settings
 from mmfl.engine.precision import Precision
-from mmfl.engine.simulation import Mode
+from mmfl.engine.trainer import Mode
 from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS

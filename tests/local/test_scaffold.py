@@ -11,8 +11,9 @@ from conftest import refusals, refused, toy_task, view_of
 from mmfl.aggregation import Unbiased
 from mmfl.allocation import Allocation, AllocationRule
 from mmfl.engine import Simulation, Training
-from mmfl.engine.batches import Batches, Jobs
-from mmfl.engine.placed import Placed
+from mmfl.engine.batches import Batches
+from mmfl.engine.device_data import DeviceData
+from mmfl.engine.jobs import Jobs
 from mmfl.local import SGD, Prox, Scaffold
 from mmfl.methods import Method
 from mmfl.runs import checkpoint
@@ -86,7 +87,7 @@ class Literal:
         """The mini-batches of a client, as the engine draws them."""
         asked = Training(self.pool, self.index, self.x.float(), np.array([client]), round, 0, SGD())
         jobs = Jobs.of([asked])
-        drawn = Batches(jobs, Placed(torch.device("cpu")))
+        drawn = Batches(jobs, DeviceData(torch.device("cpu")))
         return [drawn.examples(*map(int, drawn.position(step, 0))) for step in range(int(jobs.steps[0]))]
 
     def round(self, t, view):

@@ -56,7 +56,5 @@ def test_seeds_made_with_different_versions_are_still_of_one_experiment(tmp_path
 
 @pytest.mark.parametrize("name", ["builtins.dict", "builtins.min"])
 def test_something_built_in_that_does_not_tell_its_arguments_is_refused_in_a_line(name):
-    with refused(
-        f"data '{name}' has no signature; expected a function or class written in Python."
-    ):
+    with refused(f"data '{name}' has no signature; expected a function or class written in Python."):
         registry.build("data", {"name": name, "x": 1}, {})

@@ -17,7 +17,7 @@ from mmfl.deployment.replies import Kept, Replies, Row
 from mmfl.deployment.roster import Roster
 from mmfl.deployment.transport import Reply, Transport
 from mmfl.engine import Evaluation, Simulation, Training, Workload
-from mmfl.engine.architecture import Layout
+from mmfl.engine.layout import Layout
 from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.federation.task import Task

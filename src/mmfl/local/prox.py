@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from mmfl.errors import UserError
-from mmfl.local.base import LocalRule, LocalStep
+from mmfl.local.base import LocalPosition, LocalRule
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,6 @@ class Prox(LocalRule):
         if not self.mu >= 0:
             raise UserError(f"local rule 'prox': mu is {self.mu}; expected a number >= 0.")
 
-    def direction(self, step: LocalStep) -> Tensor:
-        """The gradient of loss + mu / 2 |w - start|^2."""
-        return step.gradient + self.mu * (step.weights - step.start)
+    def offset(self, position: LocalPosition) -> Tensor:
+        """The gradient of mu / 2 |w - start|^2."""
+        return self.mu * (position.weights - position.start)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.federation import RoundView
-from mmfl.local.base import LocalRule, LocalStep
+from mmfl.local.base import LocalPosition, LocalRule
 from mmfl.updates import StorageOptions, Updates
 from mmfl.updates.memory import ClientMemory
 
@@ -35,9 +35,9 @@ class Scaffold(LocalRule):
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep", StorageOptions.of(self.keep))
 
-    def direction(self, step: LocalStep) -> Tensor:
-        """g - c_i + c."""
-        return step.gradient if step.correction is None else step.gradient + step.correction
+    def offset(self, position: LocalPosition) -> Tensor | None:
+        """c - c_i."""
+        return position.correction
 
     def start(self, clients: int, weights: Tensor) -> Controls:
         """All control variates are zero."""

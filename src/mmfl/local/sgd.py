@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from mmfl.local.base import LocalRule, LocalStep
+from mmfl.local.base import LocalPosition, LocalRule
 
 
 @dataclass(frozen=True)
 class SGD(LocalRule):
     """Plain mini-batch SGD: the gradient itself."""
 
-    def direction(self, step: LocalStep) -> Tensor:
-        """The gradient."""
-        return step.gradient
+    def offset(self, position: LocalPosition) -> None:
+        """Nothing is added to the gradient."""

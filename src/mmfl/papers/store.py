@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 import mmfl
-from mmfl.engine.simulation import choose_device
+from mmfl.engine.device import choose_device
 from mmfl.errors import UserError
 from mmfl.papers.reproduction import Frames, Part, Trainer
 from mmfl.runs.checkpoint import write_atomically

@@ -10,23 +10,23 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from mmfl.federation.arrivals import ARRIVALS
-from mmfl.federation.availability import AVAILABILITIES
 from mmfl.data import SOURCES, Dataset
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError, nearest
-from mmfl.runs.experiment import Experiment, Listener, seeds_of
 from mmfl.federation import Federation
-from mmfl.methods import make_method
-from mmfl.models import MODELS
+from mmfl.federation.arrivals import ARRIVALS
+from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.objectives import LOSSES, METRICS
-from mmfl.partition import PARTITIONS, SIZES, Partition
-from mmfl.runs.presets import NAMES, path_of
-from mmfl.privacy import Privacy
-from mmfl.registry import build, call, find, read_spec
-from mmfl.runs.results import MADE_WITH
 from mmfl.federation.schedules import SCHEDULES
 from mmfl.federation.task import Task
+from mmfl.methods import make_method
+from mmfl.models import MODELS
+from mmfl.partition import PARTITIONS, SIZES, Partition
+from mmfl.privacy import Privacy
+from mmfl.registry import build, call, find, read_spec
+from mmfl.runs.experiment import Experiment, seeds_of
+from mmfl.runs.presets import NAMES, path_of
+from mmfl.runs.results import MADE_WITH
 
 Spec = str | dict[str, Any]
 EMBEDDED = path_of("demo")

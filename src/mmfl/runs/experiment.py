@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from mmfl.runs import checkpoint
 from mmfl.checks import check, check_memory, check_whole, is_positive, is_whole
 from mmfl.engine import Engine
 from mmfl.errors import UserError, check_name
 from mmfl.federation import Federation
 from mmfl.methods import Method
+from mmfl.runs import checkpoint
 from mmfl.runs.results import Comparison, Run, RunDirectory, made_with
 from mmfl.runs.status import Journal
 from mmfl.training import Record, Replica, rounds

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from mmfl.runs import status as state
 from mmfl.errors import UserError
+from mmfl.runs import status as state
 from mmfl.runs.growing import last_lines
 from mmfl.runs.records import METRICS, Scan, parse
 from mmfl.runs.records import read as read_records

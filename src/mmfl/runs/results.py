@@ -19,14 +19,14 @@ import torch
 from torch import Tensor, nn
 
 import mmfl
-from mmfl.runs.checkpoint import write_atomically
-from mmfl.engine.architecture import Layout
+from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, check_name, nearest, shorten
 from mmfl.federation import Federation
+from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.listing import read_settings
 from mmfl.runs.lock import hold, is_lock
 from mmfl.runs.records import METRICS, Records
 from mmfl.runs.records import read as read_records
-from mmfl.runs.listing import read_settings
 from mmfl.runs.status import read as read_state
 from mmfl.training import Record
 

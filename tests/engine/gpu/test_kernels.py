@@ -15,10 +15,13 @@ from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmfl import models
-from mmfl.engine.architecture import Bare, Layout
+from mmfl.engine.factored import GradientFactors
+from mmfl.engine.functional import FunctionalModule
 from mmfl.engine.gpu import kernels
-from mmfl.engine.operators import BATCHED, FASTER, Operators
-from mmfl.engine.products import Convolution, Factors, GroupNorm, MaxPool
+from mmfl.engine.gpu.layers import Convolution, MaxPool
+from mmfl.engine.group_norm import GroupNorm
+from mmfl.engine.layout import Layout
+from mmfl.engine.operators import FASTER_ON_GPU, NOT_BATCHED, Operators
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -250,16 +253,16 @@ class Copies(TorchDispatchMode):
 def test_a_residual_network_trains_as_client_by_client_and_keeps_channels_last():
     torch.manual_seed(0)
     module = models.PreActResNet18(3, width=2, groups=1).to(DEVICE)
-    layout, bare = Layout(module), Bare(module)
+    layout, functional = Layout(module), FunctionalModule(module)
     start = layout.flatten([p.detach() for p in module.parameters()])
     parameters = layout.parameters(torch.stack([start, start * 1.1]))
     x = images(2, 1, 3, 8, 8).detach()
-    operators = Operators(BATCHED | FASTER)
-    operators.factors = Factors([])
+    operators = Operators(NOT_BATCHED | FASTER_ON_GPU)
+    operators.factors = GradientFactors([])
     with Copies() as copies:
         with operators:
-            outputs = vmap(bare)(parameters, x)
+            outputs = vmap(functional)(parameters, x)
         got = outcome(outputs, parameters)
-    alone = torch.stack([bare([p[client] for p in parameters], x[client]) for client in range(2)])
+    alone = torch.stack([functional([p[client] for p in parameters], x[client]) for client in range(2)])
     torch.testing.assert_close(got, outcome(alone, parameters), rtol=1e-3, atol=1e-4)
     assert not copies.noted

@@ -1,4 +1,4 @@
-"""The cell of an LSTM as one kernel a step, in place on the buffers of a whole layer; for `mmfl.engine.recurrence`."""
+"""The cell of an LSTM: one fused kernel per time step, in place on the buffers of a whole layer."""
 
 from typing import Any
 
@@ -10,7 +10,13 @@ _BLOCK = 512
 
 
 class Cell:
-    """As `mmfl.engine.cells.Cell`; states may have a row between clients, everything else lies without gaps."""
+    """Runs time steps one by one, each from the cells before it to the next cells and states.
+
+    `gates` [clients, batch, time, 4 * hidden] begin as the products of the inputs; a step adds the product of the last
+    states, [clients, batch, 4 * hidden], and the bias [clients, 4 * hidden], and replaces them by the activated gates.
+    `cells` are [clients, batch, time + 1, hidden] with the initial ones, `states` [clients, batch * time, hidden]. One
+    row may separate the states of two clients; everything else is contiguous.
+    """
 
     def __init__(
         self, gates: Tensor, product: Tensor, bias: Tensor | None, cells: Tensor, states: Tensor, backwards: bool
@@ -25,7 +31,11 @@ class Cell:
 
 
 class CellBackward:
-    """As `mmfl.engine.cells.CellBackward`; everything lies without gaps."""
+    """Runs the same time steps backwards; gradients by the gates before activation replace the gates.
+
+    Takes gradients by the states [clients, batch * time, hidden] or None, and by the h and c after a step, [clients,
+    batch, hidden]; that by c is replaced by the gradient by the c before the step. Everything is contiguous.
+    """
 
     def __init__(
         self, gates: Tensor, cells: Tensor, by_states: Tensor | None, by_h: Tensor, by_c: Tensor, backwards: bool

@@ -1,4 +1,4 @@
-"""An LSTM layer for many clients at once, and back through it, with two kernels a step and nothing copied."""
+"""An LSTM layer for all clients of a cohort at once: two kernels per time step in each direction, and no copies."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mmfl.engine import cells as plain
-from mmfl.engine.gpu.kernels import usable
-from mmfl.engine.products import lead
+from mmfl.engine.vmap import clients_first
 
-_REACH = 1 << 30  # elements of one step that the kernels' 32-bit counts tell apart
+_MAX_STATES = 1 << 30  # numbers of a time step that the kernels' 32-bit indices can address
 
 
 def lstm_layer(
@@ -19,8 +17,8 @@ def lstm_layer(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer in one direction over x [batch, time, inputs]; states [batch, time, hidden] and the last h, c.
 
-    `weights` are those of a direction of `nn.LSTM`, with biases or without; under vmap all clients' are worked on at
-    once.
+    `weights` are those of one direction of `nn.LSTM`, with or without biases. Under vmap it runs for all clients at
+    once. It needs Triton: ask `kernels.usable` first.
     """
     bias = (weights[2] + weights[3])[None] if len(weights) == 4 else None
     arguments = x.flatten(0, 1)[None], weights[0][None], bias, weights[1][None], h[None], c[None], backwards
@@ -29,25 +27,31 @@ def lstm_layer(
 
 
 class Recurrence(torch.autograd.Function):
-    """States [clients, batch * time, hidden] of a layer, and its last h and c [clients, batch, hidden].
+    """The states [clients, batch * time, hidden] of a layer, and its last h and c [clients, batch, hidden].
 
-    Takes rows of inputs [clients, batch * time, inputs], the inward weight [clients, 4 * hidden, inputs], a bias
-    [clients, 4 * hidden] or none, the recurrent weight [clients, 4 * hidden, hidden], the first h and c, and whether
+    Takes inputs [clients, batch * time, inputs], the input weight [clients, 4 * hidden, inputs], a bias
+    [clients, 4 * hidden] or None, the recurrent weight [clients, 4 * hidden, hidden], the initial h and c, and whether
     time runs backwards.
 
-    Rows stay in the order in which they come and are wanted, time within examples; a step is a strided view of them.
-    What precedes a row is then the row before it, except where an example begins: the states lie in a matrix with one
-    row more, so that all that precede others are a view too.
+    Rows are never reordered: they are sorted by example, then by time, and a time step is a strided view. The state
+    before a row is then the row before it, except at the first time step of an example. The matrix of states has one
+    row more, so that the previous states are a view as well.
     """
 
     @staticmethod
     def forward(
-        rows: Tensor, inward: Tensor, bias: Tensor | None, recurrent: Tensor, h: Tensor, c: Tensor, backwards: bool
+        rows: Tensor,
+        input_weight: Tensor,
+        bias: Tensor | None,
+        recurrent: Tensor,
+        h: Tensor,
+        c: Tensor,
+        backwards: bool,
     ) -> tuple[Tensor, ...]:
-        """States, last h and c; and what the way back needs: padded states, cells [.., time + 1, hidden], gates."""
+        """States, last h and c; and for the backward pass padded states, cells [.., time + 1, hidden] and gates."""
         clients, batch, hidden = h.shape
         steps = rows.shape[1] // batch
-        gates = torch.bmm(rows, inward.mT).view(clients, batch, steps, 4 * hidden)
+        gates = torch.bmm(rows, input_weight.mT).view(clients, batch, steps, 4 * hidden)
         padded = rows.new_empty(clients, batch * steps + 1, hidden)
         padded[:, -1 if backwards else 0] = 0
         states = padded[:, :-1] if backwards else padded[:, 1:]
@@ -55,7 +59,7 @@ class Recurrence(torch.autograd.Function):
         cells[:, :, -1 if backwards else 0] = c
         weight, product = recurrent.mT, rows.new_empty(clients, batch, 4 * hidden)
         with torch.cuda.device_of(rows):
-            cell = _cells(h).Cell(gates, product, bias, cells, states, backwards)
+            cell = _kernels(h).Cell(gates, product, bias, cells, states, backwards)
             for t, state in _in_order(states.unflatten(1, (batch, steps)), backwards):
                 torch.bmm(h, weight, out=product)
                 cell(t)
@@ -64,58 +68,58 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keeps what the way back needs."""
-        rows, inward, _, recurrent, h, _, ctx.backwards = inputs
-        ctx.save_for_backward(rows, inward, recurrent, h, *output[3:])
+        """Saves what the backward pass needs."""
+        rows, input_weight, _, recurrent, h, _, ctx.backwards = inputs
+        ctx.save_for_backward(rows, input_weight, recurrent, h, *output[3:])
         ctx.mark_non_differentiable(*output[3:])
         ctx.set_materialize_grads(False)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
-        """Back through time; the gradients by the gates are written over the gates."""
-        rows, inward, recurrent, h, padded, cells, gates = ctx.saved_tensors
+        """Backpropagation through time; the gradients by the gates overwrite the gates."""
+        rows, input_weight, recurrent, h, padded, cells, gates = ctx.saved_tensors
         by_states, by_h, by_c = (None if grad is None else grad.contiguous() for grad in grads[:3])
         by_h, by_c = (h.new_zeros(h.shape) if grad is None else grad.clone() for grad in (by_h, by_c))
         torch.autograd.graph.increment_version(gates)
         with torch.cuda.device_of(rows):
-            cell = _cells(h).CellBackward(gates, cells, by_states, by_h, by_c, ctx.backwards)
+            cell = _kernels(h).CellBackward(gates, cells, by_states, by_h, by_c, ctx.backwards)
             for t, step in _in_order(gates, not ctx.backwards):
                 cell(t)
                 torch.bmm(step, recurrent, out=by_h)
         by_gates, steps = gates.flatten(1, 2), gates.shape[2]
-        by_rows = by_inward = by_bias = by_recurrent = None
+        by_rows = by_input_weight = by_bias = by_recurrent = None
         if ctx.needs_input_grad[0]:
-            by_rows = torch.bmm(by_gates, inward)
+            by_rows = torch.bmm(by_gates, input_weight)
         if ctx.needs_input_grad[1]:
-            by_inward = torch.bmm(by_gates.mT, rows)
+            by_input_weight = torch.bmm(by_gates.mT, rows)
         if ctx.needs_input_grad[2]:
             by_bias = by_gates.sum(1)
         if ctx.needs_input_grad[3]:
             before, first = (padded[:, 1:], steps - 1) if ctx.backwards else (padded[:, :-1], 0)
             by_recurrent = torch.bmm(by_gates.mT, before)
-            # Where an example begins, its first h is what came before, not the state of the example next to it.
+            # Before the first time step of an example is its initial h, not the last state of the example before it.
             by_recurrent.baddbmm_(gates[:, :, first].mT, h - before[:, first::steps])
-        return by_rows, by_inward, by_bias, by_recurrent, by_h, by_c, None
+        return by_rows, by_input_weight, by_bias, by_recurrent, by_h, by_c, None
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """Clients of clients are clients."""
-        tensors = [None if t is None else t.flatten(0, 1) for t in lead(info, in_dims, args[:-1])]
+        """The dimension that vmap adds joins that of the clients."""
+        tensors = [None if t is None else t.flatten(0, 1) for t in clients_first(info, in_dims, args[:-1])]
         outputs = Recurrence.apply(*tensors, args[-1])  # type: ignore[no-untyped-call]
         return tuple(t.unflatten(0, (info.batch_size, -1)) for t in outputs), (0,) * len(outputs)
 
 
 def _in_order(tensor: Tensor, backwards: bool) -> list[tuple[int, Tensor]]:
-    """Steps of a tensor [clients, batch, time, ...] in their order, with their numbers."""
+    """The time steps of a tensor [clients, batch, time, ...] in the order of processing, with their indices."""
     steps = list(enumerate(tensor.unbind(2)))
     return steps[::-1] if backwards else steps
 
 
-def _cells(h: Tensor) -> Any:
-    """Where the `Cell` and `CellBackward` are that suit states like these."""
-    if usable(h) and h.numel() < _REACH:
-        from mmfl.engine.gpu.kernels import recurrence
+def _kernels(h: Tensor) -> Any:
+    """The module with the fused kernels of a time step."""
+    if h.numel() >= _MAX_STATES:
+        raise torch.OutOfMemoryError(f"an LSTM step of {h.numel()} states: a smaller cohort is needed")
+    from mmfl.engine.gpu.kernels import recurrence
 
-        return recurrence
-    return plain
+    return recurrence

@@ -10,20 +10,22 @@ from test_agreement import KINDS
 
 from mmfl import models
 from mmfl.engine import Simulation
-from mmfl.engine.batches import Jobs
-from mmfl.engine.cohort import train_cohort
-from mmfl.engine.gpu.recorded import Recorder
-from mmfl.local import SGD, Prox
+from mmfl.engine.gpu.recorder import Recorder
+from mmfl.engine.gpu.recording import can_record
+from mmfl.engine.jobs import Jobs
+from mmfl.engine.trainer import Trainer
+from mmfl.local import SGD
 
 
 def recording_engine(record=lambda step: step) -> Simulation:
-    """An engine that records wherever it can, on a CPU, where to play a step is to take it."""
+    """An engine that records wherever it can, on a CPU, where replaying a step runs it again."""
     engine = Simulation("cpu", "vectorised")
-    recorder = engine.recorder = Recorder(record)
-    engine._way = lambda architecture, rule, jobs: (
-        recorder.train if recorder.suits(architecture, rule, jobs) else train_cohort
-    )
+    engine.trainer = Trainer("vectorised", engine.trainer.device_data, engine.choices, Recorder(record))
     return engine
+
+
+def has_recorded(engine: Simulation) -> bool:
+    return bool(engine.trainer.recorder._recordings)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +37,7 @@ def test_recorded_steps_train_what_a_cohort_does_for(kind, batch_size):
     (recorded,) = train(engine, ask(engine, pool))
     assert_agree(recorded, train_alone(pool, mode="vectorised"))
     architecture = engine.architecture(pool.tasks[0])
-    assert bool(engine.recorder._known) == (not architecture.coupled and not architecture.addressed)
+    assert has_recorded(engine) == (not architecture.coupled and not architecture.addressed)
 
 
 def test_a_recording_serves_other_rounds_clients_and_weights():
@@ -67,43 +69,43 @@ def jobs_of(pool, engine, **changes) -> Jobs:
     return Jobs.of([ask(engine, pool, **changes)])
 
 
-def test_only_small_cohorts_of_plain_sgd_are_recorded():
+def test_only_small_cohorts_without_coupled_or_random_modules_are_recorded():
     recorder, engine = Recorder(lambda step: step), Simulation("cpu")
     plain = federation(task())
     architecture = engine.architecture(plain.tasks[0])
-    assert recorder.suits(architecture, SGD(), jobs_of(plain, engine))
-    assert not recorder.suits(architecture, Prox(0.1), jobs_of(plain, engine))
+    assert can_record(recorder, architecture, SGD(), jobs_of(plain, engine))
     dropping = federation(KINDS["dropout"])
-    assert not recorder.suits(engine.architecture(dropping.tasks[0]), SGD(), jobs_of(dropping, engine))
+    assert not can_record(recorder, engine.architecture(dropping.tasks[0]), SGD(), jobs_of(dropping, engine))
     centred = federation(KINDS["batch centred by hand"])
-    assert not recorder.suits(engine.architecture(centred.tasks[0]), SGD(), jobs_of(centred, engine))
+    assert not can_record(recorder, engine.architecture(centred.tasks[0]), SGD(), jobs_of(centred, engine))
     many = replace(jobs_of(plain, engine), batch=np.full(6, 4096))
     heavy = replace(jobs_of(plain, engine), batch=np.full(6, 2048))
-    assert not recorder.suits(architecture, SGD(), many)
-    assert recorder.suits(architecture, SGD(), heavy)
+    assert not can_record(recorder, architecture, SGD(), many)
+    assert can_record(recorder, architecture, SGD(), heavy)
     architecture.activation_bytes = 1 << 20
-    assert not recorder.suits(architecture, SGD(), heavy)
+    assert not can_record(recorder, architecture, SGD(), heavy)
 
 
-def test_recordings_are_let_go_where_memory_runs_out(monkeypatch):
+def test_recordings_are_released_where_memory_runs_out(monkeypatch):
     pool, engine = federation(task()), recording_engine()
     (whole,) = train(engine, ask(engine, pool))
-    assert engine.recorder._known
-    played = engine.recorder.train
+    assert has_recorded(engine)
+    trainer = engine.trainer
+    replayed = trainer.recorded
     sizes = []
 
-    def short(chunk):
-        sizes.append(len(chunk.jobs))
-        if len(chunk.jobs) > 3:
+    def short(cohort):
+        sizes.append(len(cohort.jobs))
+        if len(cohort.jobs) > 3:
             raise torch.OutOfMemoryError("too much")
-        return played(chunk)
+        return replayed(cohort)
 
-    monkeypatch.setattr(engine, "_way", lambda architecture, rule, jobs: short)
-    forgotten = []
-    monkeypatch.setattr(engine.recorder, "forget", lambda: forgotten.append(len(engine.recorder._known)))
+    monkeypatch.setattr(trainer, "recorded", short)
+    released = []
+    monkeypatch.setattr(trainer.recorder, "clear", lambda: released.append(len(trainer.recorder._recordings)))
     (halved,) = train(engine, ask(engine, pool))
     assert_agree(halved, whole)
-    assert forgotten
+    assert released
     assert max(sizes) > 3
 
 
@@ -121,23 +123,23 @@ def test_what_cannot_be_recorded_trains_as_before_and_is_said_once(caplog):
     ]
 
 
-def test_old_recordings_are_let_go(monkeypatch):
-    monkeypatch.setattr("mmfl.engine.gpu.recorded._MOST", 2)
+def test_old_recordings_are_released(monkeypatch):
+    monkeypatch.setattr("mmfl.engine.gpu.recorder._MAX_RECORDINGS", 2)
     pool, engine = federation(task(batch_size=None), sizes=(9, 20, 40, 9)), recording_engine()
     for clients in ([0], [1], [2], [0, 3]):
         train(engine, ask(engine, pool, client=clients))
-    assert len(engine.recorder._known) == 2
+    assert len(engine.trainer.recorder._recordings) == 2
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("batch_size", [4, None], ids=["batches", "full"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gpu_records_and_plays(kind, batch_size):
+def test_a_gpu_records_and_replays(kind, batch_size):
     pool = federation(replace(KINDS[kind], batch_size=batch_size))
     engine = Simulation("cuda", "vectorised", record=True)
     for round in (1, 2):
         (answer,) = train(engine, ask(engine, pool, round=round))
         assert_agree(answer, train_alone(pool, round=round), tolerance=1e-3)
     architecture = engine.architecture(pool.tasks[0])
-    assert bool(engine.recorder._known) == (not architecture.coupled and not architecture.addressed)
-    assert not engine.recorder._refused
+    assert has_recorded(engine) == (not architecture.coupled and not architecture.addressed)
+    assert not engine.trainer.recorder._disabled

@@ -16,7 +16,7 @@ from torch.func import vmap
 
 from mmfl.engine import Simulation
 from mmfl.engine.gpu.kernels import usable
-from mmfl.engine.recurrence import lstm_layer
+from mmfl.engine.gpu.lstm import lstm_layer
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
