@@ -433,7 +433,8 @@ def main() -> None:
         format="%(message)s",
         handlers=[RichHandler(console=console, show_time=False, show_path=False)],
     )
-    completion.use_our_scripts()
+    if {"--install-completion", "--show-completion"} & set(sys.argv[1:]):
+        completion.use_our_scripts()
     try:
         app(prog_name="mmfl")
     except UserError as error:
