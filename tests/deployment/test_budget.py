@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from mmfl.cli import commands as cli
-from mmfl.cli import deployment as commands
+from mmfl import cli
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.deployment.submission import Ended
 
@@ -15,7 +14,7 @@ from mmfl.deployment.submission import Ended
 def shown(tmp_path, monkeypatch, capsys, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands.programs, "require", lambda: None)
+    monkeypatch.setattr("mmfl.deployment.programs.require", lambda: None)
     monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: Ended("stopped"))
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 

@@ -13,7 +13,10 @@ from traces import clean, needs_flower
 from typer.testing import CliRunner
 
 from conftest import refusals, refused, wait_for
-from mmfl.cli.deployment import app, console, finish, numbers, shares
+from mmfl.cli import app
+from mmfl.cli.console import console
+from mmfl.cli.deploy import assign_clients, show_outcome
+from mmfl.cli.machines import parse_clients
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.node import Node, NodeSpec
@@ -169,7 +172,7 @@ def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
 def test_brackets_in_addresses_and_paths_are_shown(capsys):
     show_summary(console, {"nodes": "at [::1]:8001"})
     with pytest.raises(typer.Exit):
-        finish(Ended("stopped"), Path("runs/[a]"), 1.0)
+        show_outcome(Ended("stopped"), Path("runs/[a]"), 1.0)
     assert capsys.readouterr().out == "nodes  at [::1]:8001\n\nstopped; go on with: mmfl resume runs/[a]\n"
 
 
@@ -233,5 +236,5 @@ def test_commands_refuse_what_cannot_work_before_anything_is_started(words, said
 
 
 def test_clients_are_named_by_numbers_and_dealt_out_in_turn():
-    assert numbers("3, 5-7") == [3, 5, 6, 7]
-    assert shares(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]
+    assert parse_clients("3, 5-7") == [3, 5, 6, 7]
+    assert assign_clients(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]

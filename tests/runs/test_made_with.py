@@ -10,7 +10,7 @@ import torch
 import mmfl
 from conftest import refused, toy_task
 from mmfl import registry
-from mmfl.cli import commands as cli
+from mmfl import cli
 from mmfl.report.gather import gather, side_by_side
 
 
