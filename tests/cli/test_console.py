@@ -168,9 +168,9 @@ def test_a_node_that_is_told_to_end_ends_with_143(tmp_path):
     told = f"""
 import os, signal
 import mmfl.cli.machines as commands
-class Node:
+class RunningNode:
     def __init__(self, *_): os.kill(os.getpid(), signal.{signal.SIGTERM.name})
-commands.Node = Node
+commands.RunningNode = RunningNode
 {PROGRAM}"""
     done = prompt.mmfl("node", "app.py", "--clients", "0", cwd=tmp_path, program=told)
     assert done.returncode == 143, done.stderr

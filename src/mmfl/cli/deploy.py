@@ -24,13 +24,13 @@ from mmfl.cli.options import (
 )
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import RunConfig, check_module
-from mmfl.deployment.child_processes import ChildProcesses, terminable
+from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
 from mmfl.deployment.security import Address, check_file
-from mmfl.deployment.superlink import Control
+from mmfl.deployment.superlink import ControlAPI
 from mmfl.errors import UserError
 
 if TYPE_CHECKING:
-    from mmfl.deployment.submission import Ended
+    from mmfl.deployment.submission import RunOutcome
     from mmfl.runs.experiment import Listener
 
 _log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def deploy(
     from mmfl.runs.results import RunDirectory
     from mmfl.trackers import make_trackers
 
-    programs.require()
+    programs.require_flower()
     if (local is None) == (server is None):
         raise UserError("deploy: expected either --local K, for a trial on this machine, or --server host:port.")
     where: dict[str, Any] = {"module": str(check_module(file))}
@@ -114,7 +114,7 @@ def deploy(
 
 def resume(directory: Path, values: Mapping[str, Any]) -> None:
     """Resumes a deployment; `values` is its configuration."""
-    programs.require()
+    programs.require_flower()
     run_deployment(directory, values["deployment"], values["settings"], resume=True)
 
 
@@ -124,7 +124,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
     `where` is the table `deployment` of the run's configuration: the module, and the server or the local nodes.
     """
     from mmfl.deployment.loopback import deploy_local
-    from mmfl.deployment.submission import Ended
+    from mmfl.deployment.submission import RunOutcome
     from mmfl.report.display import Display, show_summary
     from mmfl.runs.experiment import ListenerGroup
     from mmfl.trackers import make_trackers
@@ -164,7 +164,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
             root = where.get("root_certificates")
             outcome = _deploy_at_server(module, Address.parse(where["server"]), root, settings, path, resume, listener)
     except KeyboardInterrupt:
-        outcome = Ended("stopped")
+        outcome = RunOutcome("stopped")
     show_outcome(outcome, path, time.monotonic() - started)
 
 
@@ -183,7 +183,7 @@ def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[fl
     return budget, f"{budget:.1f} trainings a round (rate {settings['rate']:g}){more}"
 
 
-def show_outcome(outcome: "Ended", path: Path, seconds: float) -> None:
+def show_outcome(outcome: "RunOutcome", path: Path, seconds: float) -> None:
     """Shows the results of a run that finished, or what to do about one that did not."""
     if outcome.state == "stopped":
         say(f"\nstopped; go on with: mmfl resume {path}")
@@ -238,12 +238,12 @@ def _deploy_at_server(
     path: Path,
     resume: bool,
     listener: "Listener",
-) -> "Ended":
+) -> "RunOutcome":
     """Runs at a SuperLink that was started with `mmfl link` on this machine."""
     from mmfl.deployment.submission import Submission
 
-    with terminable(), ChildProcesses(path / "logs") as processes:
-        control = Control(address, Path(root) if root else None, processes.folder / "home")
+    with exit_on_termination(), ChildProcesses(path / "logs") as processes:
+        control = ControlAPI(address, Path(root) if root else None, processes.folder / "home")
         submission = Submission.start(control, module, RunConfig(path, settings, resume))
         try:
             return submission.follow(listener, int(settings["rounds"]))

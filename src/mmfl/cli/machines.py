@@ -11,11 +11,11 @@ from mmfl.cli.help import Command, examples
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import check_module
-from mmfl.deployment.child_processes import ChildProcesses, terminable
-from mmfl.deployment.node import Node, NodeSpec
+from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
+from mmfl.deployment.node import NodeSpec, RunningNode
 from mmfl.deployment.node import serve as serve_node
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
-from mmfl.deployment.superlink import MAX_MESSAGE_BYTES, check_link, start_link
+from mmfl.deployment.superlink import MAX_MESSAGE_BYTES, control_address, start_superlink
 from mmfl.deployment.superlink import serve as serve_link
 from mmfl.errors import UserError
 
@@ -41,16 +41,17 @@ def link(
     logs: Logs = None,
 ) -> None:
     """Start the server that nodes connect to."""
-    programs.require()
+    programs.require_flower()
     where = Address.parse(address)
     key_folder = Keys.open(keys.resolve()) if keys else None
     check_minimum("--most", 1 if most is None else most, 1)
     size = None if most is None else most << 20
-    check_link(where, key_folder, insecure, control_port, size)
-    with terminable(), ChildProcesses(logs or Path("logs")) as processes:
-        running = start_link(processes, where, key_folder, insecure, control_port, size)
+    control_address(where, key_folder, insecure, control_port, size)
+    with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
+        running = start_superlink(processes, where, key_folder, insecure, control_port, size)
         trust = f" --root-certificates {key_folder.authority}" if key_folder else ""
-        say(f"nodes connect to {where}" + (f", with {len(key_folder.public)} keys registered" if key_folder else ""))
+        registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
+        say(f"nodes connect to {where}{registered}")
         say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
         _until_interrupted(lambda: serve_link(running))
 
@@ -79,7 +80,7 @@ def node(
     """Hold clients' data, and train when asked."""
     from mmfl.privacy import Privacy
 
-    programs.require()
+    programs.require_flower()
     check_minimum("--capacity", 1 if capacity is None else capacity, 1)
     spec = NodeSpec(
         check_module(file),
@@ -92,8 +93,8 @@ def node(
     )
     spec.check()
     Privacy(clip, noise or 0.0)
-    with terminable(), ChildProcesses(logs or Path("logs")) as processes:
-        running = Node(processes, spec)
+    with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
+        running = RunningNode(processes, spec)
         running.connect()
         _until_interrupted(lambda: serve_node(running, say))
 
