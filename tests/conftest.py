@@ -19,8 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from mmfl import Task, data, models
-from mmfl.cli import commands as cli
+from mmfl import Task, cli, data, models
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from typer.main import get_command
 
-from mmfl.cli.commands import app
+from mmfl.cli import app
 from mmfl.runs.config import parse
 from prompt import mmfl
 

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-PROGRAM = "from mmfl.cli.commands import main; main()"
+PROGRAM = "from mmfl.cli import main; main()"
 SECONDS = 600
 GROUP = """
 import os, socket, sys

@@ -1,5 +1,5 @@
 """`python -m mmfl`: the command line."""
 
-from mmfl.cli.commands import main
+from mmfl.cli import main
 
 main()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = "from mmfl.cli.commands import main; main()"
+PROGRAM = "from mmfl.cli import main; main()"
 UNDECIDED = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "TERM")}
 
 

@@ -43,7 +43,7 @@ def test_compare_trains_in_plain_lines_and_ends_with_tables_and_a_report(tmp_pat
 
 
 def test_without_plotly_a_run_ends_with_pictures_and_a_report_is_refused(tmp_path):
-    program = "import sys; sys.modules['plotly'] = None; from mmfl.cli.commands import main; main()"
+    program = "import sys; sys.modules['plotly'] = None; from mmfl.cli import main; main()"
     done = mmfl("run", *SMALL, "--out", "run", cwd=tmp_path, program=program)
     assert done.returncode == 0, done.stderr
     assert "s; pictures: run/report" in done.stdout
@@ -154,7 +154,7 @@ import os, signal, sys
 module, _, name = sys.argv.pop(1).rpartition(":")
 count = int(sys.argv.pop(1))
 import importlib, mmfl.public
-from mmfl.cli.commands import main
+from mmfl.cli import main
 owner = importlib.import_module(module)
 *path, last = name.split(".")
 for step in path:

@@ -11,7 +11,7 @@ from terminal import Terminal
 
 from mmfl.cli import names
 from mmfl.data import SOURCES
-from mmfl.deployment.settings import Settings
+from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine.precision import Precision
 from mmfl.engine.trainer import Mode
 from mmfl.methods import METHODS
@@ -35,9 +35,8 @@ def folder(tmp_path):
 
 def completed(line, cwd):
     asked = {
-        "_MMFL_COMPLETE": "complete_fish",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        "_TYPER_COMPLETE_ARGS": line,
+        "_MMFL_COMPLETE": "complete_lines",
+        "_MMFL_LINE": line,
     }
     done = mmfl(cwd=cwd, **asked)
     assert done.returncode == 0, done.stderr
@@ -92,19 +91,17 @@ def test_a_run_is_offered_before_anything_is_typed(folder):
     assert "runs/first" in completed("mmfl resume ", folder)
 
 
-def test_names_to_complete_are_those_of_the_tables():
-    assert list(names.METHODS) == list(METHODS)
-    assert list(names.SOURCES) == list(SOURCES)
-    assert list(names.REPRODUCTIONS) == list(CATALOGUE)
-    assert list(names.TRACKERS) == list(TRACKERS)
-    assert list(names.EXPORTS) == list(FORMATS)
-    assert get_args(Precision) == names.PRECISIONS
-    assert get_args(Mode) == names.ENGINES
-    sections = {"federation": names.FEDERATION, "privacy": names.PRIVACY, "tasks": names.TASK}
-    assert {*names.CONFIG, *sections} == {*config.Config.model_fields, "method"}
-    models = (config.FederationConfig, config.PrivacyConfig, config.TaskConfig)
-    assert list(sections.values()) == [tuple(model.model_fields) for model in models]
-    assert tuple(Settings.model_fields) == names.DEPLOYMENT
+def test_names_read_from_the_source_are_those_of_the_tables():
+    assert names.methods() == list(METHODS)
+    assert names.data_sources() == list(SOURCES)
+    assert names.reproductions() == sorted(CATALOGUE)
+    assert names.trackers() == list(TRACKERS)
+    assert names.export_formats() == list(FORMATS)
+    assert names.precisions() == list(get_args(Precision))
+    assert names.engines() == list(get_args(Mode))
+    assert names.deployment_keys() == list(DeploymentSettings.model_fields)
+    for model in (config.Config, config.FederationConfig, config.PrivacyConfig, config.TaskConfig):
+        assert names.config_keys(model.__name__) == list(model.model_fields)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +113,8 @@ def test_names_to_complete_are_those_of_the_tables():
         (["node", "--help"], {}),
         (["--show-completion"], {}),
         (["runs", "."], {}),
-        ([], {"_MMFL_COMPLETE": "complete_bash", "COMP_WORDS": "mmfl compare --methods ", "COMP_CWORD": "3"}),
-        ([], {"_MMFL_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "mmfl run --set tasks."}),
+        ([], {"_MMFL_COMPLETE": "complete_lines", "_MMFL_LINE": "mmfl compare --methods "}),
+        ([], {"_MMFL_COMPLETE": "complete_lines", "_MMFL_LINE": "mmfl run --set tasks."}),
     ],
 )
 def test_nothing_heavy_is_imported_to_answer_a_question_of_the_shell(tmp_path, arguments, env):

@@ -142,7 +142,7 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word(tmp_path, argume
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-BROKEN = f"import mmfl.runs.listing\ndef listed(folder): raise {{}}\nmmfl.runs.listed = listed\n{PROGRAM}"
+BROKEN = f"import mmfl.cli.listings\ndef broken(folder): raise {{}}\nmmfl.cli.listings.listed = broken\n{PROGRAM}"
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_a_node_that_is_told_to_end_ends_with_143(tmp_path):
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
     told = f"""
 import os, signal
-import mmfl.cli.deployment as commands
-class Node:
+import mmfl.cli.machines as commands
+class RunningNode:
     def __init__(self, *_): os.kill(os.getpid(), signal.{signal.SIGTERM.name})
-commands.Node = Node
+commands.RunningNode = RunningNode
 {PROGRAM}"""
     done = prompt.mmfl("node", "app.py", "--clients", "0", cwd=tmp_path, program=told)
     assert done.returncode == 143, done.stderr

@@ -8,7 +8,7 @@ import pytest
 import typer
 from command import mmfl
 
-from mmfl.cli.commands import EXIT_CODES, app
+from mmfl.cli import EXIT_CODES, app
 from mmfl.methods import make_method
 from mmfl.papers import CATALOGUE
 from mmfl.runs import config, presets

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from mmfl.cli import commands as cli
+from mmfl import cli
 from mmfl.report.display import Display
 
 

@@ -20,7 +20,7 @@ expect.set_options(timeout=300_000)
 AS_TOLD = """
 import pathlib, sys, time
 import mmfl.training.loop
-from mmfl.cli.commands import main
+from mmfl.cli import main
 told, evaluate = pathlib.Path(sys.argv.pop(1)), mmfl.training.loop.evaluate
 def wait(dispatch, round):
     while int(told.read_text() or 0) < round:

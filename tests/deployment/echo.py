@@ -50,7 +50,7 @@ def main(grid, context):
             "cost": {},
         }
         record |= {
-            "most": os.environ.get("MMFL_MOST"),
+            "max_bytes": os.environ.get("MMFL_MAX_MESSAGE_BYTES"),
             "answers": len(answers),
             "same": sum(same),
             "seconds": time.perf_counter() - begun,

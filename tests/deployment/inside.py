@@ -1,4 +1,4 @@
-"""Nodes within this process: transport that is answered at once, or as badly as a test wants."""
+"""Nodes within this process: a transport whose nodes reply at once, or as badly as a test wants."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
@@ -6,26 +6,26 @@ from itertools import count
 import mmfl
 from mmfl.data import Dataset
 from mmfl.deployment.node_service import NodeService
-from mmfl.deployment.remote_federation import Held
+from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.deployment.transport import Reply
-from mmfl.deployment.user_module import Module
+from mmfl.deployment.user_module import UserModule
 from mmfl.federation import Federation
 
 
 class InsideTransport:
-    """Nodes by number, each a site. `trouble(node, round, reply)` may change a reply, or keep it back with None."""
+    """Nodes by number, each with its service. `trouble(node, round, reply)` may change a reply; None drops it."""
 
-    most: int | None = None
+    max_reply_bytes: int | None = None
 
-    def __init__(self, sites: Mapping[int, NodeService]):
-        self.sites = dict(sites)
+    def __init__(self, services: Mapping[int, NodeService]):
+        self.services = dict(services)
         self.trouble: Callable[[int, int, bytes], bytes | None] = lambda node, round, reply: reply
         self.sent: list[tuple[int, int, bytes]] = []
         self._names = count()
         self._waiting: dict[str, bytes | None] = {}
 
     def nodes(self) -> set[int]:
-        return set(self.sites)
+        return set(self.services)
 
     def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
         names = {}
@@ -33,7 +33,7 @@ class InsideTransport:
             name = f"message-{next(self._names)}"
             names[name] = node
             self.sent.append((node, round, payload))
-            reply = self.sites[node].answer(payload) if node in self.sites else None
+            reply = self.services[node].answer(payload) if node in self.services else None
             self._waiting[name] = None if reply is None else self.trouble(node, round, reply)
         return names
 
@@ -52,8 +52,8 @@ def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1
             return None
         return Dataset(task, whole.x[rows], whole.y[rows], whole.x_test, whole.y_test)
 
-    return NodeService(Held(federation.tasks, clients, data, capacity), mmfl.engine.Simulation("cpu"))
+    return NodeService(NodeFederation(federation.tasks, clients, data, capacity), mmfl.engine.Simulation("cpu"))
 
 
-def module_of(federation: Federation) -> Module:
-    return Module(federation.tasks, lambda task, client: None)
+def module_of(federation: Federation) -> UserModule:
+    return UserModule(federation.tasks, lambda task, client: None)

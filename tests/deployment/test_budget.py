@@ -5,18 +5,17 @@ import sys
 
 import pytest
 
-from mmfl.cli import commands as cli
-from mmfl.cli import deployment as commands
+from mmfl import cli
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.submission import Ended
+from mmfl.deployment.submission import RunOutcome
 
 
 @pytest.fixture
 def shown(tmp_path, monkeypatch, capsys, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(commands.programs, "require", lambda: None)
-    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: Ended("stopped"))
+    monkeypatch.setattr("mmfl.deployment.programs.require_flower", lambda: None)
+    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: RunOutcome("stopped"))
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 
     def shown(*words):

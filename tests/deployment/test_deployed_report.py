@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
-from test_engine import NODES, deployed, federation, mail_of
+from test_engine import NODES, deployed, federation, transport_to
 
 from mmfl.report.figures import FIGURES
 from mmfl.report.gather import gather, side_by_side
@@ -11,7 +11,7 @@ from mmfl.report.page import write
 
 
 def test_faults_are_counted_by_kind_in_figure_and_table(tmp_path):
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     transport.trouble = lambda node, round, reply: b"nonsense" if node == 100 and round in (2, 3) else reply
     real, _ = deployed("full", 4, 1.0, transport=transport, directory=tmp_path / "run")
     sources = gather([tmp_path / "run"])

@@ -13,8 +13,8 @@ from digits import events, module, simulated, weights_of
 from traces import clean, needs_flower
 
 import mmfl
-from mmfl.deployment.loopback import Local
-from mmfl.deployment.submission import Ended
+from mmfl.deployment.loopback import LocalDeployment
+from mmfl.deployment.submission import RunOutcome
 from mmfl.runs.experiment import Listener
 from mmfl.runs.results import RunDirectory
 
@@ -87,7 +87,7 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
     settings = {"clients": 4, "method": "full", "rounds": 3, "rate": 1.0, "gather": 0.0, "least": 3}
     RunDirectory.create(tmp_path / "run", {"source": "deployment", "settings": settings})
     worker = (sys.executable, str(HERE / "troubled.py"))
-    with Local(module(tmp_path), tmp_path / "run", worker=worker, server="troubled:app") as local:
+    with LocalDeployment(module(tmp_path), tmp_path / "run", worker=worker, server="troubled:app") as local:
         local.start([[0], [1], [2]])
         first, second, _ = local.nodes
 
@@ -112,7 +112,7 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
         (orders / "hold-3").unlink()
         local.join([0])
         everyone = settings | {"gather": 600.0}
-        assert local.submit(everyone, resume=True).follow(troubles, 3, local.check) == Ended("finished")
+        assert local.submit(everyone, resume=True).follow(troubles, 3, local.check) == RunOutcome("finished")
     run = mmfl.load(tmp_path / "run").runs[0]
     assert [record["round"] for record in run.records] == [1, 2, 3]
     told = [event for event in events(tmp_path / "run") if event["kind"] not in ("joined", "waiting")]
@@ -141,7 +141,7 @@ def test_a_hundred_rounds_of_random_kills_are_finished(clean, tmp_path):
     rng = np.random.default_rng(0)
     settings = {"clients": 4, "method": "fedvarp", "rounds": 100, "rate": 0.7, "timeout": 15.0, "gather": 10.0}
     RunDirectory.create(tmp_path / "run", {"source": "deployment", "settings": settings})
-    with Local(module(tmp_path), tmp_path / "run") as local:
+    with LocalDeployment(module(tmp_path), tmp_path / "run") as local:
         local.start([[0], [1], [2], [3]])
         living = dict(enumerate(local.nodes))
         killed = []
@@ -167,7 +167,7 @@ def test_a_hundred_rounds_of_random_kills_are_finished(clean, tmp_path):
                 ended = local.submit(settings, resume).follow(troubles, 100, local.check)
             except ServerKilledError:
                 resume = True
-        assert ended == Ended("finished")
+        assert ended == RunOutcome("finished")
         assert set(killed) == {"worker", "node", "server"}
     run = mmfl.load(tmp_path / "run").runs[0]
     assert [record["round"] for record in run.records] == list(range(1, 101))

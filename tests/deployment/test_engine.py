@@ -16,10 +16,10 @@ from inside import InsideTransport, module_of, service_of
 
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.deployment.payload import Payload
-from mmfl.deployment.server_app import conclude, run
+from mmfl.deployment.server_app import record_outcome, run
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.deployment.transport import Reply
-from mmfl.deployment.user_module import Module
+from mmfl.deployment.user_module import UserModule
 from mmfl.methods import METHODS
 from mmfl.runs.lock import hold
 
@@ -45,7 +45,7 @@ def federation(capacity: int = 1) -> mmfl.Federation:
     return mmfl.Federation(tasks, CLIENTS, lacks=lacks, capacity=capacity)
 
 
-def mail_of(simulated: mmfl.Federation, nodes: list[list[int]], capacity: int = 1) -> InsideTransport:
+def transport_to(simulated: mmfl.Federation, nodes: list[list[int]], capacity: int = 1) -> InsideTransport:
     return InsideTransport({100 + n: service_of(simulated, clients, capacity) for n, clients in enumerate(nodes)})
 
 
@@ -54,7 +54,7 @@ NODES = [[0, 3], [1], [2, 4], [5]]
 
 def deployed(method="mmfl-lvr", rounds=4, rate=0.5, transport=None, directory=None, resume=False, **options):
     simulated = federation()
-    transport = transport or mail_of(simulated, NODES)
+    transport = transport or transport_to(simulated, NODES)
     told = {"clients": CLIENTS, "method": method, "rounds": rounds, "rate": rate, "gather": 0.2}
     settings = DeploymentSettings.of(told | options)
     return run(transport, module_of(simulated), settings, directory, resume).runs[0], transport
@@ -90,7 +90,7 @@ def updates_sent(transport: InsideTransport, method: str, rounds: int = 4) -> tu
 
 @pytest.mark.parametrize("method", ["mmfl-gvr", "mmfl-gvr-star", "mmfl-stalevr", "stalevr-opt", "roundrobin-gvr"])
 def test_where_everyone_trains_only_drawn_updates_travel(method):
-    sent, drawn, _ = updates_sent(mail_of(federation(), NODES), method)
+    sent, drawn, _ = updates_sent(transport_to(federation(), NODES), method)
     assert sent == drawn > 0
 
 
@@ -99,14 +99,14 @@ def test_where_everyone_trains_only_drawn_updates_travel(method):
 )
 def test_a_node_gets_one_message_an_exchange_whatever_it_is_asked(method, exchanges):
     _, transport = deployed(method, rounds=3, rate=1.0)
-    for node in transport.sites:
+    for node in transport.services:
         assert sum(1 for to, round, _ in transport.sent if (to, round) == (node, 2)) <= exchanges
 
 
 def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_if_drawn():
     real, transport = deployed("mmfl-stalevr", rounds=3)
     for t, record in enumerate(real.records, 1):
-        asked = [(node, Payload.unpack(sent).said) for node, round, sent in transport.sent if round == t]
+        asked = [(node, Payload.unpack(sent).fields) for node, round, sent in transport.sent if round == t]
         asked = [(node, said) for node, said in asked if "announce" not in said]
         first, second = asked[: len(NODES)], asked[len(NODES) :]
         assert all({"train", "losses"} <= set(said) for _, said in first)
@@ -118,18 +118,18 @@ def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_i
 def test_losses_are_asked_for_only_where_the_method_needs_them():
     for method, asked in (("random", False), ("mmfl-lvr", True)):
         _, transport = deployed(method, rounds=2)
-        assert any("losses" in Payload.unpack(sent).said for _, _, sent in transport.sent) == asked
+        assert any("losses" in Payload.unpack(sent).fields for _, _, sent in transport.sent) == asked
 
 
 def test_a_node_that_forgot_its_last_update_sends_the_new_one_whole():
     simulated = federation()
-    transport = mail_of(simulated, NODES)
+    transport = transport_to(simulated, NODES)
     sent = []
 
     def forget(node, round, reply):
         sent.extend(name for name in Payload.unpack(reply).vectors if name.startswith("update."))
         if round == 3:
-            transport.sites[node].sent.clear()
+            transport.services[node].sent.clear()
         return reply
 
     transport.trouble = forget
@@ -142,15 +142,15 @@ def test_a_node_that_forgot_its_last_update_sends_the_new_one_whole():
 
 def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
     simulated = federation()
-    transport = mail_of(simulated, NODES)
+    transport = transport_to(simulated, NODES)
     bare = [mmfl.Task(t.name, t.model, lr=t.lr, epochs=t.epochs, batch_size=t.batch_size) for t in simulated.tasks]
     settings = DeploymentSettings.of({"clients": CLIENTS, "method": "mmfl-lvr", "rounds": 3, "rate": 0.5})
-    real = run(transport, Module(bare, lambda task, client: None), settings).runs[0]
+    real = run(transport, UserModule(bare, lambda task, client: None), settings).runs[0]
     same = mmfl.train(federation(), "mmfl-lvr", rounds=3, rate=0.5, device="cpu")
     np.testing.assert_allclose(real.accuracy, same.accuracy, atol=1e-6)
     for mine, theirs in zip(real.weights, same.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    asked = [(round, Payload.unpack(sent).said) for _, round, sent in transport.sent]
+    asked = [(round, Payload.unpack(sent).fields) for _, round, sent in transport.sent]
     assert not any("losses" in said and "test" not in said for round, said in asked if round > 1)
 
 
@@ -162,7 +162,7 @@ def spoil(part: str):
 
     def change(reply: bytes) -> bytes:
         payload = Payload.unpack(reply)
-        vectors, said = dict(payload.vectors), dict(payload.said)
+        vectors, said = dict(payload.vectors), dict(payload.fields)
         if not vectors:
             return reply
         first = sorted(vectors)[0]
@@ -202,7 +202,7 @@ KINDS = {
 
 @pytest.mark.parametrize("part", KINDS)
 def test_what_cannot_be_right_is_refused_and_the_round_goes_on(part, tmp_path):
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     change = spoil(part)
     transport.trouble = lambda node, round, reply: change(reply) if node == 100 and round == 2 else reply
     real, _ = deployed("full", 3, 1.0, transport=transport, directory=tmp_path / "run")
@@ -217,7 +217,7 @@ def test_what_cannot_be_right_is_refused_and_the_round_goes_on(part, tmp_path):
 
 def test_weights_of_those_who_answered_are_what_the_draw_says():
     """Who is asked and fails is missing from the sum, and nobody else's weight changes."""
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     transport.trouble = lambda node, round, reply: b"" if node == 101 and b"trained" in reply else reply
     real, _ = deployed("full", 1, 1.0, transport=transport)
     whole = federation()
@@ -234,7 +234,7 @@ def test_weights_of_those_who_answered_are_what_the_draw_says():
 
 
 def test_a_silent_node_is_absent_until_it_answers():
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     transport.trouble = lambda node, round, reply: None if node == 100 and round == 2 else reply
     real, _ = deployed("mmfl-lvr", 4, 1.0, transport=transport, timeout=0.2)
     assert real.records[1]["faults"] == {"late": 1}
@@ -245,11 +245,11 @@ def test_a_silent_node_is_absent_until_it_answers():
 
 
 def test_a_late_answer_is_not_used_but_the_node_is_there_again():
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     held = {}
 
     def late(node, round, reply):
-        if node == 100 and round == 2 and Payload.unpack(reply).said.get("trained"):
+        if node == 100 and round == 2 and Payload.unpack(reply).fields.get("trained"):
             held["reply"] = reply
             return None
         if round == 3 and "reply" in held:
@@ -266,14 +266,14 @@ def test_a_late_answer_is_not_used_but_the_node_is_there_again():
 
 def test_nodes_join_and_leave_between_rounds():
     simulated = federation()
-    transport = mail_of(simulated, NODES[:3])
+    transport = transport_to(simulated, NODES[:3])
     gone = {}
 
     def change(node, round, reply):
-        if round == 2 and 103 not in transport.sites:
-            transport.sites[103] = service_of(simulated, NODES[3])
+        if round == 2 and 103 not in transport.services:
+            transport.services[103] = service_of(simulated, NODES[3])
         if round == 4:
-            gone.update({100: transport.sites.pop(100)} if 100 in transport.sites else {})
+            gone.update({100: transport.services.pop(100)} if 100 in transport.services else {})
         return reply
 
     transport.trouble = change
@@ -287,10 +287,10 @@ def test_nodes_join_and_leave_between_rounds():
 
 def test_a_client_belongs_to_one_node_at_a_time():
     simulated = federation()
-    transport = mail_of(simulated, NODES)
-    transport.sites[200] = service_of(simulated, [0, 1])
+    transport = transport_to(simulated, NODES)
+    transport.services[200] = service_of(simulated, [0, 1])
     transport.trouble = lambda node, round, reply: (
-        (transport.sites.pop(100, None) and None) or reply if round == 2 else reply
+        (transport.services.pop(100, None) and None) or reply if round == 2 else reply
     )
     real, _ = deployed("full", 4, 1.0, transport=transport)
     assert real.records[0]["faults"]["refused"] == 1
@@ -312,13 +312,13 @@ def test_a_client_belongs_to_one_node_at_a_time():
 )
 def test_a_node_that_introduces_itself_badly_is_not_counted(announcement):
     simulated = federation()
-    transport = mail_of(simulated, NODES)
+    transport = transport_to(simulated, NODES)
 
     class Liar:
         def answer(self, payload):
             return Payload(announcement).pack()
 
-    transport.sites[50] = Liar()
+    transport.services[50] = Liar()
     real, _ = deployed("full", 1, 1.0, transport=transport)
     assert real.records[0]["faults"]["garbage"] == 1
     assert real.records[0]["clients_seen"] == CLIENTS
@@ -326,7 +326,7 @@ def test_a_node_that_introduces_itself_badly_is_not_counted(announcement):
 
 def test_a_client_number_beyond_those_that_may_take_part_is_refused():
     simulated = federation()
-    transport = mail_of(simulated, NODES)
+    transport = transport_to(simulated, NODES)
     settings = DeploymentSettings.of({"clients": 5, "method": "full", "rounds": 1, "rate": 1.0, "gather": 0})
     real = run(transport, module_of(simulated), settings).runs[0]
     assert real.records[0]["faults"] == {"refused": 1}
@@ -339,7 +339,7 @@ def test_a_round_waits_for_clients_and_says_when_they_do_not_come():
 
 
 def test_a_node_whose_message_came_back_must_say_again_who_it_is():
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     lost = []
 
     def trouble(node, round, reply):
@@ -413,13 +413,13 @@ HOSTILE = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
     method, change = HOSTILE[case]
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
 
     def lie(node, round, reply):
         if node != 100:
             return reply
         payload = Payload.unpack(reply)
-        said, vectors = json.loads(json.dumps(payload.said)), dict(payload.vectors)
+        said, vectors = json.loads(json.dumps(payload.fields)), dict(payload.vectors)
         change(said, vectors)
         return Payload(said, vectors).pack()
 
@@ -433,7 +433,7 @@ def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
 
 
 def test_who_does_not_tell_its_loss_is_not_drawn():
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     transport.trouble = lambda node, round, reply: b"" if node == 100 and b"losses" in reply else reply
     real, _ = deployed("mmfl-lvr", 4, 1.0, transport=transport)
     for record in real.records:
@@ -442,26 +442,26 @@ def test_who_does_not_tell_its_loss_is_not_drawn():
 
 
 def test_many_strangers_are_one_event(tmp_path):
-    transport = mail_of(federation(), NODES)
-    site = transport.sites[103]
+    transport = transport_to(federation(), NODES)
+    service = transport.services[103]
     many = [[1000 + n, 1, {"a": 1}] for n in range(5000)]
 
     class Crowd:
         def answer(self, packed):
-            payload = Payload.unpack(site.answer(packed))
-            more = many if "clients" in payload.said else []
+            payload = Payload.unpack(service.answer(packed))
+            more = many if "clients" in payload.fields else []
             return Payload(
-                payload.said | ({"clients": payload.said["clients"] + more} if more else {}), payload.vectors
+                payload.fields | ({"clients": payload.fields["clients"] + more} if more else {}), payload.vectors
             ).pack()
 
-    transport.sites[103] = Crowd()
+    transport.services[103] = Crowd()
     real, _ = deployed("full", 1, 1.0, transport=transport)
     assert real.records[0]["faults"] == {"refused": 1}
     assert real.records[0]["clients_seen"] == CLIENTS
 
 
 def test_a_message_that_is_not_taken_loses_its_node_alone():
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
     send = transport.send
 
     def refuses(payloads, round, seconds):
@@ -482,8 +482,8 @@ def test_waiting_for_clients_can_be_stopped(tmp_path):
 
 
 def test_an_answer_larger_than_the_server_takes_fails_its_node_alone_and_says_so(tmp_path):
-    transport = mail_of(federation(), NODES)
-    transport.most = 600  # enough for one client
+    transport = transport_to(federation(), NODES)
+    transport.max_reply_bytes = 600  # enough for one client
     real, _ = deployed("full", 2, 1.0, transport=transport, directory=tmp_path / "run")
     events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     failed = [event for event in events if event["kind"] != "joined"]
@@ -502,18 +502,18 @@ def test_one_server_at_a_time_works_in_a_run_directory(tmp_path):
         return json.loads((tmp_path / "run" / "ended.json").read_text())
 
     with hold(tmp_path / "run"):  # by a server that waits for its nodes, or trains
-        conclude(tmp_path / "run", lambda: deployed("full", 2, 1.0, directory=tmp_path / "run")[0], run=2)
+        record_outcome(tmp_path / "run", lambda: deployed("full", 2, 1.0, directory=tmp_path / "run")[0], run=2)
     assert (told()["state"], told()["run"]) == ("failed", 2)
     assert f"in use by process {os.getpid()} on {socket.gethostname()}" in told()["message"]
     (tmp_path / "run" / "ended.json").unlink()
-    conclude(tmp_path / "run", lambda: deployed("full", 2, 1.0, directory=tmp_path / "run")[0], run=1)
+    record_outcome(tmp_path / "run", lambda: deployed("full", 2, 1.0, directory=tmp_path / "run")[0], run=1)
     assert told() == {"state": "finished", "message": "", "run": 1}
 
 
 @pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold"])
 def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method, tmp_path):
     place = tmp_path / "run"
-    transport = mail_of(federation(), NODES)
+    transport = transport_to(federation(), NODES)
 
     def stop(node, round, reply):
         if round == 3:
@@ -524,7 +524,7 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
     with pytest.raises(KeyboardInterrupt):
         deployed(method, 6, transport=transport, directory=place)
     (place / "stop").unlink()
-    again = mail_of(federation(), NODES)  # nodes that remember nothing
+    again = transport_to(federation(), NODES)  # nodes that remember nothing
     real, _ = deployed(method, 6, transport=again, directory=place, resume=True)
     same, _ = deployed(method, 6)
     assert [record["round"] for record in real.records] == [1, 2, 3, 4, 5, 6]
@@ -553,7 +553,11 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
 )
 def test_bad_settings_are_named(change, said):
     with pytest.raises(mmfl.UserError, match=said):
-        run(mail_of(federation(), NODES), module_of(federation()), DeploymentSettings.of({"clients": CLIENTS} | change))
+        run(
+            transport_to(federation(), NODES),
+            module_of(federation()),
+            DeploymentSettings.of({"clients": CLIENTS} | change),
+        )
 
 
 def test_settings_need_the_number_of_clients():

@@ -1,4 +1,4 @@
-"""The server's mailbox, over a grid whose answers are bad, or half there."""
+"""The server's transport, over a Flower grid whose replies are invalid, or have only half arrived."""
 
 import threading
 from types import SimpleNamespace
@@ -30,16 +30,16 @@ def reply_to(name: str) -> Reply:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Every pull is waited for, however slow the machine is."""
-    monkeypatch.setattr("mmfl.deployment.flower_transport._MOMENT", 600.0)
+    monkeypatch.setattr("mmfl.deployment.flower_transport._PULL_SECONDS", 600.0)
 
 
 @pytest.fixture
 def hasty(monkeypatch, patient):
     """No pull is waited for longer than an instant."""
-    monkeypatch.setattr("mmfl.deployment.flower_transport._MOMENT", 0.01)
+    monkeypatch.setattr("mmfl.deployment.flower_transport._PULL_SECONDS", 0.01)
 
 
-def mail_over(pull):
+def transport_over(pull):
     return FlowerTransport(SimpleNamespace(pull_messages=pull))
 
 
@@ -49,13 +49,13 @@ def test_an_answer_that_flower_cannot_read_takes_no_other_with_it():
             raise ValueError("DecodeError")
         return [reply_to(name) for name in names]
 
-    transport = mail_over(pull)
+    transport = transport_over(pull)
     for _ in range(2):
         replies = {reply.message: reply.payload for reply in transport.receive(["good", "bad", "fine"])}
         assert replies == {"good": b"good", "bad": b"", "fine": b"fine"}
 
 
-class Link:
+class SuperLink:
     """A SuperLink that holds some answers. It deletes them at the first pull, which takes until it is `released`, and
     says of a message it does not know that it is unavailable."""
 
@@ -76,8 +76,8 @@ class Link:
 
 
 def test_answers_that_take_long_to_fetch_all_come_though_flower_deletes_them_at_the_first_pull(hasty):
-    link, names = Link("a", "b", "c", waiting=("d",)), ["a", "b", "c", "d"]
-    transport = mail_over(link.pull)
+    link, names = SuperLink("a", "b", "c", waiting=("d",)), ["a", "b", "c", "d"]
+    transport = transport_over(link.pull)
     for _ in range(5):
         assert transport.receive(names) == []
     link.released.set()
@@ -105,7 +105,7 @@ def test_an_answer_that_one_pull_fails_to_bring_is_pulled_again():
             raise OSError
         return [reply_to(name) if name == "there" else Reply(name, error=SimpleNamespace(code=3, reason="gone"))]
 
-    replies = {reply.message: reply.payload for reply in mail_over(pull).receive(["there", "unreadable"])}
+    replies = {reply.message: reply.payload for reply in transport_over(pull).receive(["there", "unreadable"])}
     assert replies == {"there": b"there", "unreadable": b""}
 
 
@@ -131,7 +131,7 @@ def test_answers_that_are_half_there_keep_no_other_from_being_read_and_come_in_t
         wait_for(all_came)
         return came
 
-    transport = mail_over(pull)
+    transport = transport_over(pull)
     assert received("half", "slow", until=set()) == {}
     there |= {"slow", "quick"}
     assert received("half", "slow", "quick", until={"slow", "quick"}) == {"slow": b"slow", "quick": b"quick"}
@@ -146,19 +146,19 @@ def test_answers_that_are_half_there_keep_no_other_from_being_read_and_come_in_t
     assert (pulled.count("half"), pulled.count("torn")) == (1, 1)
 
 
-def test_letters_are_answers_to_what_was_asked_or_garbage():
+def test_replies_are_answers_to_what_was_asked_or_empty():
     def pull(names):
         yield Reply("another", {"mmfl": {"payload": b"x"}})
         yield Reply("a", {"other": {}})
         yield Reply("b", {"mmfl": {"payload": "text"}})
         yield Reply("c", error=SimpleNamespace(code=5, reason="gone"))
 
-    replies = [(each.message, each.payload, each.error) for each in mail_over(pull).receive(["a", "b", "c"])]
+    replies = [(each.message, each.payload, each.error) for each in transport_over(pull).receive(["a", "b", "c"])]
     assert replies == [("a", b"", ""), ("b", b"", ""), ("c", None, "code 5: gone")]
 
 
 def test_what_an_answer_may_have_leaves_room_for_what_flower_puts_around_it(monkeypatch):
-    monkeypatch.delenv(programs.MAX_MESSAGE_BYTES, raising=False)
-    assert mail_over(None).most is None
-    monkeypatch.setenv(programs.MAX_MESSAGE_BYTES, str(10**6))
-    assert 900_000 < mail_over(None).most < 10**6 - 10_000
+    monkeypatch.delenv(programs.MAX_BYTES_VARIABLE, raising=False)
+    assert transport_over(None).max_reply_bytes is None
+    monkeypatch.setenv(programs.MAX_BYTES_VARIABLE, str(10**6))
+    assert 900_000 < transport_over(None).max_reply_bytes < 10**6 - 10_000

@@ -21,9 +21,9 @@ from inside import service_of
 import mmfl
 from conftest import toy_task, wait_for
 from mmfl.deployment.node_service import NodeService
-from mmfl.deployment.payload import GarbageError, Payload, print_of
-from mmfl.deployment.remote_federation import Held
-from mmfl.deployment.user_module import Module
+from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
+from mmfl.deployment.remote_federation import NodeFederation
+from mmfl.deployment.user_module import UserModule
 from mmfl.errors import UserError
 from mmfl.privacy import Privacy
 
@@ -31,8 +31,8 @@ FEDERATION = mmfl.Federation([toy_task("a"), toy_task("b", classes=3)], 4, capac
 LENGTHS = {"a": 16, "b": 12}
 
 
-def asked(site: NodeService, said: dict, **vectors: torch.Tensor) -> Payload:
-    return Payload.unpack(site.answer(Payload(said, vectors).pack()))
+def asked(service: NodeService, said: dict, **vectors: torch.Tensor) -> Payload:
+    return Payload.unpack(service.answer(Payload(said, vectors).pack()))
 
 
 def weights(name: str = "a") -> dict[str, torch.Tensor]:
@@ -48,7 +48,7 @@ def training(*rows: list, round: int = 1, method: str = "random") -> dict:
 
 @given(st.binary(max_size=200))
 def test_bytes_from_anywhere_are_read_or_refused(packed):
-    with contextlib.suppress(GarbageError):
+    with contextlib.suppress(InvalidPayloadError):
         Payload.unpack(packed)
 
 
@@ -56,7 +56,7 @@ def test_bytes_from_anywhere_are_read_or_refused(packed):
 def test_a_payload_with_a_byte_changed_is_read_or_refused(place, byte):
     packed = bytearray(Payload({"trained": [["a", 1, 0.5, 3, 0.1, None]]}, {"update.a.1": torch.ones(16)}).pack())
     packed[place % len(packed)] = byte
-    with contextlib.suppress(GarbageError):
+    with contextlib.suppress(InvalidPayloadError):
         read = Payload.unpack(bytes(packed))
         read.rows("trained", str, int, float, int, float, float | None)
         read.vector("update.a.1", 16)
@@ -74,53 +74,53 @@ def test_rows_must_have_the_kinds_that_were_agreed():
         ("c", (str,)),
         ("d", (str, int)),
     ):
-        with pytest.raises(GarbageError, match=f"'{name}' does not read"):
+        with pytest.raises(InvalidPayloadError, match=f"'{name}' does not read"):
             payload.rows(name, *kinds)
 
 
-def test_prints_differ_where_vectors_do():
-    assert print_of(torch.ones(3)) == print_of(torch.ones(3))
-    assert print_of(torch.ones(3)) != print_of(torch.ones(3) + 1e-7)
+def test_fingerprints_differ_where_vectors_do():
+    assert fingerprint(torch.ones(3)) == fingerprint(torch.ones(3))
+    assert fingerprint(torch.ones(3)) != fingerprint(torch.ones(3) + 1e-7)
 
 
-# --- a site ---
+# --- what a node answers ---
 
 
 def test_a_node_announces_its_clients():
-    said = asked(service_of(FEDERATION, [1, 3], 5), {"announce": True}).said
+    said = asked(service_of(FEDERATION, [1, 3], 5), {"announce": True}).fields
     assert [row[:2] for row in said["clients"]] == [[1, 2], [3, 2]]
     assert said["clients"][0][2] == {"a": int(FEDERATION.sizes[1, 0]), "b": int(FEDERATION.sizes[1, 1])}
     assert said["tested"] == {"a": 30, "b": 30}
 
 
 def test_an_update_is_kept_until_it_is_asked_for():
-    site = service_of(FEDERATION, [1])
-    kept = asked(site, training(["a", 1, False, ""]), **weights())
+    service = service_of(FEDERATION, [1])
+    kept = asked(service, training(["a", 1, False, ""]), **weights())
     assert not kept.vectors
-    collected = asked(site, {"collect": [["a", 1, 1]]})
+    collected = asked(service, {"collect": [["a", 1, 1]]})
     update = collected.vectors["update.a.1"]
-    assert kept.said["trained"][0][4] == pytest.approx(float(update.norm()))
-    assert asked(site, {"collect": [["a", 1, 2], ["b", 1, 1]]}).said == {"collected": []}
-    again = asked(site, training(["a", 1, False, print_of(update)], round=2), **weights())
+    assert kept.fields["trained"][0][4] == pytest.approx(float(update.norm()))
+    assert asked(service, {"collect": [["a", 1, 2], ["b", 1, 1]]}).fields == {"collected": []}
+    again = asked(service, training(["a", 1, False, fingerprint(update)], round=2), **weights())
     assert not again.vectors
-    newest = asked(site, {"collect": [["a", 1, 2]]}).vectors["update.a.1"]
-    assert again.said["trained"][0][5] == pytest.approx(float((newest * update).sum()), rel=1e-5)
+    newest = asked(service, {"collect": [["a", 1, 2]]}).vectors["update.a.1"]
+    assert again.fields["trained"][0][5] == pytest.approx(float((newest * update).sum()), rel=1e-5)
 
 
 def test_who_remembers_another_update_is_sent_the_new_one():
-    site = service_of(FEDERATION, [1])
-    reply = asked(site, training(["a", 1, False, "0123456789abcdef"]), **weights())
+    service = service_of(FEDERATION, [1])
+    reply = asked(service, training(["a", 1, False, "0123456789abcdef"]), **weights())
     assert list(reply.vectors) == ["update.a.1"]
-    assert reply.said["trained"][0][5] is None
+    assert reply.fields["trained"][0][5] is None
 
 
 def test_noise_is_drawn_once_for_an_update():
-    site = service_of(FEDERATION, [1])
-    site.privacy = Privacy(clip=0.1, noise=0.5)
-    asked(site, training(["a", 1, False, ""]), **weights())
-    first = asked(site, {"collect": [["a", 1, 1]]}).vectors["update.a.1"]
-    assert torch.equal(first, asked(site, {"collect": [["a", 1, 1]]}).vectors["update.a.1"])
-    again = asked(site, training(["a", 1, True, ""]), **weights()).vectors["update.a.1"]
+    service = service_of(FEDERATION, [1])
+    service.privacy = Privacy(clip=0.1, noise=0.5)
+    asked(service, training(["a", 1, False, ""]), **weights())
+    first = asked(service, {"collect": [["a", 1, 1]]}).vectors["update.a.1"]
+    assert torch.equal(first, asked(service, {"collect": [["a", 1, 1]]}).vectors["update.a.1"])
+    again = asked(service, training(["a", 1, True, ""]), **weights()).vectors["update.a.1"]
     assert not torch.equal(first, again)
 
 
@@ -138,18 +138,18 @@ def test_noise_is_drawn_once_for_an_update():
     ],
 )
 def test_a_bad_request_is_answered_with_what_is_wrong(said, vectors, expected):
-    site = service_of(FEDERATION, [1])
-    assert expected in asked(site, said, **vectors).said["error"]
-    assert "clients" in asked(site, {"announce": True}).said
+    service = service_of(FEDERATION, [1])
+    assert expected in asked(service, said, **vectors).fields["error"]
+    assert "clients" in asked(service, {"announce": True}).fields
 
 
-@pytest.mark.parametrize("most", ["much", 1.5, None])
-def test_a_limit_that_is_no_number_of_bytes_is_none(most):
-    assert "clients" in asked(service_of(FEDERATION, [1]), {"announce": True, "most": most}).said
+@pytest.mark.parametrize("limit", ["much", 1.5, None])
+def test_a_limit_that_is_no_number_of_bytes_is_none(limit):
+    assert "clients" in asked(service_of(FEDERATION, [1]), {"announce": True, "max_reply_bytes": limit}).fields
 
 
 def test_garbage_is_answered_too():
-    assert "unreadable" in Payload.unpack(service_of(FEDERATION, [1]).answer(b"?")).said["error"]
+    assert "unreadable" in Payload.unpack(service_of(FEDERATION, [1]).answer(b"?")).fields["error"]
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_garbage_is_answered_too():
 )
 def test_bad_local_data_is_named(clients, data, capacity, expected):
     with pytest.raises(UserError) as caught:
-        Held(FEDERATION.tasks, clients, data, capacity)
+        NodeFederation(FEDERATION.tasks, clients, data, capacity)
     assert expected in str(caught.value)
 
 
 def test_a_client_may_lack_a_task():
-    held = Held(
+    held = NodeFederation(
         FEDERATION.tasks,
         [2, 5],
         lambda task, client: None if (task, client) == ("b", 2) else (np.zeros((4, 3)), np.zeros(4, dtype=int)),
@@ -179,7 +179,7 @@ def test_a_client_may_lack_a_task():
     )
     assert held.sizes[[2, 5]].tolist() == [[4, 0], [4, 4]]
     assert held.capacity[[2, 5]].tolist() == [1, 2]
-    assert held.tested == [0, 0]
+    assert held.test_examples == [0, 0]
 
 
 # --- the user's module ---
@@ -220,16 +220,16 @@ def written(folder: Path, text: str = MODULE) -> Path:
 )
 def test_a_module_that_cannot_be_used_is_named(text, expected, tmp_path):
     with pytest.raises(UserError) as caught:
-        Module.load(written(tmp_path, text))
+        UserModule.load(written(tmp_path, text))
     assert expected in str(caught.value)
     assert str(tmp_path) in str(caught.value)
 
 
 def test_a_module_that_is_not_there_is_named(tmp_path):
     with pytest.raises(UserError, match="does not exist"):
-        Module.load(tmp_path / "nothing.py")
+        UserModule.load(tmp_path / "nothing.py")
     with pytest.raises(UserError, match="cannot be found"):
-        Module.named("nonesuch_module")
+        UserModule.find("nonesuch_module")
 
 
 # --- the worker ---
@@ -257,9 +257,9 @@ def test_a_worker_answers_until_its_input_ends(tmp_path):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         with socket.socket(socket.AF_UNIX) as rude:  # leaves without a word
             rude.connect(str(path))
-        said = Payload.unpack(ask(path, Payload({"announce": True}).pack())).said
+        said = Payload.unpack(ask(path, Payload({"announce": True}).pack())).fields
         assert said["clients"] == [[0, 1, {"a": 5}], [2, 1, {"a": 7}]]
-        assert "unreadable" in json.dumps(Payload.unpack(ask(path, b"junk")).said)
+        assert "unreadable" in json.dumps(Payload.unpack(ask(path, b"junk")).fields)
         process.stdin.close()
         assert process.wait(600) == 0
         assert not path.exists()

@@ -15,8 +15,8 @@ from conftest import refused, wait_for
 from mmfl.deployment import submission
 from mmfl.deployment.bundle import RunConfig, check_module, write_app
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
-from mmfl.deployment.loopback import Local
-from mmfl.deployment.submission import Ended, Trail
+from mmfl.deployment.loopback import LocalDeployment
+from mmfl.deployment.submission import RunOutcome, RunWatcher
 from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.errors import UserError
 from mmfl.runs.experiment import Listener
@@ -47,7 +47,7 @@ class Heard(Listener):
 def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_its_server_crashes(
     clean, tmp_path, monkeypatch
 ):
-    local = Local(ECHO, tmp_path, secure=True, worker=WORKER, server=APP)
+    local = LocalDeployment(ECHO, tmp_path, secure=True, worker=WORKER, server=APP)
     with local:
         local.start([[0], [1]])
         submitted = local.submit({"nodes": 2, "rounds": 50})
@@ -55,13 +55,13 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
 
         def then():
             first.kill()
-            submitted.trail.stop()
+            submitted.watcher.request_stop()
 
         heard = Heard(then)
-        assert submitted.follow(heard, 50, local.check) == Ended("stopped")
+        assert submitted.follow(heard, 50, local.check) == RunOutcome("stopped")
         assert local.nodes[0].worker is not first
         assert local.nodes[0].worker.alive
-        monkeypatch.setattr(submission, "_SILENCE", 1.0)  # nothing tells of a crash but the SuperLink, when asked
+        monkeypatch.setattr(submission, "_SECONDS_BEFORE_QUERY", 1.0)  # only the SuperLink knows of a crash
         crashed = local.submit({"nodes": 2, "rounds": 1, "crash": True}).follow(check=local.check)
         assert crashed.state == "failed"
         assert "told to crash" in crashed.message
@@ -69,7 +69,7 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
     assert heard.ended
     assert heard.rounds == [record["round"] for record in records]
     assert [record["same"] for record in records] == [2] * len(records)
-    assert {record["most"] for record in records} == {str(MAX_MESSAGE_BYTES)}  # of the gate, which the server must know
+    assert {record["max_bytes"] for record in records} == {str(MAX_MESSAGE_BYTES)}  # of the proxy
     assert not local.processes.folder.exists()
 
 
@@ -105,8 +105,8 @@ time.sleep(999)
         import os, subprocess, sys, time
         from pathlib import Path
         from mmfl.deployment import child_processes as processes
-        processes._PATIENCE = 0.2
-        with processes.terminable(), processes.ChildProcesses(Path({str(tmp_path)!r})) as children:
+        processes._SECONDS_TO_END = 0.2
+        with processes.exit_on_termination(), processes.ChildProcesses(Path({str(tmp_path)!r})) as children:
             parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
             children.start("child", [sys.executable, "-c", parent, {stubborn!r}], os.environ)
             print("ready", flush=True)
@@ -115,7 +115,7 @@ time.sleep(999)
     owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE)
     assert owner.stdout.readline() == b"ready\n"
     wait_for(deaf.exists)
-    assert len(running(clean)) == 4  # owner, guard, child and the child's child
+    assert len(running(clean)) == 4  # owner, watchdog, child and the child's child
     owner.send_signal(end)
     owner.wait()
     wait_for(lambda: not running(clean))
@@ -146,18 +146,18 @@ def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
 
 @needs_flower
 def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(clean, tmp_path):
-    from mmfl.deployment.client_app import ask
+    from mmfl.deployment.client_app import ask_worker
 
     with ChildProcesses(tmp_path) as processes:
         place = processes.folder / "worker"
         with pytest.raises(ConnectionError, match="cannot be reached"):
-            ask(str(place), b"hello", patience=0.2)
-        worker = processes.start("worker", [*WORKER, "--socket", str(place)], os.environ, tied=True)
+            ask_worker(str(place), b"hello", seconds=0.2)
+        worker = processes.start("worker", [*WORKER, "--socket", str(place)], os.environ, ends_with_input=True)
         payload = os.urandom(1_000_000)
-        assert ask(str(place), payload) == payload
-        assert ask(str(place), b"") == b""
+        assert ask_worker(str(place), payload) == payload
+        assert ask_worker(str(place), b"") == b""
         with pytest.raises(ConnectionError, match="ended before it answered"):
-            ask(str(place), b"die")
+            ask_worker(str(place), b"die")
         worker.process.wait()
 
 
@@ -197,43 +197,43 @@ def test_a_module_that_is_none_is_refused(tmp_path):
             check_module(tmp_path / name)
 
 
-def test_a_trail_tells_every_record_once_though_the_file_is_cut_short_or_written_anew(tmp_path):
+def test_a_run_watcher_returns_every_record_once_though_the_file_is_cut_short_or_written_anew(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     whole = {"method": "random", "seed": 0, "tasks": {}, "clients": 2, "cost": {}}
     lines = [json.dumps({"round": t, **whole, "seconds": t}) + "\n" for t in range(6)]
     metrics.write_text("".join(lines[:4]))
-    trail = Trail(tmp_path)
-    assert trail.fresh() == []
+    watcher = RunWatcher(tmp_path)
+    assert watcher.new_records() == []
     (tmp_path / "new").write_text("".join(lines[:2]))  # a run that resumes forgets what came after its checkpoint
     (tmp_path / "new").rename(metrics)
-    assert trail.fresh() == []
+    assert watcher.new_records() == []
     with metrics.open("a") as file:
         file.write(lines[2].replace('"seconds": 2', '"seconds": 7') + lines[3][:20])
         file.flush()
-        assert [record["round"] for record in trail.fresh()] == [2]
+        assert [record["round"] for record in watcher.new_records()] == [2]
         file.write(lines[3][20:].replace('"seconds": 3', '"seconds": 9'))
         file.flush()
-        assert [record["round"] for record in trail.fresh()] == [3]
-    assert trail.fresh() == []
+        assert [record["round"] for record in watcher.new_records()] == [3]
+    assert watcher.new_records() == []
 
 
-def test_a_trail_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
-    trail = Trail(tmp_path)
-    assert trail.ended() is None
+def test_a_run_watcher_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
+    watcher = RunWatcher(tmp_path)
+    assert watcher.outcome() is None
     (tmp_path / "ended.json").write_text('{"state": "failed", "mess')
-    assert trail.ended() is None
+    assert watcher.outcome() is None
     (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes"}')
-    assert trail.ended() == Ended("failed", "no nodes")
+    assert watcher.outcome() == RunOutcome("failed", "no nodes")
     (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes", "run": 7}')
-    assert trail.ended(7) == Ended("failed", "no nodes")
-    assert trail.ended(8) is None
-    trail.stop()
-    trail.clear()
-    assert trail.ended() is None
+    assert watcher.outcome(7) == RunOutcome("failed", "no nodes")
+    assert watcher.outcome(8) is None
+    watcher.request_stop()
+    watcher.clear_outcome()
+    assert watcher.outcome() is None
     assert not (tmp_path / "stop").exists()
 
 
 def test_without_flower_a_deployment_says_how_to_install_it(monkeypatch, tmp_path):
     monkeypatch.setattr("mmfl.deployment.programs.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"mmfl\[flower\]"):
-        Local(ECHO, tmp_path)
+        LocalDeployment(ECHO, tmp_path)

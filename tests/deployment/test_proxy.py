@@ -1,4 +1,4 @@
-"""The gate as a process of its own, before a server that answers when it is told to."""
+"""The proxy as a process of its own, before a server that answers when it is told to."""
 
 import os
 import sys
@@ -19,7 +19,7 @@ from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.superlink import free_port
 
 __all__ = ["clean"]
-GATE = Path(mmfl.deployment.__file__).with_name("proxy.py")
+PROXY = Path(mmfl.deployment.__file__).with_name("proxy.py")
 MAX_MESSAGE_BYTES = 1000
 
 
@@ -66,11 +66,11 @@ def slow() -> Iterator[Slow]:
 
 
 @pytest.fixture
-def post(slow, clean, tmp_path) -> Iterator:
-    """Sends so many bytes through the gate; gives the status of the answer."""
+def send_bytes(slow, clean, tmp_path) -> Iterator:
+    """Sends so many bytes through the proxy; gives the status of the answer."""
     port = free_port()
-    command = [sys.executable, str(GATE), "--host", "127.0.0.1", "--port", str(port), "--prefix", "/v1/fleet/"]
-    command += ["--target", f"http://127.0.0.1:{slow.server_port}", "--most", str(MAX_MESSAGE_BYTES)]
+    command = [sys.executable, str(PROXY), "--host", "127.0.0.1", "--port", str(port), "--prefix", "/v1/fleet/"]
+    command += ["--target", f"http://127.0.0.1:{slow.server_port}", "--max-bytes", str(MAX_MESSAGE_BYTES)]
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def send(size: int) -> int:
@@ -80,7 +80,7 @@ def post(slow, clean, tmp_path) -> Iterator:
             return error.code
 
     with ChildProcesses(tmp_path) as processes:
-        processes.start("gate", command, os.environ)
+        processes.start("proxy", command, os.environ)
 
         def listens() -> bool:
             try:
@@ -93,21 +93,21 @@ def post(slow, clean, tmp_path) -> Iterator:
 
 
 @needs_flower
-def test_when_the_gate_has_no_more_room_a_node_is_told_to_try_again_and_may(slow, post):
+def test_when_the_proxy_has_no_more_room_a_node_is_told_to_try_again_and_may(slow, send_bytes):
     with ThreadPoolExecutor(4) as others:
-        sent = [others.submit(post, MAX_MESSAGE_BYTES) for _ in range(4)]
+        sent = [others.submit(send_bytes, MAX_MESSAGE_BYTES) for _ in range(4)]
         slow.wait_for(4)
-        fifth = post(MAX_MESSAGE_BYTES)
+        fifth = send_bytes(MAX_MESSAGE_BYTES)
         slow.released.set()
     assert [each.result() for each in sent] == [200] * 4
     assert fifth == 503
-    assert post(MAX_MESSAGE_BYTES) == 200
+    assert send_bytes(MAX_MESSAGE_BYTES) == 200
 
 
 @needs_flower
-def test_many_nodes_may_be_at_the_gate_at_once(slow, post):
+def test_many_nodes_may_use_the_proxy_at_once(slow, send_bytes):
     with ThreadPoolExecutor(150) as nodes:
-        sent = [nodes.submit(post, 1) for _ in range(150)]
+        sent = [nodes.submit(send_bytes, 1) for _ in range(150)]
         came = slow.wait_for(150)
         slow.released.set()
     assert came == 150

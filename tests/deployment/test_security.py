@@ -13,13 +13,16 @@ from traces import clean, needs_flower
 from typer.testing import CliRunner
 
 from conftest import refusals, refused, wait_for
-from mmfl.cli.deployment import app, console, finish, numbers, shares
+from mmfl.cli import app
+from mmfl.cli.console import console
+from mmfl.cli.deploy import assign_clients, show_outcome
+from mmfl.cli.machines import parse_clients
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
-from mmfl.deployment.node import Node, NodeSpec
+from mmfl.deployment.node import NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.submission import Ended
-from mmfl.deployment.superlink import Control, check_link, free_port, start_link
+from mmfl.deployment.submission import RunOutcome
+from mmfl.deployment.superlink import ControlAPI, control_address, free_port, start_superlink
 from mmfl.errors import UserError
 from mmfl.report.display import show_summary
 
@@ -34,19 +37,19 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
     strange = make_keys(tmp_path / "strange", ["localhost"], 1)
     with ChildProcesses(tmp_path / "logs") as processes:
         address = Address("127.0.0.1", free_port())
-        link = start_link(processes, address, keys, control_port=free_port(), most=10**6)
+        link = start_superlink(processes, address, keys, control_port=free_port(), max_bytes=10**6)
 
         def join(name, root, key):
             spec = NodeSpec(ECHO, [0], address, root, key, worker=(sys.executable, str(ECHO)))
-            node = Node(processes, spec, name)
+            node = RunningNode(processes, spec, name)
             node.connect()
             return node
 
-        good = join("good", keys.authority, keys.node(0))
-        stranger = join("stranger", keys.authority, strange.node(0))
+        good = join("good", keys.authority, keys.node_key(0))
+        stranger = join("stranger", keys.authority, strange.node_key(0))
         keyless = join("keyless", keys.authority, None)
         plain = join("plain", None, None)
-        deceived = join("deceived", strange.authority, keys.node(0))
+        deceived = join("deceived", strange.authority, keys.node_key(0))
         ends = [stranger, keyless, deceived]
         wait_for(lambda: good.id and not any(node.supernode.alive for node in ends))
         wait_for(lambda: "Connection attempt failed" in plain.supernode.log.read_text())
@@ -87,7 +90,7 @@ def test_keys_are_private_and_the_certificate_names_the_hosts_and_loopback(tmp_p
     assert private == {"ca.key", "server.key", "node-0.key", "node-1.key"}
     assert {modes[name] for name in private} == {0o600}
     assert stat.S_IMODE(keys.folder.stat().st_mode) == 0o700
-    assert [path.name for path in keys.public] == ["node-0.pub", "node-1.pub"]
+    assert [path.name for path in keys.public_keys] == ["node-0.pub", "node-1.pub"]
     authority = x509.load_pem_x509_certificate(keys.authority.read_bytes())
     certificate = x509.load_pem_x509_certificate(keys.certificates.certificate.read_bytes())
     certificate.verify_directly_issued_by(authority)
@@ -115,19 +118,19 @@ def test_keys_that_cannot_be_made_are_refused_and_nothing_is_written(make, words
 def test_only_loopback_may_be_plaintext_unless_that_is_said():
     keys = Keys(Path("keys"))
     for local in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000"):
-        assert check_link(Address.parse(local), None, insecure=False) == Address.parse(local)
+        assert control_address(Address.parse(local), None, insecure=False) == Address.parse(local)
         NodeSpec(ECHO, [0], Address.parse(local)).check()
     for other in ("0.0.0.0:8000", "[::]:8000", "10.1.2.3:8000", "fed.example.org:8000", "127.0.0.1.example.org:1"):
         with refused(other, "certificates", "--insecure"):
-            check_link(Address.parse(other), None, insecure=False)
+            control_address(Address.parse(other), None, insecure=False)
         with refused(other, "encrypted", "--insecure"):
             NodeSpec(ECHO, [0], Address.parse(other)).check()
-        check_link(Address.parse(other), None, insecure=True)
-        assert check_link(Address.parse(other), keys, insecure=False).loopback
+        control_address(Address.parse(other), None, insecure=True)
+        assert control_address(Address.parse(other), keys, insecure=False).loopback
         NodeSpec(ECHO, [0], Address.parse(other), insecure=True).check()
         NodeSpec(ECHO, [0], Address.parse(other), Path("ca.crt"), Path("node.key")).check()
     with refused("both --keys and --insecure"):
-        check_link(Address.parse("0.0.0.0:1"), keys, insecure=True)
+        control_address(Address.parse("0.0.0.0:1"), keys, insecure=True)
 
 
 @pytest.mark.parametrize("text", ["", "8000", "host", "host:", ":80", "host:http", "::1:80", "host:0", "host:70000"])
@@ -147,9 +150,9 @@ def test_ports_out_of_range_are_named_as_they_were_given():
         Address.parse(f"127.0.0.1:{'9' * 5000}")
     for port in (0, -4, 65536):
         with refused(f"link on 0.0.0.0:8000: --control-port is {port}; expected", "1 to 65535"):
-            check_link(Address.parse("0.0.0.0:8000"), None, insecure=True, control_port=port)
+            control_address(Address.parse("0.0.0.0:8000"), None, insecure=True, control_port=port)
     with refused("link on 0.0.0.0:65535: no port follows 65535; expected --control-port"):
-        check_link(Address.parse("0.0.0.0:65535"), None, insecure=True)
+        control_address(Address.parse("0.0.0.0:65535"), None, insecure=True)
 
 
 def test_logs_that_cannot_be_written_are_named(tmp_path):
@@ -160,7 +163,7 @@ def test_logs_that_cannot_be_written_are_named(tmp_path):
 
 @needs_flower
 def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
-    control = Control(Address("127.0.0.1", free_port()), None, tmp_path)
+    control = ControlAPI(Address("127.0.0.1", free_port()), None, tmp_path)
     with refused("listing nodes", f"no SuperLink answers at {control.address}", "mmfl link"):
         control.ask(programs.list_nodes(), "listing nodes")
 
@@ -169,7 +172,7 @@ def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
 def test_brackets_in_addresses_and_paths_are_shown(capsys):
     show_summary(console, {"nodes": "at [::1]:8001"})
     with pytest.raises(typer.Exit):
-        finish(Ended("stopped"), Path("runs/[a]"), 1.0)
+        show_outcome(RunOutcome("stopped"), Path("runs/[a]"), 1.0)
     assert capsys.readouterr().out == "nodes  at [::1]:8001\n\nstopped; go on with: mmfl resume runs/[a]\n"
 
 
@@ -181,7 +184,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         other.bind(("127.0.0.1", 0))
         other.listen()
         with ChildProcesses(tmp_path) as processes, refused("cannot listen at 127.0.0.1", "in use"):
-            start_link(processes, Address("127.0.0.1", other.getsockname()[1]))
+            start_superlink(processes, Address("127.0.0.1", other.getsockname()[1]))
 
 
 @needs_flower
@@ -191,7 +194,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("link 0.0.0.0:8000", "needs certificates and node keys"),
         ("link 0.0.0.0:8000 --keys nowhere", "ca.crt is missing"),
         ("link somewhere", "expected host:port"),
-        ("link 127.0.0.1:8000 --control-port 9000", "--control-port and --most are for its gate"),
+        ("link 127.0.0.1:8000 --control-port 9000", "--control-port and --most are for its proxy"),
         ("link --most 10", "which needs --keys DIR"),
         ("link --most 0", "--most is 0; expected at least 1"),
         ("link 0.0.0.0:8000 --insecure --control-port 8000", "expected another port"),
@@ -233,5 +236,5 @@ def test_commands_refuse_what_cannot_work_before_anything_is_started(words, said
 
 
 def test_clients_are_named_by_numbers_and_dealt_out_in_turn():
-    assert numbers("3, 5-7") == [3, 5, 6, 7]
-    assert shares(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]
+    assert parse_clients("3, 5-7") == [3, 5, 6, 7]
+    assert assign_clients(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]

@@ -45,7 +45,7 @@ def spoiled(client: int, round: int, reply: bytes) -> bytes:
         vectors[name] = vectors[name][:-1].clone()
     elif kind == "task":
         vectors["update.another.0"] = vectors.pop(name)
-    return Payload(payload.said, vectors).pack()
+    return Payload(payload.fields, vectors).pack()
 
 
 def work() -> int:
@@ -54,9 +54,9 @@ def work() -> int:
 
     answer = NodeService.answer
 
-    def troubled(site: NodeService, packed: bytes) -> bytes:
-        asked, reply = Payload.unpack(packed).said, answer(site, packed)
-        return spoiled(site.federation.members[0], asked["round"], reply) if "train" in asked else reply
+    def troubled(service: NodeService, packed: bytes) -> bytes:
+        asked, reply = Payload.unpack(packed).fields, answer(service, packed)
+        return spoiled(service.federation.members[0], asked["round"], reply) if "train" in asked else reply
 
     NodeService.answer = troubled
     return worker.main(sys.argv[1:])
@@ -67,7 +67,7 @@ if __name__ == "__main__":
 else:
     from flwr.serverapp import ServerApp
 
-    from mmfl.deployment import engine
+    from mmfl.deployment import exchange
     from mmfl.deployment import server_app as server
     from mmfl.deployment.flower_transport import FlowerTransport
 
@@ -85,7 +85,7 @@ else:
             while (FOLDER / f"hold-{round}").exists():
                 time.sleep(0.05)
             sent = super().send(payloads, round, seconds)
-            work = {node for node, payload in payloads.items() if "announce" not in Payload.unpack(payload).said}
+            work = {node for node, payload in payloads.items() if "announce" not in Payload.unpack(payload).fields}
             self.asked |= {name: (node, seconds) for name, node in sent.items() if node in work}
             return sent
 
@@ -99,6 +99,6 @@ else:
 
     @app.main()
     def main(grid, context):
-        engine.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + skipped)
+        exchange.time = SimpleNamespace(sleep=time.sleep, monotonic=lambda: time.monotonic() + skipped)
         server.FlowerTransport = TroubledTransport
         server.main(grid, context)

@@ -12,7 +12,7 @@ from torch import nn
 
 import mmfl
 from mmfl import Federation, Task, data, models, partition
-from mmfl.cli.commands import main
+from mmfl.cli import main
 from mmfl.errors import UserError
 from pages import text_of
 

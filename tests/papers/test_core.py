@@ -363,7 +363,7 @@ PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from tiny import TINY
-from mmfl.cli.commands import main
+from mmfl.cli import main
 from mmfl.papers import CATALOGUE
 CATALOGUE[TINY.id] = TINY
 main()

@@ -9,8 +9,7 @@ import torch
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl import registry
-from mmfl.cli import commands as cli
+from mmfl import cli, registry
 from mmfl.report.gather import gather, side_by_side
 
 

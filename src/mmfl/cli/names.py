@@ -1,38 +1,112 @@
-"""Names that a shell completes, kept beside the tables they are keys of: those import torch, which takes seconds."""
+"""The names that a shell completes, read from the source code of the tables that define them.
 
-METHODS = (
-    *("fedavg", "multi-fedavg", "ranklist-multi-ucb", "pareto-multi-ucb", "mfa-rand", "mfa-rr", "fedcluster", "random"),
-    *("mmfl-gvr", "mmfl-gvr-star", "mmfl-lvr", "mmfl-stalevr", "stalevr-opt", "mmfl-stalevre", "lvr-systematic"),
-    *("stalevre-systematic", "fedvarp", "fedstale", "mifa", "scaffold", "roundrobin-gvr", "mmfl-group"),
-    *("mmfl-group-inconsistent", "fedfair", "full"),
-)
-SOURCES = (
-    *("digits", "mnist", "fashion-mnist", "emnist", "femnist", "cifar10", "shakespeare", "celeba", "faces"),
-    *("synthetic", "synthetic-iid", "quadratic", "blobs", "images"),
-)
-REPRODUCTIONS = (
-    *("mfa-fig1", "mfa-fig2", "mfa-fig3", "mfa-fig4", "mfa-table5", "mfa-table6", "mfa-bounds"),
-    *("ucb-fig1", "ucb-fig2", "ucb-fig3", "ucb-fig4", "ucb-fig5", "ucb-fig6", "ucb-fig7", "ucb-fig8"),
-    *("table1-3tasks", "table1-5tasks", "table1-costs", "fig2-global-step", "fig4-roundrobin", "fig3-beta"),
-    *("fig5-staleness", "group-fig2a", "group-fig2b", "group-fig3", "group-fig4a", "group-fig4b", "learning-rates"),
-)
-TRACKERS = ("tensorboard", "mlflow", "wandb")
-EXPORTS = ("png", "csv", "parquet")
-DEVICES = ("cpu", "cuda")
-ENGINES = ("auto", "vectorised", "sequential")
-PRECISIONS = ("float32", "tf32", "bfloat16")
+To import those tables would import torch, for which nobody who presses the Tab key should wait. A table is looked up
+by its name within a room, whichever file of the room it is in.
+"""
 
-CONFIG = (
-    *("method", "methods", "rounds", "rate", "seeds", "evaluate_every", "evaluate_last", "checkpoint_every"),
-    *("diagnose", "engine", "precision", "trackers", "device", "python_path"),
-)
-FEDERATION = (
-    *("clients", "partition", "capacity", "lacks", "arrivals", "task_arrivals", "departures", "availability"),
-    "seed",
-)
-TASK = ("name", "data", "model", "lr", "epochs", "batch_size", "loss", "metric", "partition")
-PRIVACY = ("clip", "noise")
-DEPLOYMENT = (
-    *("clients", "method", "rounds", "rate", "seed", "evaluate_every", "evaluate_last", "checkpoint_every"),
-    *("timeout", "gather", "patience", "least", "norm"),
-)
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def methods() -> list[str]:
+    """The named methods."""
+    return _dict_keys("methods.py", "METHODS")
+
+
+def data_sources() -> list[str]:
+    """The data sets."""
+    return _dict_keys("data", "SOURCES")
+
+
+def trackers() -> list[str]:
+    """The trackers that a run can log to."""
+    return _dict_keys("trackers", "TRACKERS")
+
+
+def export_formats() -> list[str]:
+    """The file formats of a report's figures."""
+    return _dict_keys("report", "FORMATS")
+
+
+def precisions() -> list[str]:
+    """The precisions of matrix products."""
+    return _literal_values("engine", "Precision")
+
+
+def engines() -> list[str]:
+    """The ways to train clients."""
+    return _literal_values("engine", "Mode")
+
+
+def reproductions() -> list[str]:
+    """The ids of the papers' tables and figures: the first argument of whatever makes one."""
+    calls = [
+        element
+        for statement in _definitions("papers", "REPRODUCTIONS")
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Tuple)
+        for element in statement.value.elts
+        if isinstance(element, ast.Call)
+    ]
+    return sorted(str(first.value) for call in calls for first in call.args[:1] if isinstance(first, ast.Constant))
+
+
+def config_keys(section: str = "Config") -> list[str]:
+    """The keys of an experiment's configuration, or of a section of it, by the name of its class."""
+    return _class_fields("runs", section)
+
+
+def deployment_keys() -> list[str]:
+    """The keys of a deployment's settings."""
+    return _class_fields("deployment", "DeploymentSettings")
+
+
+def _dict_keys(room: str, name: str) -> list[str]:
+    """The keys of a dictionary that is written out: `NAME = {"key": ...}`."""
+    value = _assigned_value(room, name)
+    keys = value.keys if isinstance(value, ast.Dict) else []
+    return [str(key.value) for key in keys if isinstance(key, ast.Constant)]
+
+
+def _literal_values(room: str, name: str) -> list[str]:
+    """The values of a type: `Name = Literal["value", ...]`."""
+    return [str(node.value) for node in ast.walk(_assigned_value(room, name)) if isinstance(node, ast.Constant)]
+
+
+def _class_fields(room: str, name: str) -> list[str]:
+    """The annotated fields of a class."""
+    definition = next(_definitions(room, name))
+    return [
+        statement.target.id
+        for statement in getattr(definition, "body", [])
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    ]
+
+
+def _assigned_value(room: str, name: str) -> ast.expr:
+    statement = next(_definitions(room, name))
+    assert isinstance(statement, ast.Assign | ast.AnnAssign)
+    assert statement.value is not None
+    return statement.value
+
+
+def _definitions(room: str, name: str) -> Iterator[ast.stmt]:
+    """The statements at the top of a room's files that define a name. Only files that may hold one are parsed."""
+    place = _PACKAGE / room
+    begins = re.compile(rf"^(class )?{name}\b[^(]*[=:(]", re.MULTILINE)
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        source = path.read_text(encoding="utf-8")
+        if begins.search(source):
+            yield from (statement for statement in ast.parse(source).body if name in _defined_names(statement))
+
+
+def _defined_names(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.ClassDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+            return [name]
+        case ast.Assign(targets=targets):
+            return [target.id for target in targets if isinstance(target, ast.Name)]
+    return []

@@ -17,7 +17,7 @@ from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
 from mmfl.runs.listing import CONFIG
 
-MOST = 24  # runs that are shown side by side, as many as colours and dashes tell apart; the page knows it, too
+MAX_COMPARED_RUNS = 24  # as many as colours and dashes tell apart
 _KEPT = 100  # answers about selections, a figure each
 Query = dict[str, list[str]]
 Answer = tuple[bytes | None, str]
@@ -52,7 +52,8 @@ class Answers:
 
     def _runs(self, query: Query, known: str) -> Answer:
         runs = [{name: value for name, value in vars(each).items() if name != "config"} for each in self.index.look()]
-        return _marked({"folder": str(self.index.folder), "runs": runs}, known)
+        answer = {"folder": str(self.index.folder), "runs": runs, "max_compared_runs": MAX_COMPARED_RUNS}
+        return _marked(answer, known)
 
     def _figures(self, query: Query, known: str) -> Answer:
         def named(selection: Selection) -> str:
@@ -106,7 +107,7 @@ def _marked(content: Any, known: str) -> Answer:
 def _ids(query: Query) -> tuple[list[str], int]:
     """The runs that are asked about, each once, and how many are left out because they are too many."""
     ids = list(dict.fromkeys(query.get("run", [])))
-    return ids[:MOST], len(ids[MOST:])
+    return ids[:MAX_COMPARED_RUNS], len(ids[MAX_COMPARED_RUNS:])
 
 
 def _columns(query: Query) -> int:

@@ -1,4 +1,4 @@
-"""The folder that Flower ships to the server's process and to every node: the ClientApp, and the user's module."""
+"""The app that Flower ships to the server's process and to every node: the ClientApp and the user's module."""
 
 import ast
 import json
@@ -12,20 +12,20 @@ import tomli_w
 
 from mmfl.errors import UserError
 
-MODULE = "deployed"  # the user's module has this name in the app, so that it hides no other
+MODULE = "deployed"  # the name of the user's module in the app; its own name could hide another module
 SERVER = "mmfl.deployment.server_app:app"
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a run is told: its directory on the server's machine, whether it goes on there, and its settings."""
+    """The configuration of a run: its directory on the server's machine, its settings, and whether it is resumed."""
 
     directory: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
     resume: bool = False
 
     def plain(self) -> dict[str, str | bool]:
-        """As Flower's run-config can hold it."""
+        """The configuration in the form of Flower's run-config."""
         return {
             "module": MODULE,
             "directory": str(self.directory.resolve()),
@@ -35,7 +35,7 @@ class RunConfig:
 
 
 def check_module(path: Path) -> Path:
-    """The user's module, if it is one file of Python."""
+    """The absolute path of the user's module; refuses what is not a valid Python file."""
     if path.suffix != ".py":
         raise UserError(f"app '{path}' is not a Python file; expected one such as app.py.")
     try:
@@ -51,7 +51,7 @@ def check_module(path: Path) -> Path:
 
 
 def write_app(folder: Path, module: Path, config: RunConfig, server: str = SERVER) -> Path:
-    """Writes the app into a new folder; `server` names the ServerApp, which the server's machine has installed."""
+    """Writes the app into a new folder; `server` names the ServerApp, as `module:attribute`."""
     folder.mkdir(parents=True)
     home, _, name = server.partition(":")
     project = {

@@ -1,7 +1,7 @@
-"""The ClientApp: hands a message's bytes to the worker beside the node, and its answer back.
+"""The ClientApp: passes a message's bytes to the node's worker, and the worker's reply back.
 
-A copy of this file is all that Flower runs on a node, in a fresh process for every message; so it imports nothing but
-the standard library and flwr, and leaves data and models to the worker, which stays.
+Flower runs a copy of this file on a node, in a new process for every message. So it imports only the standard library
+and flwr; data and models are in the worker, which keeps running.
 """
 
 import socket
@@ -11,7 +11,7 @@ import time
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-PATIENCE = 300.0  # seconds in which a worker that is not there may start, and load its data
+SECONDS_TO_CONNECT = 300.0  # in which a worker can start and load its data
 _LENGTH = struct.Struct(">Q")
 
 app = ClientApp()
@@ -20,18 +20,18 @@ app = ClientApp()
 @app.query()
 @app.train()
 @app.evaluate()
-def deliver(message: Message, context: Context) -> Message:
-    """Asks the worker."""
+def forward_to_worker(message: Message, context: Context) -> Message:
+    """Answers a message with the worker's reply."""
     payload = message.content["mmfl"]["payload"]
     if not isinstance(payload, bytes):
         raise TypeError(f"the message holds a {type(payload).__name__}; expected bytes")
-    answer = ask(str(context.node_config["worker"]), payload)
-    return Message(RecordDict({"mmfl": ConfigRecord({"payload": answer})}), reply_to=message)
+    reply = ask_worker(str(context.node_config["worker"]), payload)
+    return Message(RecordDict({"mmfl": ConfigRecord({"payload": reply})}), reply_to=message)
 
 
-def ask(path: str, payload: bytes, patience: float = PATIENCE) -> bytes:
-    """The worker's answer to some bytes."""
-    with connect(path, patience) as connection:
+def ask_worker(path: str, payload: bytes, seconds: float = SECONDS_TO_CONNECT) -> bytes:
+    """The worker's reply to a payload."""
+    with connect(path, seconds) as connection:
         try:
             connection.sendall(_LENGTH.pack(len(payload)) + payload)
             (length,) = _LENGTH.unpack(receive(connection, _LENGTH.size))
@@ -40,9 +40,9 @@ def ask(path: str, payload: bytes, patience: float = PATIENCE) -> bytes:
             raise ConnectionError(f"the node's worker ended before it answered: {error}") from None
 
 
-def connect(path: str, patience: float) -> socket.socket:
-    """A connection to the worker, which may be about to start."""
-    deadline = time.monotonic() + patience
+def connect(path: str, seconds: float) -> socket.socket:
+    """A connection to the worker; one that is still starting is waited for."""
+    deadline = time.monotonic() + seconds
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -56,12 +56,12 @@ def connect(path: str, patience: float) -> socket.socket:
 
 
 def receive(connection: socket.socket, length: int) -> bytes:
-    """Exactly so many bytes."""
+    """Receives exactly this many bytes."""
     data = bytearray(length)
-    view, got = memoryview(data), 0
-    while got < length:
-        count = connection.recv_into(view[got:])
+    view, received = memoryview(data), 0
+    while received < length:
+        count = connection.recv_into(view[received:])
         if count == 0:
             raise ConnectionError("the connection was closed")
-        got += count
+        received += count
     return bytes(data)

@@ -1,4 +1,4 @@
-"""A whole deployment on this machine, for a trial: SuperLink, nodes and run, on loopback, with nothing left after."""
+"""A whole deployment on this machine, for a trial: SuperLink, nodes and run, all on loopback."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -8,22 +8,22 @@ from typing import Any, Self
 
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import SERVER, RunConfig, check_module
-from mmfl.deployment.child_processes import ChildProcesses, terminable
-from mmfl.deployment.node import WORKER, Node, NodeSpec
+from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
+from mmfl.deployment.node import WORKER, NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.submission import Ended, Submission
-from mmfl.deployment.superlink import Link, free_port, start_link
+from mmfl.deployment.submission import RunOutcome, Submission
+from mmfl.deployment.superlink import SuperLink, free_port, start_superlink
 from mmfl.errors import UserError
 from mmfl.runs.experiment import Listener
 
 _log = logging.getLogger(__name__)
 
 
-class Local:
-    """The pieces of a deployment on loopback, each of which may be started, ended or killed by itself.
+class LocalDeployment:
+    """A deployment on loopback, whose processes can be started, ended or killed one by one.
 
-    What the processes print is in `directory/logs`. With `secure` there are certificates and keys as on real machines;
-    `spare` more keys are made than nodes are given at the start, for those that join later.
+    Output of the processes is in `directory/logs`. With `secure` there are certificates and keys as on real machines;
+    `spare_keys` are made for nodes that join later.
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class Local:
         worker: Sequence[str] = WORKER,
         server: str = SERVER,
         options: Mapping[str, str] | None = None,
-        spare: int = 2,
+        spare_keys: int = 2,
     ):
-        programs.require()
+        programs.require_flower()
         self.module, self.directory = check_module(module), directory.resolve()
-        self.secure, self.spare = secure, spare
+        self.secure, self.spare_keys = secure, spare_keys
         self.worker, self.server, self.options = worker, server, options or {}
         self.processes = ChildProcesses(self.directory / "logs")
-        self.nodes: list[Node] = []
+        self.nodes: list[RunningNode] = []
         self.address = Address("127.0.0.1", free_port())
-        self.missed: set[Node] = set()
+        self.ended_nodes: set[RunningNode] = set()
 
     def __enter__(self) -> Self:
         self.processes.__enter__()
@@ -55,19 +55,19 @@ class Local:
         self.processes.__exit__(kind, error, trace)
 
     def start(self, clients_of_node: Sequence[Sequence[int]]) -> None:
-        """Starts the SuperLink and a node for each list of clients, at the same time."""
+        """Starts the SuperLink, and a node for each list of clients."""
         self.keys: Keys | None = None
         if self.secure:
-            made = len(clients_of_node) + self.spare
-            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], made)
+            count = len(clients_of_node) + self.spare_keys
+            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], count)
         for clients in clients_of_node:
             self._add(clients)
         control_port = free_port() if self.keys else None
-        self.link: Link = start_link(self.processes, self.address, self.keys, control_port=control_port)
+        self.link: SuperLink = start_superlink(self.processes, self.address, self.keys, control_port=control_port)
         for node in self.nodes:
             node.connect()
 
-    def join(self, clients: Sequence[int]) -> Node:
+    def join(self, clients: Sequence[int]) -> RunningNode:
         """Starts one more node."""
         node = self._add(clients)
         node.connect()
@@ -79,24 +79,24 @@ class Local:
         return Submission.start(self.link.control, self.module, config, self.server)
 
     def check(self) -> None:
-        """Keeps the nodes going; the run goes on without one that has ended, as it would on real machines."""
+        """Checks all processes. The run goes on without a node that has ended, as it would on real machines."""
         self.link.check()
         for node in self.nodes:
-            if node not in self.missed:
+            if node not in self.ended_nodes:
                 try:
                     node.check()
                 except UserError as error:
-                    self.missed.add(node)
+                    self.ended_nodes.add(node)
                     _log.warning("%s", error)
-        if self.nodes and len(self.missed) == len(self.nodes):
+        if self.nodes and len(self.ended_nodes) == len(self.nodes):
             raise UserError(f"all nodes ended; their output is in {self.processes.logs}.")
 
-    def _add(self, clients: Sequence[int]) -> Node:
+    def _add(self, clients: Sequence[int]) -> RunningNode:
         k = len(self.nodes)
-        key = self.keys.node(k) if self.keys else None
+        key = self.keys.node_key(k) if self.keys else None
         root = self.keys.authority if self.keys else None
         spec = NodeSpec(self.module, clients, self.address, root, key, options=self.options, worker=self.worker)
-        node = Node(self.processes, spec, f"node-{k}")
+        node = RunningNode(self.processes, spec, f"node-{k}")
         self.nodes.append(node)
         return node
 
@@ -114,9 +114,9 @@ def deploy_local(
     last: int = 0,
     worker: Sequence[str] = WORKER,
     server: str = SERVER,
-) -> Ended:
-    """Runs a deployment on loopback from start to end; `listener` hears of its rounds, of which there are `last`."""
-    local = Local(module, directory, secure, worker, server, options, spare=0)
-    with terminable(), local:
+) -> RunOutcome:
+    """Runs a deployment on loopback from start to end; `listener` is told of its rounds, up to round `last`."""
+    local = LocalDeployment(module, directory, secure, worker, server, options, spare_keys=0)
+    with exit_on_termination(), local:
         local.start(clients_of_node)
         return local.submit(settings, resume).follow(listener, last, local.check)

@@ -1,4 +1,4 @@
-"""A node: the worker that holds data and models, and the SuperNode that brings it messages."""
+"""A node: the worker that holds data and models, and the SuperNode that passes messages to it."""
 
 import re
 import sys
@@ -15,18 +15,20 @@ from mmfl.errors import UserError
 
 WORKER = (sys.executable, "-m", "mmfl.deployment.worker")
 _SECONDS_TO_START = 300.0  # data may have to be loaded
-_LIVES = 5  # of a worker that dies again before it has lived for a while
-_A_WHILE = 60.0
-_LONG = 20.0
+_MAX_STARTS = 5  # of a worker that keeps dying soon after its start
+_STABLE_SECONDS = 60.0  # after which a worker's earlier starts no longer count
+_SECONDS_BEFORE_NOTICE = 20.0  # without a connection
 _REFUSED = "Failed to activate SuperNode"
-_SECONDS_OF_REFUSAL = 90.0  # a node that was killed is let in again only when the server has noticed
-_PAUSE = 2.0
+_SECONDS_OF_REFUSAL = 90.0  # the server refuses a node that was killed until it has noticed that
+_RECONNECT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class NodeSpec:
-    """What a node is: the user's module, the clients whose data it holds, whom it talks to, and the worker's options
-    (`capacity`, `device`)."""
+    """The configuration of a node: the user's module, the clients whose data it holds, and how it reaches the server.
+
+    `options` are those of the worker, such as `capacity` and `device`.
+    """
 
     module: Path
     clients: Sequence[int]
@@ -38,7 +40,7 @@ class NodeSpec:
     worker: Sequence[str] = WORKER
 
     def check(self) -> None:
-        """Refuses to talk to others in plaintext, unless that was said."""
+        """Refuses contradictory options, and plaintext to other machines unless `insecure` is set."""
         if not self.clients:
             raise UserError("node: no clients; expected --clients with their numbers, such as 0,1.")
         if self.root and self.insecure:
@@ -58,8 +60,8 @@ class NodeSpec:
         return command + [word for name, value in self.options.items() for word in (f"--{name}", value)]
 
 
-class Node:
-    """A node that runs. `check` keeps it going, and must be called now and then."""
+class RunningNode:
+    """The processes of a node. `check` restarts what died, and must be called regularly."""
 
     def __init__(self, processes: ChildProcesses, spec: NodeSpec, name: str = "node"):
         spec.check()
@@ -67,48 +69,49 @@ class Node:
         self.folder = processes.folder / name
         self.folder.mkdir(mode=0o700)
         self.socket = self.folder / "worker"
-        self.lives = _LIVES
+        self.starts_left = _MAX_STARTS
         self.worker = self._start_worker()
 
     def connect(self) -> None:
         """Waits until the worker is ready, then starts the SuperNode."""
         wait_until(self.socket.exists, self.worker, _SECONDS_TO_START, "it was ready")
-        self.first, self.supernode = time.monotonic(), self._start_supernode()
+        self.first_attempt, self.supernode = time.monotonic(), self._start_supernode()
 
     @property
     def id(self) -> int | None:
-        """The number by which the server knows it, once it is connected."""
+        """The number by which the server knows the node, once it is connected."""
         found = re.findall(r"SuperNode ID: (\d+)", self.supernode.output())
         return int(found[-1]) if found else None
 
     def check(self) -> None:
-        """Starts a worker that died anew; raises an error when the node has come to its end."""
+        """Restarts a worker that died, and a SuperNode that was refused; raises an error when that is of no use."""
         if not self.supernode.alive:
-            self._knock_again()
+            self._reconnect()
         if self.worker.alive:
             return
-        self.lives = _LIVES if time.monotonic() - self.born > _A_WHILE else self.lives - 1
-        if not self.lives:
-            raise UserError(f"{self.name}: the worker died {_LIVES} times: {self.worker.complaint()}")
-        self.processes.forget(self.worker)
+        stable = time.monotonic() - self.worker_started > _STABLE_SECONDS
+        self.starts_left = _MAX_STARTS if stable else self.starts_left - 1
+        if not self.starts_left:
+            raise UserError(f"{self.name}: the worker died {_MAX_STARTS} times: {self.worker.error_line()}")
+        self.processes.end(self.worker)
         self.worker = self._start_worker()
 
-    def _knock_again(self) -> None:
-        """Starts a SuperNode anew that was refused for its key, as one is for a while after a node was killed."""
+    def _reconnect(self) -> None:
+        """Restarts a SuperNode whose key was refused, as happens for a while after a node was killed."""
         if _REFUSED not in self.supernode.output():
-            raise UserError(f"{self.name}: the SuperNode ended: {self.supernode.complaint()}")
-        if time.monotonic() - self.first > _SECONDS_OF_REFUSAL:
+            raise UserError(f"{self.name}: the SuperNode ended: {self.supernode.error_line()}")
+        if time.monotonic() - self.first_attempt > _SECONDS_OF_REFUSAL:
             raise UserError(
                 f"{self.name}: the server does not let it in: its key is not registered, or another node uses it."
             )
-        self.processes.forget(self.supernode)
-        time.sleep(_PAUSE)
+        self.processes.end(self.supernode)
+        time.sleep(_RECONNECT_SECONDS)
         self.supernode = self._start_supernode()
 
     def end(self) -> None:
-        """Takes the node down."""
+        """Ends the node's processes."""
         for child in (self.supernode, self.worker):
-            self.processes.forget(child)
+            self.processes.end(child)
 
     def _start_supernode(self) -> Child:
         spec = self.spec
@@ -116,26 +119,28 @@ class Node:
         return self.processes.start(f"{self.name}-supernode", command, self._environment())
 
     def _start_worker(self) -> Child:
-        self.born = time.monotonic()
+        self.worker_started = time.monotonic()
         self.socket.unlink(missing_ok=True)
         return self.processes.start(
-            f"{self.name}-worker", self.spec.command(self.socket), self._environment(), tied=True
+            f"{self.name}-worker", self.spec.command(self.socket), self._environment(), ends_with_input=True
         )
 
     def _environment(self) -> dict[str, str]:
         return programs.environment(self.folder / "home")
 
 
-def serve(node: Node, say: Callable[[str], None]) -> None:
-    """Keeps a node going until it ends, which is an error, or this process is told to end; says when it is connected,
-    and once if it takes long."""
-    begun, waiting, silent = time.monotonic(), True, True
+def serve(node: RunningNode, say: Callable[[str], None]) -> None:
+    """Keeps a node running until it fails, which raises an error, or this process is asked to end.
+
+    Says when the node is connected, and once if that takes long.
+    """
+    started, connected, noticed = time.monotonic(), False, False
     while True:
         node.check()
-        if waiting and (number := node.id):
-            waiting = False
+        if not connected and (number := node.id):
+            connected = True
             say(f"connected to {node.spec.server} as node {number}")
-        elif waiting and silent and time.monotonic() - begun > _LONG:
-            silent = False
+        elif not connected and not noticed and time.monotonic() - started > _SECONDS_BEFORE_NOTICE:
+            noticed = True
             say(f"not connected to {node.spec.server} yet; its output is in {node.supernode.log}")
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""NodeService: a node's clients, their data and the engine that works for them; it answers what the server asks."""
+"""NodeService: answers the server's requests with the data and the engine of one node."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.deployment.payload import GarbageError, Payload, print_of
-from mmfl.deployment.remote_federation import Held
+from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
+from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
@@ -20,15 +20,15 @@ Pair = tuple[str, int]
 
 
 class NodeService:
-    """What a node does between messages is remember: each client's newest update of a task, until the server asks for
-    it, and the last one it sent, with which a new one is compared.
+    """A node's clients and what they remember between requests.
 
-    A request is a table: `announce`, or any of `losses` [task, client], `train` [task, client, send, print] (with the
-    print of the update the server remembers, "" for none), `collect` [task, client, round] and `test` [task]; the
-    weights come as vectors. All parts that a request has are answered in one reply, of at most `most` bytes.
+    For each client and task it keeps the newest update until the server collects it, and the last update that was sent,
+    with which a new one is compared. A request has the field `announce`, or any of `losses` [task, client], `train`
+    [task, client, send, fingerprint] (of the update the server remembers, "" for none), `collect` [task, client, round]
+    and `test` [task]; weights come as vectors. All parts are answered in one reply, of at most `max_reply_bytes`.
     """
 
-    def __init__(self, federation: Held, engine: Simulation | None = None, privacy: Privacy | None = None):
+    def __init__(self, federation: NodeFederation, engine: Simulation | None = None, privacy: Privacy | None = None):
         self.federation = federation
         self.engine = engine or Simulation()
         self.privacy = privacy or Privacy()
@@ -37,47 +37,49 @@ class NodeService:
         self._rules: dict[str, LocalRule] = {}
 
     def answer(self, packed: bytes) -> bytes:
-        """The reply to a request; what cannot be done is said in it."""
-        most = None
+        """The reply to a request, or an error as a reply."""
+        max_bytes = None
         try:
             request = Payload.unpack(packed)
-            most = request.said.get("most")
-            reply = self._announcement() if request.said.get("announce") else self._work(request)
-        except GarbageError as error:
+            max_bytes = request.fields.get("max_reply_bytes")
+            reply = self._announcement() if request.fields.get("announce") else self._work(request)
+        except InvalidPayloadError as error:
             reply = Payload({"error": f"the request is {error}"})
-        except Exception as error:  # the node lives on, and the server's log says why
-            reply = Payload(
-                {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"}
-            )
-        return _within(reply.pack(), most)
+        except Exception as error:  # the node goes on, and the server's events say what failed
+            first_line = str(error).strip().partition("\n")[0]
+            reply = Payload({"error": f"{type(error).__name__}: {first_line}"})
+        return _within_limit(reply.pack(), max_bytes)
 
     def _announcement(self) -> Payload:
-        """Who is here, with how much data and what capacity; and what the node can test on."""
-        held = self.federation
-        names = held.task_names
+        """The node's clients, each with its capacity and examples by task; and the number of test examples by task."""
+        federation = self.federation
+        names = federation.task_names
         clients = [
-            [client, int(held.capacity[client]), dict(zip(names, held.sizes[client].tolist(), strict=True))]
-            for client in held.members
+            [client, int(federation.capacity[client]), dict(zip(names, federation.sizes[client].tolist(), strict=True))]
+            for client in federation.members
         ]
-        return Payload({"clients": clients, "tested": dict(zip(names, held.tested, strict=True))})
+        return Payload({"clients": clients, "tested": dict(zip(names, federation.test_examples, strict=True))})
 
     def _work(self, request: Payload) -> Payload:
         vectors: dict[str, Tensor] = {}
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if rows := request.rows("losses", str, int):
-            said["losses"] = self._losses(request, rows)
+            fields["losses"] = self._losses(request, rows)
         if rows := request.rows("train", str, int, bool, str):
-            said["trained"] = self._train(request, rows, vectors)
+            fields["trained"] = self._train(request, rows, vectors)
         if rows := request.rows("collect", str, int, int):
-            said["collected"] = self._collect(rows, vectors)
+            fields["collected"] = self._collect(rows, vectors)
         if rows := request.rows("test", str):
-            said["tests"] = self._test(request, [name for (name,) in rows])
-        return Payload(said, vectors)
+            fields["tests"] = self._test(request, [name for (name,) in rows])
+        return Payload(fields, vectors)
 
     def _losses(self, request: Payload, rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
         """The mean loss of the weights on each client's data."""
-        by_task = _grouped(rows)
-        workloads = [Workload(self.federation, *self._at(request, name, client)) for name, client in by_task.items()]
+        by_task = _clients_by_task(rows)
+        workloads = [
+            Workload(self.federation, *self._task_and_weights(request, name, client))
+            for name, client in by_task.items()
+        ]
         found = self.engine.losses(workloads)
         return [
             [name, int(i), float(loss)]
@@ -86,35 +88,46 @@ class NodeService:
         ]
 
     def _train(self, request: Payload, rows: Sequence[tuple[Any, ...]], vectors: dict[str, Tensor]) -> list[list[Any]]:
-        """Trains, remembers, and says of every update its loss, steps, norm and product with the last one; sends those
-        that are wanted, and those it has nothing to compare with."""
-        round, seed, local = int(request.said["round"]), int(request.said["seed"]), self._rule(request.said["method"])
-        by_task = _grouped(rows)
+        """Trains, and reports of every update its loss, steps, norm and inner product with the last one sent.
+
+        It sends the updates that are wanted, and those for which it lacks the update that the server remembers.
+        """
+        round, seed, local = (
+            int(request.fields["round"]),
+            int(request.fields["seed"]),
+            self._local_rule(request.fields["method"]),
+        )
+        by_task = _clients_by_task(rows)
         trainings = []
         for name, client in by_task.items():
-            task, weights, client = self._at(request, name, client)
+            task, weights, client = self._task_and_weights(request, name, client)
             names = [f"correction.{name}.{i}" for i in client]
-            corrected = [request.vector(each, len(weights)) for each in names if each in request.vectors]
-            correction = torch.stack(corrected).to(weights.device) if corrected else None
+            corrections = [request.vector(each, len(weights)) for each in names if each in request.vectors]
+            correction = torch.stack(corrections).to(weights.device) if corrections else None
             trainings.append(Training(self.federation, task, weights, client, round, seed, local, correction))
-        wanted = {(name, i): (send, mark) for name, i, send, mark in rows}
-        said = []
+        wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
+        reports = []
         for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
             protected = self.privacy.protect(trained.flat).cpu()  # once: what is sent later, or again, is the same
             for n, i in enumerate(trained.client.tolist()):
                 pair, update = (name, i), protected[n].clone()
-                send, mark = wanted[pair]
-                before = self.sent.get(pair)
-                known = before is not None and mark == print_of(before)
-                inner = float((update * before).sum()) if before is not None and known else 0.0 if not mark else None
+                send, remembered = wanted[pair]
+                product = self._inner_product(pair, update, remembered)
                 self.newest[pair] = (round, update)
-                if send or inner is None:
+                if send or product is None:
                     self._send(pair, update, vectors)
-                said.append([name, i, float(trained.loss[n]), int(trained.steps[n]), float(update.norm()), inner])
-        return said
+                reports.append([name, i, float(trained.loss[n]), int(trained.steps[n]), float(update.norm()), product])
+        return reports
+
+    def _inner_product(self, pair: Pair, update: Tensor, remembered: str) -> float | None:
+        """The inner product with the update that the server remembers: 0 for none, None if the node has another."""
+        last_sent = self.sent.get(pair)
+        if last_sent is not None and remembered == fingerprint(last_sent):
+            return float((update * last_sent).sum())
+        return None if remembered else 0.0
 
     def _collect(self, rows: Sequence[tuple[Any, ...]], vectors: dict[str, Tensor]) -> list[list[Any]]:
-        """Sends updates of a round that were kept; those that are gone it leaves out."""
+        """Sends updates that were kept since a round; those that are gone are left out."""
         found = []
         for name, i, round in rows:
             kept = self.newest.get((name, i))
@@ -128,47 +141,49 @@ class NodeService:
         self.sent[pair] = update
 
     def _test(self, request: Payload, names: Sequence[str]) -> list[list[Any]]:
-        """Loss and metric on the examples of the node's clients that are for testing, and how many they are."""
-        nobody = np.zeros(0, dtype=np.int64)
-        here = [name for name in names if self.federation.tested[self._number(name)]]
-        workloads = [Workload(self.federation, *self._at(request, name, nobody)) for name in here]
+        """The number of the node's test examples for each task, and loss and metric on them."""
+        no_clients = np.zeros(0, dtype=np.int64)
+        testable = [name for name in names if self.federation.test_examples[self._task_index(name)]]
+        workloads = [Workload(self.federation, *self._task_and_weights(request, name, no_clients)) for name in testable]
         results = self.engine.evaluate(workloads)
         return [
-            [name, self.federation.tested[self._number(name)], float(result.loss), float(result.metric)]
-            for name, result in zip(here, results, strict=True)
+            [name, self.federation.test_examples[self._task_index(name)], float(result.loss), float(result.metric)]
+            for name, result in zip(testable, results, strict=True)
         ]
 
-    def _at(self, request: Payload, name: str, client: NDArray[np.int64]) -> tuple[int, Tensor, NDArray[np.int64]]:
-        """Number and weights of a task, for clients that have it."""
-        task = self._number(name)
+    def _task_and_weights(
+        self, request: Payload, name: str, client: NDArray[np.int64]
+    ) -> tuple[int, Tensor, NDArray[np.int64]]:
+        """Index and weights of a task, and the clients, all of which must hold the task."""
+        task = self._task_index(name)
         missing = [int(i) for i in client if i >= self.federation.clients or not self.federation.sizes[i, task]]
         if missing:
-            raise GarbageError(f"for client {missing[0]}, which has no task '{name}' here")
+            raise InvalidPayloadError(f"for client {missing[0]}, which has no task '{name}' here")
         length = self.engine.architecture(self.federation.tasks[task]).length
         return task, request.vector(f"weights.{name}", length).to(self.engine.device), client
 
-    def _number(self, name: str) -> int:
+    def _task_index(self, name: str) -> int:
         if name not in self.federation.task_names:
-            raise GarbageError(f"about task '{name}', which is unknown here")
+            raise InvalidPayloadError(f"about task '{name}', which is unknown here")
         return self.federation.task_names.index(name)
 
-    def _rule(self, method: str | Mapping[str, Any]) -> LocalRule:
-        """The local rule of the server's method, made once, so that its trainings share cohorts."""
+    def _local_rule(self, method: str | Mapping[str, Any]) -> LocalRule:
+        """The local rule of the server's method; built once, so that its trainings share cohorts."""
         key = json.dumps(method)
         if key not in self._rules:
             self._rules[key] = make_method(method).local
         return self._rules[key]
 
 
-def _within(reply: bytes, most: Any) -> bytes:
-    """A reply, unless it has more bytes than the server takes: then it says so."""
-    if type(most) is not int or len(reply) <= most:
+def _within_limit(reply: bytes, max_bytes: Any) -> bytes:
+    """The reply, or an error in its place where it is larger than the server accepts."""
+    if type(max_bytes) is not int or len(reply) <= max_bytes:
         return reply
-    sizes = f"the answer has {len(reply) / 2**20:.1f} MB; the server takes {most / 2**20:.1f}"
+    sizes = f"the answer has {len(reply) / 2**20:.1f} MB; the server takes {max_bytes / 2**20:.1f}"
     return Payload({"error": f"{sizes} (mmfl link --most)"}).pack()
 
 
-def _grouped(rows: Sequence[tuple[Any, ...]]) -> dict[str, NDArray[np.int64]]:
+def _clients_by_task(rows: Sequence[tuple[Any, ...]]) -> dict[str, NDArray[np.int64]]:
     """The clients of each task, in ascending order."""
     names = dict.fromkeys(str(name) for name, *_ in rows)
     return {name: np.array(sorted({i for each, i, *_ in rows if each == name}), dtype=np.int64) for name in names}

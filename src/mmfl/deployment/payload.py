@@ -1,6 +1,6 @@
-"""Payloads: what server and nodes say to each other, as bytes: numbers and names in JSON, vectors as safetensors.
+"""Payloads: the content of messages between server and nodes. Fields travel as JSON, vectors as safetensors.
 
-Nothing is ever unpickled, and whatever does not read as it should is a `GarbageError`, never a crash.
+Nothing is ever unpickled. Whatever cannot be read raises an `InvalidPayloadError`, and nothing else.
 """
 
 import hashlib
@@ -14,72 +14,74 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-_LARGEST = 2**53  # whole numbers below it are floats too
+_MAX_INTEGER = 2**53  # smaller ones are exact as floats, too
 
 
-class GarbageError(ValueError):
-    """Bytes that are no payload, or a payload that does not say what it should."""
+class InvalidPayloadError(ValueError):
+    """Bytes that are not a payload, or a payload without the expected content."""
 
 
 @dataclass(frozen=True, eq=False)
 class Payload:
-    """What is said, and the vectors that go with it, by name."""
+    """The content of a message: fields that JSON can hold, and named vectors."""
 
-    said: Mapping[str, Any]
+    fields: Mapping[str, Any]
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def pack(self) -> bytes:
-        """As bytes.
+        """The payload as bytes.
 
-        >>> Payload.unpack(Payload({"round": 3}, {"w": torch.ones(2)}).pack()).said
+        >>> Payload.unpack(Payload({"round": 3}, {"w": torch.ones(2)}).pack()).fields
         {'round': 3}
         """
         vectors = {name: vector.detach().cpu().contiguous() for name, vector in self.vectors.items()}
-        return save(vectors, {"mmfl": json.dumps(self.said)})
+        return save(vectors, {"mmfl": json.dumps(self.fields)})
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Payload":
-        """From bytes that may come from anywhere."""
+        """Reads a payload from bytes that anyone may have sent."""
         try:
             vectors = load(packed)
             length = int.from_bytes(packed[:8], "little")
-            said = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["mmfl"])
+            fields = json.loads(json.loads(packed[8 : 8 + length])["__metadata__"]["mmfl"])
         except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise GarbageError(f"unreadable ({type(error).__name__})") from None
-        if not isinstance(said, dict):
-            raise GarbageError("unreadable (no table)")
-        return cls(said, vectors)
+            raise InvalidPayloadError(f"unreadable ({type(error).__name__})") from None
+        if not isinstance(fields, dict):
+            raise InvalidPayloadError("unreadable (no table)")
+        return cls(fields, vectors)
 
     def vector(self, name: str, length: int) -> Tensor:
-        """A vector of so many float32 numbers."""
+        """The named vector; it must be float32 and of this length."""
         if name not in self.vectors:
-            raise GarbageError(f"no vector '{name}'")
+            raise InvalidPayloadError(f"no vector '{name}'")
         vector = self.vectors[name]
         if vector.shape != (length,) or vector.dtype != torch.float32:
             kind = str(vector.dtype).removeprefix("torch.")
-            raise GarbageError(f"'{name}' is {kind} {list(vector.shape)}; expected float32 [{length}]")
+            raise InvalidPayloadError(f"'{name}' is {kind} {list(vector.shape)}; expected float32 [{length}]")
         return vector
 
     def rows(self, name: str, *kinds: Any) -> list[tuple[Any, ...]]:
-        """A list of rows whose entries are of these kinds; empty where there is none. A float may be written as int, a
-        kind may be `float | None`."""
-        rows = self.said.get(name, [])
-        good = isinstance(rows, list) and all(
-            isinstance(row, list) and len(row) == len(kinds) and all(map(_is, row, kinds)) for row in rows
+        """A field that is a list of rows; empty where it is missing. `kinds` are the types of the columns.
+
+        A whole number is accepted as a float; a kind may be `float | None`.
+        """
+        rows = self.fields.get(name, [])
+        valid = isinstance(rows, list) and all(
+            isinstance(row, list) and len(row) == len(kinds) and all(map(_is_of_kind, row, kinds)) for row in rows
         )
-        if not good:
-            raise GarbageError(f"'{name}' does not read as a list of {len(kinds)} columns")
+        if not valid:
+            raise InvalidPayloadError(f"'{name}' does not read as a list of {len(kinds)} columns")
         return [tuple(row) for row in rows]
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind == (float | None):
-        return value is None or _is(value, float)
-    if type(value) is int and abs(value) >= _LARGEST:
+        return value is None or _is_of_kind(value, float)
+    if type(value) is int and abs(value) >= _MAX_INTEGER:
         return False
     return type(value) in (int, float) if kind is float else type(value) is kind
 
 
-def print_of(vector: Tensor) -> str:
-    """A fingerprint: server and node compare by it whether they remember the same update."""
+def fingerprint(vector: Tensor) -> str:
+    """A short hash by which server and node find out whether they remember the same update."""
     return hashlib.blake2b(vector.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()

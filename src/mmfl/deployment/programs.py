@@ -1,4 +1,4 @@
-"""Flower's programs: their command lines, environment and settings. Nothing else in the package knows a flag.
+"""Flower's programs: their command lines, environment and settings. No other module knows their options.
 
 Written for flwr 1.41, whose SuperLink serves nodes, runs and its own processes over HTTP on one port.
 """
@@ -17,11 +17,10 @@ import tomli_w
 
 from mmfl.errors import UserError
 
-CONNECTION = "mmfl"  # the name of the one connection in a home of ours
-FLEET = "/v1/fleet/"  # what nodes ask for; all else is for whoever conducts runs
-MAX_MESSAGE_BYTES = (
-    "MMFL_MOST"  # in the environment of a SuperLink behind a gate, and of its runs: bytes of a node's request
-)
+CONNECTION = "mmfl"  # the name of the connection in the settings that we write
+FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those who start runs
+# The variable by which a SuperLink behind a proxy, and its runs, know the largest request of a node.
+MAX_BYTES_VARIABLE = "MMFL_MAX_MESSAGE_BYTES"
 _REGISTER = """
 import sys
 from importlib.metadata import entry_points
@@ -30,7 +29,7 @@ flwr = command.load()
 for key in sys.argv[2:]:
     flwr(["supernode", "register", key, sys.argv[1]], standalone_mode=False)
 """
-_POLL = "0.1"  # seconds between looks for work; Flower's own second would be a part of every message's time
+_POLL_SECONDS = "0.1"  # between looks for work; Flower's default of a second would delay every message
 
 
 @dataclass(frozen=True)
@@ -42,14 +41,14 @@ class Certificates:
     key: Path
 
 
-def require() -> None:
-    """Makes sure that Flower is installed."""
+def require_flower() -> None:
+    """Raises an error where Flower is not installed."""
     if find_spec("flwr") is None:
         raise UserError("deployment needs Flower, which is not installed; expected: pip install 'mmfl[flower]'.")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's programs: offline, quiet, with a home of their own."""
+    """The environment of Flower's programs: no telemetry, no update checks, and `home` for their settings."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     unproxied = [inherited[key] for key in ("no_proxy", "NO_PROXY") if inherited.get(key)]
@@ -60,7 +59,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _POLL,
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": _POLL_SECONDS,
         "NO_PROXY": local,
         "no_proxy": local,
         "PYTHONUNBUFFERED": "1",
@@ -68,7 +67,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def superlink(host: str, port: int, certificates: Certificates | None) -> list[str]:
-    """The server that nodes connect to: with certificates, it also asks nodes for a registered key."""
+    """Starts a SuperLink; with certificates, it also requires registered keys of nodes."""
     command = [_program("flower-superlink"), "--host", host, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
     if certificates is None:
@@ -86,15 +85,15 @@ def superlink(host: str, port: int, certificates: Certificates | None) -> list[s
 
 
 def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path | None) -> list[str]:
-    """A node; `port` is for its own processes, on loopback, and `worker` the socket that its messages go to."""
+    """Starts a SuperNode; `port` is for its own processes, on loopback, and `worker` the socket of its worker."""
     command = [_program("flower-supernode"), "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--node-config", f'worker="{worker}"']
     command += ["--insecure"] if root is None else ["--root-certificates", str(root)]
     return command if key is None else [*command, "--auth-supernode-private-key", str(key)]
 
 
-def connect(home: Path, address: str, root: Path | None) -> None:
-    """Writes the connection that `flwr` uses in this home."""
+def write_connection(home: Path, address: str, root: Path | None) -> None:
+    """Writes the settings by which `flwr`, with this home, finds the SuperLink."""
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     security: dict[str, Any] = {"insecure": True} if root is None else {"root-certificates": str(root)}
     connection = {"address": address, **security}
@@ -103,32 +102,32 @@ def connect(home: Path, address: str, root: Path | None) -> None:
 
 
 def start_run(app: Path) -> list[str]:
-    """Starts a run of the app in a folder; prints JSON with its number."""
+    """Starts a run of the app in a folder; prints JSON with the run's id."""
     return [_program("flwr"), "run", str(app), CONNECTION, "--format", "json"]
 
 
 def show_run(run: int) -> list[str]:
-    """What has become of a run, as JSON."""
+    """Prints the status of a run as JSON."""
     return [_program("flwr"), "list", CONNECTION, "--run-id", str(run), "--format", "json"]
 
 
 def stop_run(run: int) -> list[str]:
-    """Stops a run at once."""
+    """Stops a run immediately."""
     return [_program("flwr"), "stop", str(run), CONNECTION]
 
 
 def register_nodes(keys: Sequence[Path]) -> list[str]:
-    """Lets the nodes with these public keys in: `flwr supernode register` for each, in one process."""
+    """Registers the nodes with these public keys: `flwr supernode register` for each, in one process."""
     return [sys.executable, "-c", _REGISTER, CONNECTION, *map(str, keys)]
 
 
 def list_nodes() -> list[str]:
-    """The nodes that are known, as JSON."""
+    """Prints the known nodes as JSON."""
     return [_program("flwr"), "supernode", "list", CONNECTION, "--format", "json"]
 
 
-def answer(output: str) -> Mapping[str, Any]:
-    """The JSON object in what `flwr` printed, whatever it printed around it."""
+def parse_json(output: str) -> Mapping[str, Any]:
+    """The first JSON object in the output of `flwr`, whatever is printed around it."""
     decoder = json.JSONDecoder()
     for start, character in enumerate(output):
         if character == "{":
@@ -142,7 +141,7 @@ def answer(output: str) -> Mapping[str, Any]:
 
 
 def _program(name: str) -> str:
-    """One of Flower's commands, of this Python's own installation."""
+    """The path of one of Flower's programs, from this Python's own installation where it is there."""
     for folder in (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent):
         if (folder / name).exists():
             return str(folder / name)

@@ -1,7 +1,7 @@
-"""The door to a SuperLink for the outside: lets nodes' requests through, and nothing else; run by path, on its own.
+"""The proxy in front of a SuperLink: passes on nodes' requests, and nothing else. A program that needs no other module.
 
-Flower answers nodes, and whoever starts runs or registers keys, on one port, and asks only the nodes who they are. So
-where others can reach the machine, the SuperLink itself listens on loopback and this door stands in front of it.
+Flower serves nodes, and those who start runs or register keys, on one port, and authenticates only the nodes. So where
+other machines can reach the server, the SuperLink listens on loopback and this proxy in front of it.
 """
 
 import argparse
@@ -13,59 +13,59 @@ from typing import Any
 import httpx
 import uvicorn
 
-Fields = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Fields]]
-Send = Callable[[Fields], Awaitable[None]]
-_HOP = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"expect"}
-_CONNECTIONS = 1000  # at once; who comes then is told to try again
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Scope]]
+Send = Callable[[Scope], Awaitable[None]]
+_HOP_HEADERS = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"expect"}
+_MAX_CONNECTIONS = 1000  # at once; further ones are answered with 503
 
 
 class RefusedError(Exception):
-    """A request that is not passed on: status and text of the answer."""
+    """A request that is not passed on; the arguments are status and text of the response."""
 
 
 class Proxy:
     """An ASGI application that passes on POST requests below one path.
 
-    What comes in is held by the SuperLink before it knows who sent it: so a request has at most `most` bytes, and all
-    that are under way at once four times that; a node that comes when there is no more room is told to try again.
+    The SuperLink holds a request in memory before it authenticates the sender. So a request may have at most
+    `max_bytes` bytes, and all requests in progress together four times that; beyond it, nodes are told to try again.
     """
 
-    def __init__(self, prefix: str, target: str, authority: str | None, most: int):
-        self.most, self.held = most, 0
+    def __init__(self, prefix: str, target: str, authority: str | None, max_bytes: int):
+        self.max_bytes, self.bytes_in_progress = max_bytes, 0
         self.allowed = re.compile(re.escape(prefix) + "[a-z-]+")
         verify = ssl.create_default_context(cafile=authority) if authority else True
-        limits = httpx.Limits(max_connections=_CONNECTIONS)
+        limits = httpx.Limits(max_connections=_MAX_CONNECTIONS)
         self.client = httpx.AsyncClient(base_url=target, verify=verify, timeout=None, limits=limits, trust_env=False)
 
-    async def __call__(self, scope: Fields, receive: Receive, send: Send) -> None:
-        """One request."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes on one request, and the response."""
         if scope["type"] != "http":
             return
         if scope["method"] != "POST" or not self.allowed.fullmatch(scope["path"]):
             await respond(send, 403, b"this address is for nodes only")
             return
 
-        taken = 0
+        received = 0
 
         async def body() -> AsyncIterator[bytes]:
-            nonlocal taken
+            nonlocal received
             while True:
                 part = await receive()
                 if part["type"] == "http.disconnect":
                     raise ConnectionError("the node hung up")
                 data = part.get("body", b"")
-                taken += len(data)
-                self.held += len(data)
-                if taken > self.most:
+                received += len(data)
+                self.bytes_in_progress += len(data)
+                if received > self.max_bytes:
                     raise RefusedError(413, b"too much for one request")
-                if self.held > 4 * self.most:
+                if self.bytes_in_progress > 4 * self.max_bytes:
                     raise RefusedError(503, b"too much at once; try again")
                 yield data
                 if not part.get("more_body", False):
                     return
 
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _HOP]
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _HOP_HEADERS]
         try:
             request = self.client.build_request("POST", scope["path"], headers=headers, content=body())
             answer = await self.client.send(request, stream=True)
@@ -76,8 +76,8 @@ class Proxy:
             await respond(send, 502, b"the SuperLink does not answer")
             return
         finally:
-            self.held -= taken
-        kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP]
+            self.bytes_in_progress -= received
+        kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP_HEADERS]
         await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
         try:
             async for part in answer.aiter_raw():
@@ -88,28 +88,28 @@ class Proxy:
 
 
 async def respond(send: Send, status: int, text: bytes) -> None:
-    """A short answer of the gate's own."""
+    """Sends a short response of the proxy's own."""
     headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serves until the process is ended."""
     parser = argparse.ArgumentParser()
-    for option in ("--host", "--port", "--prefix", "--target", "--most"):
+    for option in ("--host", "--port", "--prefix", "--target", "--max-bytes"):
         parser.add_argument(option, required=True)
     for option in ("--certificate", "--key", "--authority"):
         parser.add_argument(option)
     given = parser.parse_args()
     uvicorn.run(
-        Proxy(given.prefix, given.target, given.authority, int(given.most)),
+        Proxy(given.prefix, given.target, given.authority, int(given.max_bytes)),
         host=given.host,
         port=int(given.port),
         ssl_certfile=given.certificate,
         ssl_keyfile=given.key,
         lifespan="off",
-        limit_concurrency=_CONNECTIONS,
+        limit_concurrency=_MAX_CONNECTIONS,
         access_log=False,
         log_level="warning",
     )

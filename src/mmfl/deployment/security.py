@@ -1,4 +1,4 @@
-"""Who may talk to whom: addresses that need encryption, certificates and keys of nodes."""
+"""Security of connections: addresses, certificates and the keys of nodes."""
 
 import datetime
 import ipaddress
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmfl.deployment.programs import Certificates, require
+from mmfl.deployment.programs import Certificates, require_flower
 from mmfl.errors import UserError, shorten
 
 if TYPE_CHECKING:
     from cryptography.x509 import GeneralName
 
 LOCAL_NAMES = ("localhost", "127.0.0.1")
-_DAYS = 3650
-_MANY = 10_000
+_VALID_DAYS = 3650
+_MAX_NODES = 10_000
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """From `host:port`, an IPv6 host in brackets."""
+        """Reads `host:port`, with an IPv6 host in brackets."""
         host, colon, port = text.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]")
         if not colon or not host or not port.isdecimal() or (":" in host and not bracketed):
@@ -46,7 +46,7 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -57,7 +57,7 @@ class Address:
 
 
 def _is_host(name: str) -> bool:
-    """Whether a text may be a host's name or address: its parts are short enough, and all of it can be seen."""
+    """Whether a text can be the name or address of a host: valid in a domain name, printable and without blanks."""
     try:
         return bool(name.encode("idna")) and name.isprintable() and " " not in name
     except UnicodeError:
@@ -66,7 +66,7 @@ def _is_host(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Keys:
-    """The folder that `mmfl keys` makes; the server's machine needs all of it but the authority's key.
+    """The folder that `mmfl keys` makes. The server needs all of it except `ca.key`, the authority's private key.
 
     A node needs `ca.crt` and its own `node-K.key`.
     """
@@ -75,26 +75,26 @@ class Keys:
 
     @property
     def authority(self) -> Path:
-        """The certificate that everybody trusts."""
+        """The certificate of the authority, which all machines trust."""
         return self.folder / "ca.crt"
 
     @property
     def certificates(self) -> Certificates:
-        """The server's."""
+        """The server's certificates."""
         return Certificates(self.authority, self.folder / "server.crt", self.folder / "server.key")
 
-    def node(self, k: int) -> Path:
-        """The private key of a node."""
+    def node_key(self, k: int) -> Path:
+        """The private key of node k."""
         return self.folder / f"node-{k}.key"
 
     @property
-    def public(self) -> list[Path]:
+    def public_keys(self) -> list[Path]:
         """The public keys of nodes that may connect."""
         return sorted(self.folder.glob("*.pub"))
 
     @classmethod
     def open(cls, folder: Path) -> "Keys":
-        """A folder that holds a server's certificates."""
+        """Opens a folder; refuses one without the server's certificates."""
         keys = cls(folder)
         made = keys.certificates
         for path in (made.authority, made.certificate, made.key):
@@ -106,19 +106,19 @@ class Keys:
 
 
 def check_file(path: Path | None, option: str) -> Path | None:
-    """A file that an option names, as an absolute path."""
+    """The absolute path of a file that an option names; refuses one that does not exist."""
     if path is not None and not path.is_file():
         raise UserError(f"{option} '{path}' does not exist; `mmfl keys` makes such files.")
     return path.resolve() if path else None
 
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> Keys:
-    """Makes an authority, a server certificate for these hosts (and for loopback) and a key pair for each node."""
-    require()
+    """Makes an authority, a certificate for a server with these host names (and loopback), and a key pair per node."""
+    require_flower()
     if not hosts:
         raise UserError("--server names no host; expected the names or addresses by which nodes reach the server.")
-    if not 1 <= nodes <= _MANY:
-        raise UserError(f"--nodes is {nodes}; expected 1 to {_MANY}.")
+    if not 1 <= nodes <= _MAX_NODES:
+        raise UserError(f"--nodes is {nodes}; expected 1 to {_MAX_NODES}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"keys '{folder}' exists; keys are never written over, choose another folder.")
     names = list(dict.fromkeys([*(host.strip() for host in hosts), *LOCAL_NAMES]))
@@ -133,7 +133,7 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> Keys:
 
 
 def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
-    """Name and content of every file."""
+    """The name and content of every file."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -153,7 +153,7 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=_DAYS))
+            .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
         )
 
     def usage(signs_certificates: bool) -> x509.KeyUsage:
@@ -183,7 +183,7 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_name(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity), critical=False)
         .sign(signer, hashes.SHA384())
     )
@@ -200,8 +200,8 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
     return files
 
 
-def _name(host: str) -> "GeneralName":
-    """A host as a certificate names it."""
+def _general_name(host: str) -> "GeneralName":
+    """A host in the form that a certificate holds."""
     from cryptography import x509
 
     try:
@@ -217,7 +217,7 @@ def _name(host: str) -> "GeneralName":
 
 
 def _write(path: Path, content: bytes, private: bool) -> None:
-    """Writes a new file, readable by others only if that is meant."""
+    """Writes a new file; a private one can be read by its owner only."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""The server's side of a deployment: the run itself, and the ServerApp in which Flower runs it."""
+"""The server of a deployment: the run, and the ServerApp in which Flower runs it."""
 
 import json
 from collections.abc import Callable
@@ -8,12 +8,13 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from mmfl.deployment.engine import Deployment, Limits
+from mmfl.deployment.engine import Deployment
 from mmfl.deployment.events import Events
+from mmfl.deployment.exchange import Limits
 from mmfl.deployment.flower_transport import FlowerTransport
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.deployment.transport import Transport
-from mmfl.deployment.user_module import Module
+from mmfl.deployment.user_module import UserModule
 from mmfl.errors import UserError
 from mmfl.methods import make_method
 from mmfl.runs.checkpoint import write_atomically
@@ -25,21 +26,27 @@ from mmfl.runs.status import Journal
 
 def run(
     transport: Transport,
-    module: Module,
+    module: UserModule,
     settings: DeploymentSettings,
     directory: Path | None = None,
     resume: bool = False,
     listener: Listener | None = None,
 ) -> Comparison:
-    """A deployment from its first round, or from its last checkpoint, to its end.
+    """Runs a deployment from its first round, or from its last checkpoint, to its end.
 
-    It stops with a checkpoint after the round under way when a file `stop` appears in the run directory.
+    When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
     """
     if settings.clients < 1:
         raise UserError(f"deployment: clients is {settings.clients}; expected at least 1.")
     if settings.least > settings.clients:
         raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
-    limits = Limits(settings.timeout, settings.gather, settings.patience, settings.least, settings.norm)
+    limits = Limits(
+        timeout=settings.timeout,
+        first_round_wait=settings.gather,
+        max_wait=settings.patience,
+        min_clients=settings.least,
+        max_update_ratio=settings.norm,
+    )
     events = Events(None if directory is None else directory / "events.jsonl")
     asked_to_stop = (lambda: False) if directory is None else (directory / "stop").exists
     engine = Deployment(transport, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
@@ -56,21 +63,21 @@ def run(
     if directory is None:
         return conduct(experiment, engine, listener=listener)
     with hold(directory):
-        known, begun = directory, (directory / "config.toml").is_file()
+        existing, begun = directory, (directory / "config.toml").is_file()
 
         def open_directory() -> RunDirectory:
             if begun:
-                return RunDirectory(known, locked=True)
-            return RunDirectory.create(known, config(settings), locked=True)
+                return RunDirectory(existing, locked=True)
+            return RunDirectory.create(existing, config(settings), locked=True)
 
         if begun:
-            Journal(known, settings.rounds).wait(f"{settings.clients} clients")
+            Journal(existing, settings.rounds).wait(f"{settings.clients} clients")
 
         return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 
 
 def config(settings: DeploymentSettings) -> dict[str, Any]:
-    """What the run directory keeps of a deployment."""
+    """The configuration that the run directory keeps."""
     return {"source": "deployment", **settings.model_dump()}
 
 
@@ -79,20 +86,20 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Runs a deployment where the SuperLink is; how it ended is in `ended.json` of the run directory."""
-    told = context.run_config
-    directory = Path(str(told["directory"]))
+    """Runs a deployment on the SuperLink's machine; writes how it ended to `ended.json` in the run directory."""
+    run_config = context.run_config
+    directory = Path(str(run_config["directory"]))
 
     def work() -> Comparison:
-        module = Module.named(str(told["module"]))
-        settings = DeploymentSettings.of(json.loads(str(told["settings"])))
-        return run(FlowerTransport(grid), module, settings, directory, bool(told["resume"]))
+        module = UserModule.find(str(run_config["module"]))
+        settings = DeploymentSettings.of(json.loads(str(run_config["settings"])))
+        return run(FlowerTransport(grid), module, settings, directory, bool(run_config["resume"]))
 
-    conclude(directory, work, context.run_id)
+    record_outcome(directory, work, context.run_id)
 
 
-def conclude(directory: Path, work: Callable[[], Comparison], run: int = 0) -> None:
-    """Does the work, and writes down how it ended."""
+def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0) -> None:
+    """Does the work, and writes to `ended.json` how it ended."""
     state, message = "finished", ""
     try:
         work()
@@ -105,5 +112,5 @@ def conclude(directory: Path, work: Callable[[], Comparison], run: int = 0) -> N
         raise
     finally:
         directory.mkdir(parents=True, exist_ok=True)
-        told = {"state": state, "message": message, "run": run}
-        write_atomically(directory / "ended.json", json.dumps(told).encode())
+        outcome = {"state": state, "message": message, "run": run}
+        write_atomically(directory / "ended.json", json.dumps(outcome).encode())

@@ -1,4 +1,4 @@
-"""A run at a SuperLink: started there, and followed in its directory while the server writes it."""
+"""A run at a SuperLink: how it is started, and followed through the files that the server writes."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import SERVER, RunConfig, write_app
-from mmfl.deployment.superlink import Control
+from mmfl.deployment.superlink import ControlAPI
 from mmfl.errors import UserError
 from mmfl.runs.experiment import Listener, interruptible
 from mmfl.runs.growing import Growing
@@ -23,50 +23,51 @@ from mmfl.runs.results import RunDirectory
 from mmfl.training import Record, Replica
 
 EVENTS = "events.jsonl"
-ENDED, STOP = "ended.json", "stop"  # files that the server writes in the end, and looks for after every round
-_DEAF = 3  # times that the SuperLink may fail to answer
+ENDED = "ended.json"  # written by the server when the run ends
+STOP = "stop"  # looked for by the server after every round
+_MAX_FAILED_QUERIES = 3  # of the SuperLink, one after another
 _log = logging.getLogger(__name__)
-_SILENCE = 15.0  # seconds without news after which the SuperLink is asked whether the run still runs
+_SECONDS_BEFORE_QUERY = 15.0  # without a new record, after which the SuperLink is asked about the run
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a run ended: `state` is finished, stopped or failed."""
+class RunOutcome:
+    """How a run ended; `state` is finished, stopped or failed."""
 
     state: str
     message: str = ""
 
 
-class Trail:
-    """What a run writes into its directory, as it comes."""
+class RunWatcher:
+    """Reads the files of a run directory while the server writes them, and asks the server to stop."""
 
     def __init__(self, directory: Path):
         self.directory, self.metrics = directory, Growing(directory / METRICS)
         self.seen: set[bytes] = set()
-        self.fresh()  # what is there before the run begins is not news
+        self.new_records()  # skips the records of earlier runs in this directory
 
-    def fresh(self) -> list[Record]:
-        """The records that have come since the last call; a run that resumes may have written the file anew."""
+    def new_records(self) -> list[Record]:
+        """The records since the last call; none is returned twice, although a resumed run may rewrite the file."""
         records = []
         for line in self.metrics.fresh()[0]:
-            mark = hashlib.blake2b(line, digest_size=16).digest()
-            if mark not in self.seen:
-                self.seen.add(mark)
+            digest = hashlib.blake2b(line, digest_size=16).digest()
+            if digest not in self.seen:
+                self.seen.add(digest)
                 records += [record] if (record := parse(line)) else []
         return records
 
-    def ended(self, run: int = 0) -> Ended | None:
-        """How the run of this number ended, once it has."""
+    def outcome(self, run: int = 0) -> RunOutcome | None:
+        """How the run with this id ended; None while it is running."""
         try:
             found: dict[str, Any] = json.loads((self.directory / ENDED).read_text())
         except (FileNotFoundError, ValueError):
             return None
-        if found.get("run", run) != run:  # an earlier one, which took its time to end
+        if found.get("run", run) != run:  # of an earlier run, which ended late
             return None
-        return Ended(str(found.get("state")), str(found.get("message", "")))
+        return RunOutcome(str(found.get("state")), str(found.get("message", "")))
 
-    def waits(self) -> str:
-        """What the server is waiting for, if that is the last thing that happened."""
+    def waiting_for(self) -> str:
+        """What the server is waiting for; empty if it is not."""
         try:
             *_, last = (self.directory / EVENTS).read_text().splitlines()
             event = json.loads(last)
@@ -74,87 +75,87 @@ class Trail:
             return ""
         return str(event.get("detail", "")) if event.get("kind") == "waiting" else ""
 
-    def clear(self) -> None:
-        """Takes away the marks of an earlier end."""
+    def clear_outcome(self) -> None:
+        """Removes the files that an earlier run left when it ended."""
         for name in (ENDED, STOP):
             (self.directory / name).unlink(missing_ok=True)
 
-    def stop(self) -> None:
-        """Asks the server to stop after the round that is under way, with a checkpoint."""
+    def request_stop(self) -> None:
+        """Asks the server to stop after the current round, with a checkpoint."""
         (self.directory / STOP).touch()
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A run that was started."""
+    """A run that was started at a SuperLink."""
 
     run: int
-    control: Control
-    trail: Trail
+    control: ControlAPI
+    watcher: RunWatcher
     rate: float = 0.0
 
     @classmethod
-    def start(cls, control: Control, module: Path, config: RunConfig, server: str = SERVER) -> "Submission":
-        """Ships the app and starts it."""
-        trail = Trail(config.directory)
-        trail.clear()
+    def start(cls, control: ControlAPI, module: Path, config: RunConfig, server: str = SERVER) -> "Submission":
+        """Writes the app and starts a run of it."""
+        watcher = RunWatcher(config.directory)
+        watcher.clear_outcome()
         number = sum(1 for _ in control.home.glob("app-*"))
         folder = write_app(control.home / f"app-{number}", module, config, server)
         answer = control.ask(programs.start_run(folder), "starting the run")
-        return cls(int(str(answer["run-id"])), control, trail, config.settings.get("rate", 0.0))
+        return cls(int(str(answer["run-id"])), control, watcher, config.settings.get("rate", 0.0))
 
     def follow(
         self, listener: Listener | None = None, last: int = 0, check: Callable[[], None] = lambda: None
-    ) -> Ended:
-        """Stays until the run has ended. Ctrl-C stops it after the round that is under way; a second one at once.
+    ) -> RunOutcome:
+        """Waits until the run has ended. Ctrl-C stops it after the current round; a second Ctrl-C stops it at once.
 
         `check` is called often, and may raise an error.
         """
-        news = _News(listener or Listener(), last, RunDirectory(self.trail.directory), self.rate)
+        news = _News(listener or Listener(), last, RunDirectory(self.watcher.directory), self.rate)
         try:
             with interruptible() as interrupted:
                 return self._follow(news, check, interrupted)
         finally:
             news.end()
 
-    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> Ended:
-        heard = time.monotonic()
-        asked, deaf, waiting = False, 0, ""
+    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> RunOutcome:
+        last_news = time.monotonic()
+        stop_requested, failed_queries, waiting = False, 0, ""
         while True:
-            ended = self.trail.ended(self.run)  # before the last records are read
-            records = self.trail.fresh()
+            outcome = self.watcher.outcome(self.run)  # before the last records are read
+            records = self.watcher.new_records()
             news.tell(records)
-            if ended:
-                return ended
+            if outcome:
+                return outcome
             check()
-            if interrupted.is_set() and not asked:
-                asked = True
-                self.trail.stop()
+            if interrupted.is_set() and not stop_requested:
+                stop_requested = True
+                self.watcher.request_stop()
                 _log.warning("stopping after this round; press Ctrl-C again to break off")
             if records:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _SILENCE:
+                last_news = time.monotonic()
+            elif time.monotonic() - last_news > _SECONDS_BEFORE_QUERY:
                 try:
-                    lost, deaf = self.lost(), 0
+                    outcome, failed_queries = self.query_outcome(), 0
                 except UserError:
-                    lost, deaf = None, deaf + 1
-                    if deaf == _DEAF:
+                    outcome, failed_queries = None, failed_queries + 1
+                    if failed_queries == _MAX_FAILED_QUERIES:
                         raise
-                if lost and not self.trail.ended(self.run):
-                    return lost
-                if (now := self.trail.waits()) and now != waiting:
+                if outcome and not self.watcher.outcome(self.run):
+                    return outcome
+                if (now := self.watcher.waiting_for()) and now != waiting:
                     waiting = now
                     _log.warning("waiting for nodes: %s", waiting)
-                heard = time.monotonic()
+                last_news = time.monotonic()
             time.sleep(0.1)
 
     def abort(self) -> None:
-        """Ends the run at once, without a checkpoint of the round that is under way."""
+        """Ends the run immediately, without a checkpoint of the current round."""
         with suppress(UserError):
             self.control.ask(programs.stop_run(self.run), f"stopping run {self.run}")
 
-    def lost(self) -> Ended | None:
-        """How the run ended according to the SuperLink, which notices a server that was killed."""
+    def query_outcome(self) -> RunOutcome | None:
+        """How the run ended according to the SuperLink, which notices when the server's process was killed."""
         answer = self.control.ask(programs.show_run(self.run), f"asking after run {self.run}")
         runs = answer.get("runs")
         found = runs[0] if isinstance(runs, list) and runs else {}
@@ -162,7 +163,7 @@ class Submission:
         if not status.startswith("finished"):
             return None
         details = str(found.get("status-details") or found.get("details") or status)
-        return Ended("stopped" if status.endswith("stopped") else "failed", details)
+        return RunOutcome("stopped" if status.endswith("stopped") else "failed", details)
 
 
 class _News:

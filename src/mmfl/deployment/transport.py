@@ -1,4 +1,4 @@
-"""Transport: how payloads travel between the server and the nodes."""
+"""Transport: how payloads travel between the server and its nodes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Reply:
-    """A node's answer to a message, or why there is none."""
+    """A node's reply to a message; `payload` is None, and `error` says why, where the message failed."""
 
     message: str
     payload: bytes | None
@@ -15,21 +15,21 @@ class Reply:
 
 
 class Transport(Protocol):
-    """Sends payloads to nodes by number, and brings their answers, in any order, when they come.
+    """Sends payloads to nodes, which are known by number, and receives their replies in any order.
 
-    `most` is how many bytes an answer may have, where there is a limit.
+    `max_reply_bytes` is the largest reply that gets through; None where there is no limit.
     """
 
-    most: int | None
+    max_reply_bytes: int | None
 
     def nodes(self) -> set[int]:
-        """Who is connected."""
+        """The numbers of the connected nodes."""
         ...
 
     def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
-        """Sends each node its payload, to be answered in so many seconds; the node of each message by its name."""
+        """Sends each node its payload, with a time limit for the reply; returns the node of each message by its id."""
         ...
 
     def receive(self, messages: Iterable[str]) -> list[Reply]:
-        """The answers to some messages that have come by now; each is given once."""
+        """The replies to these messages that have arrived; each reply is returned once."""
         ...

@@ -1,4 +1,4 @@
-"""The module a user writes for a deployment: `tasks()`, and `data(task, client)` for what a node holds."""
+"""The module that a user writes for a deployment, with the functions `tasks()` and `data(task, client)`."""
 
 import importlib.util
 import sys
@@ -12,26 +12,26 @@ from mmfl.federation.task import Task
 
 
 @dataclass(frozen=True)
-class Module:
-    """What the module says: the tasks, alike for server and nodes, and a client's data of a task.
+class UserModule:
+    """The content of a user's module: the tasks, and a function that returns a client's data for a task.
 
-    A task's `data`, where it is given, is what the server tests on; without it the nodes test on theirs.
+    Where a task has `data`, the server tests on it; without it the nodes test on theirs.
     """
 
     tasks: Sequence[Task]
     data: Callable[[str, int], LocalData]
 
     @classmethod
-    def named(cls, name: str) -> "Module":
-        """From a module that can be imported."""
+    def find(cls, name: str) -> "UserModule":
+        """Loads a module by the name under which it can be imported."""
         spec = importlib.util.find_spec(name)
         if spec is None or spec.origin is None:
             raise UserError(f"module '{name}' cannot be found.")
         return cls.load(spec.origin)
 
     @classmethod
-    def load(cls, path: str | Path) -> "Module":
-        """From a Python file."""
+    def load(cls, path: str | Path) -> "UserModule":
+        """Loads a Python file."""
         path = Path(path)
         if not path.is_file():
             raise UserError(

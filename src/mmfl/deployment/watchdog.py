@@ -1,8 +1,9 @@
-"""Ends what is left of a deployment when its owner is gone: run by path, on its own, with the standard library only.
+"""The watchdog: kills what is left of a deployment when its owner has ended. A program that needs no other module.
 
-Arguments: a mark that every process of the deployment carries in its environment, and the folder to remove. Standard
-input: the numbers of its processes, a line each. When that input ends, because the owner closed it or died, whatever
-still runs is killed. Flower puts some of its processes into sessions of their own, so groups alone would not do.
+Arguments: a variable that every process of the deployment has in its environment, as `NAME=value`, and the folder to
+remove. Standard input: the process ids, one per line. When the input ends, because the owner closed it or died, all
+processes that still run are killed. Flower starts some processes in sessions of their own, so killing groups is not
+enough.
 """
 
 import contextlib
@@ -13,28 +14,28 @@ import sys
 import time
 
 
-def marked(mark: bytes) -> list[int]:
-    """The processes that carry the mark, where the system tells (Linux)."""
+def find_processes(variable: bytes) -> list[int]:
+    """The processes that have the variable in their environment (on Linux; none elsewhere)."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
                 with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                    if mark in file.read().split(b"\0"):
+                    if variable in file.read().split(b"\0"):
                         found.append(int(name))
     return found
 
 
 def main() -> None:
-    """Waits for the end of input, then leaves nothing."""
+    """Waits for the end of the input, then kills all processes and removes the folder."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    mark, folder = sys.argv[1:]
+    variable, folder = sys.argv[1:]
     groups = [int(line) for line in sys.stdin]
     for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
-    while left := marked(mark.encode()):
+    while left := find_processes(variable.encode()):
         for process in left:
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGKILL)

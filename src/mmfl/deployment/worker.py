@@ -1,10 +1,10 @@
-"""The worker beside a node: it holds data and models for as long as the node lives, and answers one message at a time.
+"""The worker of a node: a process that holds data and models while the node runs, and answers one message at a time.
 
     python -m mmfl.deployment.worker --module deployed.py --clients 0,1 --socket FOLDER/worker
 
-Flower starts a process for every message, and to import torch in each would take longer than most trainings. So that
-process only hands bytes over, through a socket in a folder that nobody else can read. The worker ends with its standard
-input.
+Flower starts a process for every message, and importing torch in each would take longer than most trainings. So that
+process only passes bytes to the worker, through a socket in a folder that nobody else can read. The worker ends when
+its standard input is closed.
 """
 
 import argparse
@@ -16,23 +16,23 @@ import threading
 from pathlib import Path
 
 from mmfl.deployment.node_service import NodeService
-from mmfl.deployment.remote_federation import Held
-from mmfl.deployment.user_module import Module
+from mmfl.deployment.remote_federation import NodeFederation
+from mmfl.deployment.user_module import UserModule
 from mmfl.engine import Simulation
 from mmfl.errors import UserError
 from mmfl.privacy import Privacy
 
 _LENGTH = struct.Struct(">Q")
-_MOST = 1 << 34  # bytes of a message
+_MAX_MESSAGE_BYTES = 1 << 34
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves until standard input is closed."""
     options = _parser().parse_args(arguments)
     try:
-        module = Module.load(options.module)
-        site = NodeService(
-            Held(module.tasks, options.clients, module.data, options.capacity),
+        module = UserModule.load(options.module)
+        service = NodeService(
+            NodeFederation(module.tasks, options.clients, module.data, options.capacity),
             Simulation(options.device or None),
             Privacy(options.clip, options.noise),
         )
@@ -40,12 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     threading.Thread(target=_end_with_input, args=(options.socket,), daemon=True).start()
-    serve(site, options.socket)
+    serve(service, options.socket)
     return 0
 
 
-def serve(site: NodeService, path: Path) -> None:
-    """Answers every connection, one after the other. The socket has its name only once it listens."""
+def serve(service: NodeService, path: Path) -> None:
+    """Answers connections, one after the other. The socket file appears under its name once the worker listens."""
     new = path.with_name(f"{path.name}.new")
     for each in (path, new):
         each.unlink(missing_ok=True)
@@ -61,23 +61,23 @@ def serve(site: NodeService, path: Path) -> None:
             connection, _ = server.accept()
             with connection:
                 try:
-                    answer_one(site, connection)
+                    answer_one(service, connection)
                 except OSError:
-                    continue  # whoever asked is gone
+                    continue  # the other side has closed the connection
 
 
-def answer_one(site: NodeService, connection: socket.socket) -> None:
-    """Length and bytes in, length and bytes out."""
+def answer_one(service: NodeService, connection: socket.socket) -> None:
+    """Reads a request, as length and bytes, and writes the reply in the same form."""
     with connection.makefile("rwb") as stream:
         head = stream.read(_LENGTH.size)
         if len(head) < _LENGTH.size:
             return
         (length,) = _LENGTH.unpack(head)
-        if length > _MOST:
+        if length > _MAX_MESSAGE_BYTES:
             return
         payload = stream.read(length)
         if len(payload) == length:
-            answer = site.answer(payload)
+            answer = service.answer(payload)
             stream.write(_LENGTH.pack(len(answer)))
             stream.write(answer)
 

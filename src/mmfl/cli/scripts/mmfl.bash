@@ -1,7 +1,7 @@
 # Completion of mmfl for bash.
 _mmfl_completion() {
     local IFS=$'\n' line=${COMP_LINE:0:COMP_POINT} word replies
-    replies=($(_MMFL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=$line "$1" 2>/dev/null))
+    replies=($(_MMFL_COMPLETE=complete_lines _MMFL_LINE=$line "$1" 2>/dev/null))
     replies=("${replies[@]%%$'\t'*}")
     # Bash ends words at "=" and ":" too; it wants to know what follows those.
     word=${line##*[[:space:]]}

@@ -1,6 +1,6 @@
 # Completion of mmfl for fish.
 function __mmfl_completion
-    set -l found (env _MMFL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) mmfl 2>/dev/null)
+    set -l found (env _MMFL_COMPLETE=complete_lines _MMFL_LINE=(commandline -cp) mmfl 2>/dev/null)
     if test -n "$found"
         string join \n -- $found
     else

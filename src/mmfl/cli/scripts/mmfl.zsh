@@ -11,7 +11,7 @@ _mmfl_completion() {
             *[=./]) open+=("$line") ;;
             *) closed+=("$line") ;;
         esac
-    done < <(_MMFL_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS="${words[1,CURRENT]}" "${words[1]}" 2>/dev/null)
+    done < <(_MMFL_COMPLETE=complete_lines _MMFL_LINE="${words[1,CURRENT]}" "${words[1]}" 2>/dev/null)
     (( $#open )) && _describe mmfl open -S ''
     (( $#closed )) && _describe mmfl closed
     (( $#open + $#closed )) || _files

@@ -144,12 +144,12 @@ _DATA = {
 _KINDS = {UNLIKE: "Synthetic(1,1)", ALIKE: "Synthetic-IID", FACES: "faces"}
 
 
-def _curves(figure: int, data: str, drawn: int, questions: Questions, *beside: tuple[str, int]) -> Reproduction:
+def _curves(id: str, data: str, drawn: int, questions: Questions, *beside: tuple[str, int]) -> Reproduction:
     """A figure of accuracy by round; its claims may also need the runs `beside`."""
     return Reproduction(
-        f"ucb-fig{figure}",
+        id,
         "ucb",
-        f"Figure {figure}: {_KINDS[data]} with {drawn} clients a round",
+        f"Figure {id.removeprefix('ucb-fig')}: {_KINDS[data]} with {drawn} clients a round",
         _SETTING.format(drawn=drawn, data=_DATA[data]),
         parts((data, drawn), *beside),
         partial(find_curves, data, drawn, questions),
@@ -157,12 +157,12 @@ def _curves(figure: int, data: str, drawn: int, questions: Questions, *beside: t
     )
 
 
-def _sweep(figure: int, data: str, questions: Questions) -> Reproduction:
+def _sweep(id: str, data: str, questions: Questions) -> Reproduction:
     """A figure of accuracy in the end, by K."""
     return Reproduction(
-        f"ucb-fig{figure}",
+        id,
         "ucb",
-        f"Figure {figure}: {_KINDS[data]}, accuracy by clients a round",
+        f"Figure {id.removeprefix('ucb-fig')}: {_KINDS[data]}, accuracy by clients a round",
         _SETTING.format(drawn=f"K = {FEW} to {MANY}", data=_DATA[data]),
         parts((data, None)),
         partial(find_sweep, data, questions),
@@ -171,12 +171,12 @@ def _sweep(figure: int, data: str, questions: Questions) -> Reproduction:
 
 
 REPRODUCTIONS: tuple[Reproduction, ...] = (
-    _curves(1, UNLIKE, FEW, few_unlike),
-    _curves(2, UNLIKE, MANY, many_unlike),
-    _sweep(3, UNLIKE, crossing),
-    _curves(4, ALIKE, FEW, few_alike, (UNLIKE, FEW)),
-    _curves(5, ALIKE, MANY, many_alike, (ALIKE, FEW)),
-    _sweep(6, ALIKE, always_ahead),
-    _curves(7, FACES, FEW, few_faces),
-    _curves(8, FACES, TEN, ten_faces),
+    _curves("ucb-fig1", UNLIKE, FEW, few_unlike),
+    _curves("ucb-fig2", UNLIKE, MANY, many_unlike),
+    _sweep("ucb-fig3", UNLIKE, crossing),
+    _curves("ucb-fig4", ALIKE, FEW, few_alike, (UNLIKE, FEW)),
+    _curves("ucb-fig5", ALIKE, MANY, many_alike, (ALIKE, FEW)),
+    _sweep("ucb-fig6", ALIKE, always_ahead),
+    _curves("ucb-fig7", FACES, FEW, few_faces),
+    _curves("ucb-fig8", FACES, TEN, ten_faces),
 )

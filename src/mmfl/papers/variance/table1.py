@@ -236,16 +236,22 @@ _SETTING = (
 )
 
 
-def _reproduction(column: int, parts: Callable[[bool], Sequence[Part]], title: str, setting: str) -> Reproduction:
-    number = (3, 5)[column]
-    return Reproduction(
-        f"table1-{number}tasks", "variance", title, f"{setting} {_SETTING}", parts, partial(find, column), draw
-    )
+def _reproduction(
+    id: str, column: int, parts: Callable[[bool], Sequence[Part]], title: str, setting: str
+) -> Reproduction:
+    return Reproduction(id, "variance", title, f"{setting} {_SETTING}", parts, partial(find, column), draw)
 
 
 REPRODUCTIONS = (
-    _reproduction(0, parts3, "Table 1, three tasks", "Three Fashion-MNIST tasks, each partitioned on its own."),
     _reproduction(
+        "table1-3tasks",
+        0,
+        parts3,
+        "Table 1, three tasks",
+        "Three Fashion-MNIST tasks, each partitioned on its own.",
+    ),
+    _reproduction(
+        "table1-5tasks",
         1,
         parts5,
         "Table 1, five tasks",
