@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 import mmfl
-from mmfl.aggregation import Unbiased
+from mmfl.aggregation import Average, Unbiased
 from mmfl.methods import METHODS
 from mmfl.updates.world import leave
 
@@ -30,10 +30,10 @@ def federation(seed: int) -> mmfl.Federation:
 
 
 def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
-    """All methods of the package, and two of a researcher's own."""
+    """All methods of the package, and three of a researcher's own."""
     return mmfl.compare(
         federation,
-        [*METHODS, *(mmfl.Method(name, mmfl.allocation.RandomClients(), rule) for name, rule in OWN.items())],
+        [*METHODS, *OWN.values()],
         ROUNDS,
         0.4,
         [3],
@@ -76,8 +76,36 @@ class Smoothed(mmfl.AggregationRule):
         return weights - step, state
 
 
-OWN = {"median": Median(), "smoothed": Smoothed()}
-"""Rules such as a researcher writes."""
+@dataclass
+class Direction:
+    """The mean local gradient of the last round."""
+
+    mean: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ClientMomentum(mmfl.LocalRule):
+    """Every local step also follows the mean direction of the last round."""
+
+    def direction(self, step):
+        return 0.5 * step.gradient + 0.5 * step.correction
+
+    def start(self, clients, weights):
+        return Direction(torch.zeros_like(weights))
+
+    def correction(self, client, state):
+        return state.mean.expand(len(client), -1)
+
+    def observe(self, updates, rate, view, state):
+        return Direction(updates.combine(1 / (updates.steps * rate * len(updates)))) if len(updates) else state
+
+
+OWN = {
+    "median": mmfl.Method("median", mmfl.allocation.RandomClients(), Median()),
+    "smoothed": mmfl.Method("smoothed", mmfl.allocation.RandomClients(), Smoothed()),
+    "momentum": mmfl.Method("momentum", mmfl.allocation.RandomClients(), Average(), ClientMomentum()),
+}
+"""Methods such as a researcher writes."""
 
 
 class Fatal(Unbiased):

@@ -15,6 +15,7 @@ from mmfl.training.diagnostics import update_variance
 from mmfl.training.replica import Replica
 from mmfl.training.rule_checks import check_aggregation, check_allocation, check_signals, check_state
 from mmfl.updates import Trained, Updates
+from mmfl.updates.partial_sum import add_up
 
 
 @dataclass(frozen=True)
@@ -138,13 +139,13 @@ class Round:
         received = returned.valid(came.finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
-        aggregated = method.aggregation.aggregate(weights, taken, view, memory)
+        aggregated = add_up(method.aggregation.aggregate(weights, taken, view, memory))
         check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
         state.weights[task], state.aggregation[task] = aggregated
         self.given[task] = (weights, came.largest)
         if state.local[task] is not None:
             rate = self.replica.federation.tasks[task].learning_rate(view.round)
-            observed = method.local.observe(taken.drawn(), rate, view, state.local[task])
+            observed = add_up(method.local.observe(taken.drawn(), rate, view, state.local[task]))
             check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
             state.local[task] = observed
         drawn = received.without_rows().drawn()

@@ -1,6 +1,7 @@
 """PartialSum: a sum over clients, each process of a run holding the part of its own ones."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from numbers import Number
 from typing import Any
 
@@ -78,13 +79,19 @@ class PartialSum:
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Whatever torch does with it, it does with the sum."""
-        return function(*map(_add_up, args), **{key: _add_up(value) for key, value in (kwargs or {}).items()})
+        return function(*map(add_up, args), **{key: add_up(value) for key, value in (kwargs or {}).items()})
 
 
-def _add_up(value: Any) -> Any:
+def add_up(value: Any) -> Any:
+    """A value, or what is in a list or a dataclass, with tensors in place of partial sums."""
+    if isinstance(value, PartialSum):
+        return value.tensor()
     if isinstance(value, list | tuple):
-        return type(value)(map(_add_up, value))
-    return value.tensor() if isinstance(value, PartialSum) else value
+        return type(value)(map(add_up, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            object.__setattr__(value, field.name, add_up(getattr(value, field.name)))
+    return value
 
 
 def _is_number(value: Any) -> bool:
