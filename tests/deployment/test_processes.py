@@ -132,7 +132,7 @@ def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
         fail()
 
 
-def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
+def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_path):
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
         with refused("talker ended before it was ready: no data"):
