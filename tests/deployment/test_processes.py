@@ -174,12 +174,7 @@ def test_an_app_holds_the_client_app_the_users_module_and_the_runs_config(tmp_pa
 
     settings = {"method": {"name": "mmfl-lvr"}, "note": 'it\'s "quoted" = [x]'}
     app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path / "run", settings, resume=True))
-    assert sorted(path.name for path in app.iterdir()) == [
-        "deployed.py",
-        "client_app.py",
-        "pyproject.toml",
-        "serverapp.py",
-    ]
+    assert {path.name for path in app.iterdir()} == {"client_app.py", "deployed.py", "pyproject.toml", "serverapp.py"}
     config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert json.loads(config.pop("settings")) == settings
     assert config == {"module": "deployed", "directory": str(tmp_path / "run"), "resume": True}
