@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from conftest import refusals, refused, wait_for
 from mmfl.cli import app
 from mmfl.cli.console import console
-from mmfl.cli.deploy import assign_clients, show_outcome
+from mmfl.cli.deploy import show_outcome
 from mmfl.cli.machines import parse_clients
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
+from mmfl.deployment.loopback import assign_clients
 from mmfl.deployment.node import NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
 from mmfl.deployment.submission import RunOutcome

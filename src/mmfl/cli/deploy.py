@@ -123,7 +123,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
 
     `where` is the table `deployment` of the run's configuration: the module, and the server or the local nodes.
     """
-    from mmfl.deployment.loopback import deploy_local
+    from mmfl.deployment.loopback import assign_clients, deploy_local
     from mmfl.deployment.submission import RunOutcome
     from mmfl.report.display import Display, show_summary
     from mmfl.runs.experiment import ListenerGroup
@@ -219,15 +219,6 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
     if not settings.timeout > 0:
         raise UserError(f"timeout is {settings.timeout}; expected a number of seconds above 0.")
     return settings.model_dump()
-
-
-def assign_clients(clients: int, nodes: int) -> list[list[int]]:
-    """The clients of each node: 0, 1, ... are assigned to the nodes in turn.
-
-    >>> assign_clients(5, 2)
-    [[0, 2, 4], [1, 3]]
-    """
-    return [list(range(clients))[k::nodes] for k in range(nodes)]
 
 
 def _deploy_at_server(
