@@ -107,12 +107,12 @@ def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_i
     real, transport = deployed("mmfl-stalevr", rounds=3)
     for t, record in enumerate(real.records, 1):
         asked = [(node, Payload.unpack(sent).fields) for node, round, sent in transport.sent if round == t]
-        asked = [(node, said) for node, said in asked if "announce" not in said]
+        asked = [(node, fields) for node, fields in asked if "announce" not in fields]
         first, second = asked[: len(NODES)], asked[len(NODES) :]
-        assert all({"train", "losses"} <= set(said) for _, said in first)
+        assert all({"train", "losses"} <= set(fields) for _, fields in first)
         drawn = {i for clients, _ in record["drawn"].values() for i in clients}
         assert {node for node, _ in second} == {100 + n for n, clients in enumerate(NODES) if drawn & set(clients)}
-        assert all(set(said) == {"collect"} for _, said in second)
+        assert all(set(fields) == {"collect"} for _, fields in second)
 
 
 def test_losses_are_asked_for_only_where_the_method_needs_them():
@@ -151,7 +151,7 @@ def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
     for mine, theirs in zip(real.weights, same.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     asked = [(round, Payload.unpack(sent).fields) for _, round, sent in transport.sent]
-    assert not any("losses" in said and "test" not in said for round, said in asked if round > 1)
+    assert not any("losses" in fields and "test" not in fields for round, fields in asked if round > 1)
 
 
 # --- what goes wrong ---
@@ -162,7 +162,7 @@ def spoil(part: str):
 
     def change(reply: bytes) -> bytes:
         payload = Payload.unpack(reply)
-        vectors, said = dict(payload.vectors), dict(payload.fields)
+        vectors, fields = dict(payload.vectors), dict(payload.fields)
         if not vectors:
             return reply
         first = sorted(vectors)[0]
@@ -180,16 +180,16 @@ def spoil(part: str):
         elif part == "client":
             vectors[first.rsplit(".", 1)[0] + ".77"] = vectors.pop(first)
         elif part == "loss":
-            said["trained"] = [[*row[:2], float("inf"), *row[3:]] for row in said["trained"]]
+            fields["trained"] = [[*row[:2], float("inf"), *row[3:]] for row in fields["trained"]]
         elif part == "columns":
-            said["trained"] = [row[:3] for row in said["trained"]]
+            fields["trained"] = [row[:3] for row in fields["trained"]]
         elif part == "kinds":
-            said["trained"] = [[row[0], "0", *row[2:]] for row in said["trained"]]
+            fields["trained"] = [[row[0], "0", *row[2:]] for row in fields["trained"]]
         elif part == "bytes":
             return b"\x00garbage" * 9
         elif part == "nothing":
             return b""
-        return Payload(said, vectors).pack()
+        return Payload(fields, vectors).pack()
 
     return change
 
@@ -370,9 +370,9 @@ HUGE = 10**400
 
 
 def announced(change):
-    def apply(said, vectors):
-        if "clients" in said:
-            change(said)
+    def apply(fields, vectors):
+        if "clients" in fields:
+            change(fields)
 
     return apply
 
@@ -380,22 +380,25 @@ def announced(change):
 def told(part: str, column: int, value):
     """Every row of a part of the answers has this in a column."""
 
-    def apply(said, vectors):
-        for row in said.get(part, []):
+    def apply(fields, vectors):
+        for row in fields.get(part, []):
             row[column] = value
 
     return apply
 
 
 HOSTILE = {
-    "a size beyond all floats": ("mmfl-lvr", announced(lambda said: said["clients"][0][2].update(a=HUGE))),
-    "sizes that overflow": ("mmfl-lvr", announced(lambda said: [row[2].update(a=2**62) for row in said["clients"]])),
-    "a capacity beyond all": ("mmfl-lvr", announced(lambda said: said["clients"][0].__setitem__(1, HUGE))),
-    "a long name": ("mmfl-lvr", announced(lambda said: said["clients"][0][2].update({"x" * 10**6: 1}))),
+    "a size beyond all floats": ("mmfl-lvr", announced(lambda fields: fields["clients"][0][2].update(a=HUGE))),
+    "sizes that overflow": (
+        "mmfl-lvr",
+        announced(lambda table: [row[2].update(a=2**62) for row in table["clients"]]),
+    ),
+    "a capacity beyond all": ("mmfl-lvr", announced(lambda fields: fields["clients"][0].__setitem__(1, HUGE))),
+    "a long name": ("mmfl-lvr", announced(lambda fields: fields["clients"][0][2].update({"x" * 10**6: 1}))),
     "a loss beyond all floats": ("mmfl-lvr", told("losses", 2, HUGE)),
     "a loss that is none": ("mmfl-lvr", told("losses", 2, float("nan"))),
     "an absurd loss": ("mmfl-group", told("losses", 2, 1e308)),
-    "no losses": ("mmfl-lvr", lambda said, vectors: said.pop("losses", None)),
+    "no losses": ("mmfl-lvr", lambda fields, vectors: fields.pop("losses", None)),
     "an absurd training loss": ("pareto-multi-ucb", told("trained", 2, 1e308)),
     "a training loss beyond all": ("mmfl-lvr", told("trained", 2, HUGE)),
     "steps beyond all": ("scaffold", told("trained", 3, HUGE)),
@@ -405,8 +408,8 @@ HOSTILE = {
     "a product that is none": ("mmfl-stalevr", told("trained", 5, float("nan"))),
     "a product that cannot be": ("mmfl-stalevr", told("trained", 5, 1e300)),
     "a product that cannot be, for residuals": ("stalevr-opt", told("trained", 5, -1e9)),
-    "no trainings": ("mmfl-lvr", lambda said, vectors: (said.pop("trained", None), vectors.clear())),
-    "no updates": ("mmfl-stalevre", lambda said, vectors: vectors.clear()),
+    "no trainings": ("mmfl-lvr", lambda fields, vectors: (fields.pop("trained", None), vectors.clear())),
+    "no updates": ("mmfl-stalevre", lambda fields, vectors: vectors.clear()),
 }
 
 
@@ -419,9 +422,9 @@ def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
         if node != 100:
             return reply
         payload = Payload.unpack(reply)
-        said, vectors = json.loads(json.dumps(payload.fields)), dict(payload.vectors)
-        change(said, vectors)
-        return Payload(said, vectors).pack()
+        fields, vectors = json.loads(json.dumps(payload.fields)), dict(payload.vectors)
+        change(fields, vectors)
+        return Payload(fields, vectors).pack()
 
     transport.trouble = lie
     real, _ = deployed(method, 5, 1.0, transport=transport, directory=tmp_path / "run")
@@ -536,7 +539,7 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "words"),
     [
         ({"clents": 3}, "unknown setting 'clents'"),
         ({"clients": "many"}, "'clients' is 'many'"),
@@ -551,8 +554,8 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
         ({"method": "mmfl-lrv"}, "mmfl-lvr"),
     ],
 )
-def test_bad_settings_are_named(change, said):
-    with pytest.raises(mmfl.UserError, match=said):
+def test_bad_settings_are_named(change, words):
+    with pytest.raises(mmfl.UserError, match=words):
         run(
             transport_to(federation(), NODES),
             module_of(federation()),

@@ -31,8 +31,8 @@ FEDERATION = mmfl.Federation([toy_task("a"), toy_task("b", classes=3)], 4, capac
 LENGTHS = {"a": 16, "b": 12}
 
 
-def asked(service: NodeService, said: dict, **vectors: torch.Tensor) -> Payload:
-    return Payload.unpack(service.answer(Payload(said, vectors).pack()))
+def asked(service: NodeService, fields: dict, **vectors: torch.Tensor) -> Payload:
+    return Payload.unpack(service.answer(Payload(fields, vectors).pack()))
 
 
 def weights(name: str = "a") -> dict[str, torch.Tensor]:
@@ -87,10 +87,10 @@ def test_fingerprints_differ_where_vectors_do():
 
 
 def test_a_node_announces_its_clients():
-    said = asked(service_of(FEDERATION, [1, 3], 5), {"announce": True}).fields
-    assert [row[:2] for row in said["clients"]] == [[1, 2], [3, 2]]
-    assert said["clients"][0][2] == {"a": int(FEDERATION.sizes[1, 0]), "b": int(FEDERATION.sizes[1, 1])}
-    assert said["tested"] == {"a": 30, "b": 30}
+    fields = asked(service_of(FEDERATION, [1, 3], 5), {"announce": True}).fields
+    assert [row[:2] for row in fields["clients"]] == [[1, 2], [3, 2]]
+    assert fields["clients"][0][2] == {"a": int(FEDERATION.sizes[1, 0]), "b": int(FEDERATION.sizes[1, 1])}
+    assert fields["tested"] == {"a": 30, "b": 30}
 
 
 def test_an_update_is_kept_until_it_is_asked_for():
@@ -125,7 +125,7 @@ def test_noise_is_drawn_once_for_an_update():
 
 
 @pytest.mark.parametrize(
-    ("said", "vectors", "expected"),
+    ("fields", "vectors", "expected"),
     [
         ({"losses": [["c", 1]]}, {}, "about task 'c'"),
         ({"losses": [["a", 2]]}, {}, "client 2, which has no task 'a' here"),
@@ -137,9 +137,9 @@ def test_noise_is_drawn_once_for_an_update():
         ({"train": [["a", 1, True, ""]]}, weights(), "KeyError"),
     ],
 )
-def test_a_bad_request_is_answered_with_what_is_wrong(said, vectors, expected):
+def test_a_bad_request_is_answered_with_what_is_wrong(fields, vectors, expected):
     service = service_of(FEDERATION, [1])
-    assert expected in asked(service, said, **vectors).fields["error"]
+    assert expected in asked(service, fields, **vectors).fields["error"]
     assert "clients" in asked(service, {"announce": True}).fields
 
 
@@ -257,8 +257,8 @@ def test_a_worker_answers_until_its_input_ends(tmp_path):
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         with socket.socket(socket.AF_UNIX) as rude:  # leaves without a word
             rude.connect(str(path))
-        said = Payload.unpack(ask(path, Payload({"announce": True}).pack())).fields
-        assert said["clients"] == [[0, 1, {"a": 5}], [2, 1, {"a": 7}]]
+        fields = Payload.unpack(ask(path, Payload({"announce": True}).pack())).fields
+        assert fields["clients"] == [[0, 1, {"a": 5}], [2, 1, {"a": 7}]]
         assert "unreadable" in json.dumps(Payload.unpack(ask(path, b"junk")).fields)
         process.stdin.close()
         assert process.wait(600) == 0

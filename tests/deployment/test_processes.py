@@ -132,7 +132,7 @@ def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
         fail()
 
 
-def test_what_a_child_said_last_is_told_when_it_ends_too_soon(clean, tmp_path):
+def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_path):
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
         with refused("talker ended before it was ready: no data"):
@@ -174,12 +174,7 @@ def test_an_app_holds_the_client_app_the_users_module_and_the_runs_config(tmp_pa
 
     settings = {"method": {"name": "mmfl-lvr"}, "note": 'it\'s "quoted" = [x]'}
     app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path / "run", settings, resume=True))
-    assert sorted(path.name for path in app.iterdir()) == [
-        "deployed.py",
-        "client_app.py",
-        "pyproject.toml",
-        "serverapp.py",
-    ]
+    assert {path.name for path in app.iterdir()} == {"client_app.py", "deployed.py", "pyproject.toml", "serverapp.py"}
     config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert json.loads(config.pop("settings")) == settings
     assert config == {"module": "deployed", "directory": str(tmp_path / "run"), "resume": True}

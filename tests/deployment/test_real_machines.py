@@ -37,18 +37,18 @@ def machine(folder: Path, *files: Path) -> Path:
 
 @contextmanager
 def started(place: Path, command: str) -> Iterator[None]:
-    """A command that runs until Ctrl-C; what it says is in the file `said`."""
-    with (place / "said").open("w") as said:
-        process = subprocess.Popen([*MMFL, *command.split()], cwd=place, stdout=said, stderr=subprocess.STDOUT)
+    """A command that runs until Ctrl-C; its output is in the file `output`."""
+    with (place / "output").open("w") as output:
+        process = subprocess.Popen([*MMFL, *command.split()], cwd=place, stdout=output, stderr=subprocess.STDOUT)
     try:
         yield
     finally:
         process.send_signal(signal.SIGINT)
         ended = process.wait(600)
-    assert ended == 130, (place / "said").read_text()
+    assert ended == 130, (place / "output").read_text()
 
 
-def read_when_said(path: Path, pattern: str) -> str:
+def read_when_printed(path: Path, pattern: str) -> str:
     """What a file says, once it does."""
     return wait_for(lambda: re.search(pattern, path.read_text() if path.exists() else ""))[1]
 
@@ -70,11 +70,11 @@ def test_commands_for_real_machines_train_over_registered_nodes_as_a_simulation_
         started(nodes[0], f"{node} --key node-0.key --clients 0,1"),
         started(nodes[1], f"{node} --key node-1.key --clients 2-3"),
     ):
-        ids = [read_when_said(place / "said", r"connected to \S+ as node (\d+)") for place in nodes]
+        ids = [read_when_printed(place / "output", r"connected to \S+ as node (\d+)") for place in nodes]
         listening = [re.search(r"(flower-superlink|proxy\.py) .*--port (\d+)", each) for each in running(clean)]
         places = {found[1]: int(found[2]) for found in listening if found}
         assert places == {"proxy.py": port, "flower-superlink": control}
-        printed = read_when_said(server / "said", r"mmfl (deploy .*)").replace("APP.py", "app.py")
+        printed = read_when_printed(server / "output", r"mmfl (deploy .*)").replace("APP.py", "app.py")
         command = f"{printed} --clients 4 --rounds 2 --rate 1 --out run --set gather=600 --set method={WRAPPED}"
         ended = subprocess.run([*MMFL, *command.split()], cwd=server, capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -91,7 +91,7 @@ def test_commands_for_real_machines_train_over_registered_nodes_as_a_simulation_
         place.name: sorted({each.name for each in place.iterdir()} - {"__pycache__"}) for place in (server, nodes[0])
     }
     assert left == {
-        "server": ["app.py", "keys", "logs", "run", "said"],
-        "node-0": ["app.py", "ca.crt", "logs", "node-0.key", "said"],
+        "server": ["app.py", "keys", "logs", "run", "output"],
+        "node-0": ["app.py", "ca.crt", "logs", "node-0.key", "output"],
     }
     assert not (tmp_path / "home").exists()

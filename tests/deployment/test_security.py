@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from conftest import refusals, refused, wait_for
 from mmfl.cli import app
 from mmfl.cli.console import console
-from mmfl.cli.deploy import assign_clients, show_outcome
+from mmfl.cli.deploy import show_outcome
 from mmfl.cli.machines import parse_clients
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
+from mmfl.deployment.loopback import assign_clients
 from mmfl.deployment.node import NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
 from mmfl.deployment.submission import RunOutcome
@@ -115,7 +116,7 @@ def test_keys_that_cannot_be_made_are_refused_and_nothing_is_written(make, words
     assert not list(tmp_path.iterdir())
 
 
-def test_only_loopback_may_be_plaintext_unless_that_is_said():
+def test_only_loopback_may_be_plaintext_unless_insecure_is_given():
     keys = Keys(Path("keys"))
     for local in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000"):
         assert control_address(Address.parse(local), None, insecure=False) == Address.parse(local)
@@ -189,7 +190,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
 
 @needs_flower
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         ("link 0.0.0.0:8000", "needs certificates and node keys"),
         ("link 0.0.0.0:8000 --keys nowhere", "ca.crt is missing"),
@@ -226,12 +227,12 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("keys keys --server host:80", "without a port"),
     ],
 )
-def test_commands_refuse_what_cannot_work_before_anything_is_started(words, said, clean, tmp_path, monkeypatch):
+def test_commands_refuse_what_cannot_work_before_anything_is_started(words, error, clean, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = words.format(echo=ECHO, here=ECHO.parent).split()
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, UserError), result.output
-    assert said in str(result.exception)
+    assert error in str(result.exception)
     assert not list(tmp_path.iterdir())
 
 

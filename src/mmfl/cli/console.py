@@ -1,7 +1,7 @@
-"""The one console of all commands, and JSON in place of it.
+"""The console that all commands share, and JSON output.
 
-Rich knows what to do about NO_COLOR, FORCE_COLOR and TERM=dumb. Only whether lines may be drawn over is decided here,
-by whether a terminal is there to see it: colours that are forced into a file are no reason.
+Rich handles NO_COLOR, FORCE_COLOR and TERM=dumb. Only whether lines may be overwritten is decided here: on a terminal,
+and not because colours are forced.
 """
 
 import json
@@ -24,7 +24,7 @@ console = Console(
 
 @contextmanager
 def on_stderr() -> Iterator[None]:
-    """While active, what is said, warnings among it, goes to stderr, so that stdout is JSON alone."""
+    """Sends console output, including warnings, to stderr, so that stdout holds only JSON."""
     console.stderr = True
     try:
         yield
@@ -33,17 +33,17 @@ def on_stderr() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line as it is."""
+    """Prints a line without markup, highlighting or wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def show_json(value: Any) -> None:
-    """A value for programs: JSON, and nothing else."""
+    """Prints a value as JSON."""
     print(json.dumps(value, indent=2), flush=True)
 
 
 def show_rows(rows: Sequence[Mapping[str, Any]], *headings: str) -> None:
-    """A table with a row for each, under these headings."""
+    """Prints a table with these headings."""
     table = listing(*headings)
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))

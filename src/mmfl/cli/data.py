@@ -12,7 +12,7 @@ from mmfl.errors import UserError
 
 app = typer.Typer(
     cls=Group,
-    help="Look at data and who holds it.",
+    help="Look at data and its partition.",
     epilog=examples("mmfl data plot", "mmfl data plot lvr-3tasks --seed 1"),
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -29,7 +29,7 @@ def plot(
     seed: Annotated[int, typer.Option(help="The seed whose partition to draw.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("data-plots"),
 ) -> None:
-    """Draw who holds what: labels and volumes by client."""
+    """Draw each client's data: labels and number of examples."""
     from mmfl.report import partition_plots
     from mmfl.runs.config import read
 

@@ -47,7 +47,7 @@ app = typer.Typer(rich_markup_mode=None)
 )
 def deploy(
     file: AppFile,
-    local: Annotated[int | None, typer.Option(help="Try it here: so many nodes on loopback.")] = None,
+    local: Annotated[int | None, typer.Option(help="Trial on this machine, with this number of nodes.")] = None,
     server: Annotated[str | None, typer.Option(help="host:port of a SuperLink on this machine (`mmfl link`).")] = None,
     method: Annotated[
         str | None, typer.Option(help="One of `mmfl methods`; by default mmfl-lvr.", autocompletion=completion.method)
@@ -56,7 +56,7 @@ def deploy(
     rate: Annotated[
         float | None, typer.Option(help="Share of the processors that train in a round; by default 0.1.")
     ] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds that it waits for answers; by default 600.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait for replies; by default 600.")] = None,
     out: Out = None,
     set_: Annotated[
         list[str] | None,
@@ -68,10 +68,10 @@ def deploy(
         ),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="Clients 0, 1, ... in all; with --local by default one a node.")
+        int | None, typer.Option(help="Number of clients in all; with --local by default one per node.")
     ] = None,
     secure: Annotated[
-        bool, typer.Option("--secure", help="With --local: certificates and keys, as on real machines.")
+        bool, typer.Option("--secure", help="With --local: use certificates and keys, as on real machines.")
     ] = False,
     root_certificates: RootCertificates = None,
     capacity: Capacity = None,
@@ -91,8 +91,8 @@ def deploy(
         address, root = Address.parse(server), check_file(root_certificates, "--root-certificates")
         if root is None and not address.loopback:
             raise UserError(
-                f"deploy at {address}: what does not stay within the machine must be encrypted; expected "
-                "--root-certificates ca.crt, or the address on loopback that `mmfl link` says."
+                f"deploy at {address}: a connection to another machine must be encrypted; expected "
+                "--root-certificates ca.crt, or the address on loopback that `mmfl link` prints."
             )
         where |= {"server": str(address), **({"root_certificates": str(root)} if root else {})}
         _refuse_with_server(secure=secure, capacity=capacity, device=device)
@@ -123,7 +123,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
 
     `where` is the table `deployment` of the run's configuration: the module, and the server or the local nodes.
     """
-    from mmfl.deployment.loopback import deploy_local
+    from mmfl.deployment.loopback import assign_clients, deploy_local
     from mmfl.deployment.submission import RunOutcome
     from mmfl.report.display import Display, show_summary
     from mmfl.runs.experiment import ListenerGroup
@@ -221,15 +221,6 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
     return settings.model_dump()
 
 
-def assign_clients(clients: int, nodes: int) -> list[list[int]]:
-    """The clients of each node: 0, 1, ... are assigned to the nodes in turn.
-
-    >>> assign_clients(5, 2)
-    [[0, 2, 4], [1, 3]]
-    """
-    return [list(range(clients))[k::nodes] for k in range(nodes)]
-
-
 def _deploy_at_server(
     module: Path,
     address: Address,
@@ -255,4 +246,4 @@ def _deploy_at_server(
 def _refuse_with_server(**options: Any) -> None:
     for name, value in options.items():
         if value:
-            raise UserError(f"deploy: --{name} goes with --local; with --server each node says it (`mmfl node`).")
+            raise UserError(f"deploy: --{name} goes with --local; with --server, give it to `mmfl node`.")

@@ -1,4 +1,4 @@
-"""Commands whose help ends with examples."""
+"""Commands and groups whose help ends with examples."""
 
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -12,27 +12,27 @@ if TYPE_CHECKING:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help."""
+    """The examples at the end of a command's help."""
     return "\n  ".join(["Examples:", *lines])
 
 
 class Command(TyperCommand):
-    """A command with an end of its help as it was written.
+    """A command whose help ends with its epilog as it was written.
 
-    Typer 0.20 loses what it was told of arguments where click is 8.5 or newer, and escapes brackets although there is
-    no markup; both are set right here.
+    With click 8.5 or newer, typer 0.20 loses the help of arguments, and escapes brackets although there is no markup;
+    this class corrects both.
     """
 
     def format_arguments(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Leaves them to `format_options`, as typer does; click 8.5 would list them once more."""
+        """Does nothing: `format_options` lists arguments, too, and click 8.5 would list them a second time."""
 
     def format_options(self, ctx: "Context", formatter: "HelpFormatter") -> None:
         """Writes arguments and options."""
-        told = get_type_hints(self.callback, include_extras=True)
+        hints = get_type_hints(self.callback, include_extras=True)
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
-            for about in getattr(told.get(parameter.name or ""), "__metadata__", ()):
-                parameter.help = about.help
+            for info in getattr(hints.get(parameter.name or ""), "__metadata__", ()):
+                parameter.help = info.help
             record = parameter.get_help_record(ctx)
             if record:
                 title = "Arguments" if parameter.param_type_name == "argument" else "Options"
@@ -43,12 +43,12 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
     def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Writes the end."""
-        _write(self, formatter)
+        """Writes the epilog as it is, without wrapping its lines."""
+        _write_epilog(self, formatter)
 
 
 class Group(TyperGroup):
-    """A group of commands with an end of its help as it was written, that knows what a wrong name may have meant."""
+    """A group of commands whose help ends with its epilog as it was written; it suggests the nearest command."""
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, ClickCommand | None, list[str]]":
         """The command that the first argument names."""
@@ -57,10 +57,10 @@ class Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Writes the end."""
-        _write(self, formatter)
+        """Writes the epilog as it is, without wrapping its lines."""
+        _write_epilog(self, formatter)
 
 
-def _write(command: Any, formatter: "HelpFormatter") -> None:
+def _write_epilog(command: Any, formatter: "HelpFormatter") -> None:
     if command.epilog:
         formatter.write(f"\n{command.epilog}\n")

@@ -1,4 +1,4 @@
-"""The commands that list what there is: runs, methods, data sets."""
+"""The commands that list runs, methods and data sets."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,15 +20,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a tabl
 
 @app.command(cls=Command, epilog=examples("mmfl runs", "mmfl runs experiments/faces", "mmfl runs --json"))
 def runs(
-    folder: Annotated[Path, typer.Argument(help="The folder they are in.", autocompletion=completion.folders)] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, typer.Argument(help="Folder with runs.", autocompletion=completion.folders)] = Path("runs"),
     json_: Json = False,
 ) -> None:
-    """List runs: how far they are, and their latest metric."""
+    """List runs, with their progress and latest metric."""
     found = listed(folder)
     if json_:
-        show_json([_plain(each) for each in found])
+        show_json([_as_json(each) for each in found])
         return
     table = listing("run", "state", "round", "seeds", "mean of tasks when last tested, by method")
     for each in found:
@@ -40,7 +38,7 @@ def runs(
             say(f"{each.id}: {text}")
 
 
-def _plain(run: Glance) -> dict[str, Any]:
+def _as_json(run: Glance) -> dict[str, Any]:
     return {
         "run": run.id,
         "state": run.condition,
@@ -55,7 +53,7 @@ def _plain(run: Glance) -> dict[str, Any]:
 
 @app.command(cls=Command, epilog=examples("mmfl methods", "mmfl methods --json"))
 def methods(json_: Json = False) -> None:
-    """List the methods, with what they ask of clients."""
+    """List the methods, with their cost for clients."""
     from mmfl.methods import METHODS
 
     rows = [

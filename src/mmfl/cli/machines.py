@@ -31,12 +31,12 @@ Logs = Annotated[Path | None, typer.Option(help="Folder for the output of Flower
 def link(
     address: Annotated[str, typer.Argument(help="host:port that nodes connect to.")] = "127.0.0.1:8000",
     keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys`.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, open to everybody.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext connections by anybody.")] = False,
     control_port: Annotated[
         int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
     ] = None,
     most: Annotated[
-        int | None, typer.Option(help=f"Megabytes of a node's message, at most; by default {MAX_MESSAGE_BYTES >> 20}.")
+        int | None, typer.Option(help=f"Largest message of a node, in megabytes; by default {MAX_MESSAGE_BYTES >> 20}.")
     ] = None,
     logs: Logs = None,
 ) -> None:
@@ -70,14 +70,14 @@ def node(
     clients: Annotated[str, typer.Option(help="The clients whose data is here: 0,1 or 0-9.")] = "",
     key: Annotated[Path | None, typer.Option(help="This node's private key, from `mmfl keys`.")] = None,
     root_certificates: RootCertificates = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Plaintext, to another machine.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext to another machine.")] = False,
     capacity: Capacity = None,
     device: Device = None,
-    clip: Annotated[float | None, typer.Option(help="Longest update that leaves this node.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Largest norm of an update that leaves this node.")] = None,
     noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
     logs: Logs = None,
 ) -> None:
-    """Hold clients' data, and train when asked."""
+    """Start a node, which holds clients' data and trains on it."""
     from mmfl.privacy import Privacy
 
     programs.require_flower()
@@ -107,7 +107,7 @@ def node(
 )
 def keys(
     folder: Annotated[Path, typer.Argument(help="New folder for certificates and keys.")],
-    server: Annotated[str, typer.Option(help="Names or addresses by which nodes reach the server, by commas.")],
+    server: Annotated[str, typer.Option(help="Host names or addresses of the server, separated by commas.")],
     nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
 ) -> None:
     """Make certificates and node keys."""

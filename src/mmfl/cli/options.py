@@ -12,7 +12,7 @@ from mmfl.errors import UserError
 ConfigFile = Annotated[
     Path | None,
     typer.Argument(
-        help="A TOML file or a preset's name; the embedded default without one.",
+        help="A TOML file or the name of a preset; without it, the embedded default.",
         show_default=False,
         autocompletion=completion.configurations,
     ),
@@ -33,7 +33,7 @@ Track = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
-        help="Log to a tracker as well: tensorboard, mlflow or wandb.",
+        help="Also log to a tracker: tensorboard, mlflow or wandb.",
         autocompletion=completion.trackers,
     ),
 ]
@@ -48,9 +48,9 @@ AppFile = Annotated[
         metavar="APP.py", help="The module with tasks() and data(task, client).", autocompletion=completion.modules
     ),
 ]
-Capacity = Annotated[int | None, typer.Option(help="Trainings that each client can do in a round.")]
+Capacity = Annotated[int | None, typer.Option(help="Number of tasks that each client can train in a round.")]
 RootCertificates = Annotated[
-    Path | None, typer.Option("--root-certificates", help="ca.crt of the server's keys, to know the server by.")
+    Path | None, typer.Option("--root-certificates", help="ca.crt from the server's keys, to verify the server.")
 ]
 
 

@@ -30,7 +30,7 @@ def report(
     export: Annotated[
         str,
         typer.Option(
-            help="Write every figure too, into a folder beside: some of png,csv,parquet.",
+            help="Also write every figure, into a folder beside it: any of png,csv,parquet.",
             autocompletion=completion.exports,
         ),
     ] = "",
@@ -78,9 +78,9 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Loopback address.")] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open a browser.")] = True,
 ) -> None:
-    """Show runs in the browser while they go on.
+    """Show runs in the browser while they are running.
 
-    Ctrl-C ends it, and no run.
+    Ctrl-C ends the dashboard, and no run.
     """
     from mmfl.dashboard.server import Server
 

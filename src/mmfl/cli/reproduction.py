@@ -32,9 +32,9 @@ def reproduce(
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Reproduce all of them.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small form, within a minute each, on embedded data.")
+        bool, typer.Option("--quick", help="A small version, within a minute each, on embedded data.")
     ] = False,
     part: Annotated[str, typer.Option(help="Run only the parts whose names match, such as 'lvr-5tasks/*'.")] = "*",
     redraw: Annotated[bool, typer.Option("--redraw", help="Render what has been run; train nothing.")] = False,
@@ -45,7 +45,7 @@ def reproduce(
     precision: Annotated[
         str,
         typer.Option(
-            help="How it multiplies: float32, tf32 (GPU) or bfloat16 (CPU).", autocompletion=completion.precisions
+            help="Precision of products: float32, tf32 (GPU) or bfloat16 (CPU).", autocompletion=completion.precisions
         ),
     ] = "float32",
     json_: Annotated[bool, typer.Option("--json", help="With --list: print JSON instead of a table.")] = False,
@@ -71,14 +71,14 @@ def reproduce(
         raise UserError("reproduce: --json goes with --list.")
     if not ids and not all_:
         raise UserError("reproduce: nothing was named; expected ids, --all or --list.")
-    made = experiments.chosen(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
+    chosen = experiments.chosen(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
     results = Results(out or Path("results-quick" if quick else "results"))
     if not redraw:
-        parts = experiments.parts_of(made, quick, part)
+        parts = experiments.parts_of(chosen, quick, part)
         trainer = Trainer(device, Display(console), check_precision(precision))
         experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
     found = False
-    for each, findings in experiments.render(made, results, quick):
+    for each, findings in experiments.render(chosen, results, quick):
         found = True
         show_texts(console, each.title, findings.table)
         if findings.claims:

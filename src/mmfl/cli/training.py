@@ -86,7 +86,7 @@ def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.", autocompletion=completion.runs)],
     device: Device = None,
 ) -> None:
-    """Go on with a run after a crash or Ctrl-C.
+    """Resume a run after a crash or Ctrl-C.
 
     The result is the same as if it had never stopped.
     """

@@ -19,7 +19,7 @@ from typing import Self
 from mmfl.errors import UserError, shorten
 
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
-_MARK = "MMFL_DEPLOYMENT"
+_VARIABLE = "MMFL_DEPLOYMENT"  # in the environment of all processes of a deployment, with a value of its own
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"\berror|failed|refused|\[code", re.IGNORECASE)
 _RETRY_LINE = re.compile("retrying")
@@ -88,10 +88,10 @@ class ChildProcesses:
         except OSError as error:
             raise UserError(f"logs '{shorten(self.logs)}' cannot be written: {error.strerror}.") from None
         self.folder = Path(tempfile.mkdtemp(prefix="mmfl-"))  # mode 0700; short, because a socket's path must be
-        self.mark = f"{_MARK}={secrets.token_hex(8)}"
+        self.variable = f"{_VARIABLE}={secrets.token_hex(8)}"
         try:
             self.watchdog = subprocess.Popen(
-                [sys.executable, "-IS", str(_WATCHDOG), self.mark, str(self.folder)],
+                [sys.executable, "-IS", str(_WATCHDOG), self.variable, str(self.folder)],
                 stdin=subprocess.PIPE,
                 start_new_session=True,
             )
@@ -122,7 +122,7 @@ class ChildProcesses:
     ) -> Child:
         """Starts a process in a session of its own; one that `ends_with_input` is asked to end by closing its input."""
         log = self.logs / f"{name}.log"
-        key, _, value = self.mark.partition("=")
+        key, _, value = self.variable.partition("=")
         with log.open("ab") as output:
             before = output.tell()
             try:

@@ -101,6 +101,15 @@ class LocalDeployment:
         return node
 
 
+def assign_clients(clients: int, nodes: int) -> list[list[int]]:
+    """The clients of each node: 0, 1, ... are assigned to the nodes in turn.
+
+    >>> assign_clients(5, 2)
+    [[0, 2, 4], [1, 3]]
+    """
+    return [list(range(clients))[k::nodes] for k in range(nodes)]
+
+
 def deploy_local(
     module: Path,
     clients_of_node: Sequence[Sequence[int]],

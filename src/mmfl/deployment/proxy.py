@@ -77,8 +77,8 @@ class Proxy:
             return
         finally:
             self.bytes_in_progress -= received
-        kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP_HEADERS]
-        await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+        headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP_HEADERS]
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
         try:
             async for part in answer.aiter_raw():
                 await send({"type": "http.response.body", "body": part, "more_body": True})
