@@ -141,7 +141,7 @@ def test_convolution_reads_slices_and_any_other_order():
 def test_the_gradient_of_a_kernel_is_the_same_from_one_program_or_many(programs, monkeypatch):
     from mmfl.engine.gpu.kernels import convolution, implicit
 
-    monkeypatch.setattr(convolution, "_PROGRAMS", programs)
+    monkeypatch.setattr(convolution, "_BUSY_PROGRAMS", programs)
     parts = []
     spy = Spy(implicit.by_kernel, lambda *args, **_: parts.append(len(args[2])))
     monkeypatch.setattr(implicit, "by_kernel", spy)
