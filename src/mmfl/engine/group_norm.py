@@ -7,33 +7,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mmfl.engine.gpu import kernels
-from mmfl.engine.vmap import clients_first
+from mmfl.engine.vmap import with_cohort_form
 
 
-class GroupNorm(torch.autograd.Function):
-    """Group norm whose vmap over clients runs torch's own operator on the examples of all clients, and scales by
-    client afterwards; on a GPU, for images, it is one fused kernel."""
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Any:
+    """In place of `F.group_norm`, whose arguments it takes."""
+    return with_cohort_form(F.group_norm, _cohort_group_norm, input, num_groups, weight, bias, eps)
 
-    @staticmethod
-    def forward(input: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
-        """The plain norm, outside of a cohort."""
-        return F.group_norm(input, groups, weight, bias, eps)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: only the vmapped form is differentiated."""
+def _cohort_group_norm(input: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Inputs [C, n, channels, ...], a scale and a shift per client and channel: torch's own operator on the examples of
+    all clients, scaled by client afterwards; on a GPU, for images, one fused kernel."""
+    if input.dim() == 5 and kernels.usable(input, weight, bias):
+        from mmfl.engine.gpu.kernels.group_norm import CohortGroupNorm
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """The cohort's form: inputs [C, n, channels, ...], a scale and a shift per client and channel."""
-        input, weight, bias = clients_first(info, in_dims, args[:3])
-        if input.dim() == 5 and kernels.usable(input, weight, bias):
-            from mmfl.engine.gpu.kernels.group_norm import CohortGroupNorm
-
-            return CohortGroupNorm.apply(input, weight, bias, *args[3:]), 0  # type: ignore[no-untyped-call]
-        normed = F.group_norm(input.flatten(0, 1), args[3], None, None, args[4]).view(input.shape)
-        by_channel = (len(input), 1, -1, *(1 for _ in input.shape[3:]))
-        if weight is not None and bias is not None:
-            return torch.addcmul(bias.reshape(by_channel), normed, weight.reshape(by_channel)), 0
-        normed = normed if weight is None else normed * weight.reshape(by_channel)
-        return (normed if bias is None else normed + bias.reshape(by_channel)), 0
+        return CohortGroupNorm.apply(input, weight, bias, groups, eps)  # type: ignore[no-any-return, no-untyped-call]
+    normed = F.group_norm(input.flatten(0, 1), groups, None, None, eps).view(input.shape)
+    by_channel = (len(input), 1, -1, *(1 for _ in input.shape[3:]))
+    if weight is not None and bias is not None:
+        return torch.addcmul(bias.reshape(by_channel), normed, weight.reshape(by_channel))
+    normed = normed if weight is None else normed * weight.reshape(by_channel)
+    return normed if bias is None else normed + bias.reshape(by_channel)

@@ -17,7 +17,7 @@ from mmfl.engine.factored import GradientFactors
 from mmfl.engine.gpu import layers
 from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.gpu.lstm import lstm_layer
-from mmfl.engine.group_norm import GroupNorm
+from mmfl.engine.group_norm import group_norm
 from mmfl.randomness import uniform
 
 
@@ -82,10 +82,8 @@ class Operators(TorchFunctionMode):
     def _max_pool(self, *args: Any, **kwargs: Any) -> Any:
         return layers.max_pool(*args, **kwargs)
 
-    def _group_norm(
-        self, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-    ) -> Tensor:
-        return GroupNorm.apply(input, weight, bias, num_groups, eps)  # type: ignore[no-any-return, no-untyped-call]
+    def _group_norm(self, *args: Any, **kwargs: Any) -> Any:
+        return group_norm(*args, **kwargs)
 
     def _batch_norm(
         self,

@@ -18,8 +18,8 @@ from mmfl import models
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.functional import FunctionalModule
 from mmfl.engine.gpu import kernels
-from mmfl.engine.gpu.layers import Convolution, MaxPool
-from mmfl.engine.group_norm import GroupNorm
+from mmfl.engine.gpu.layers import convolution, max_pool
+from mmfl.engine.group_norm import group_norm
 from mmfl.engine.layout import Layout
 from mmfl.engine.operators import FASTER_ON_GPU, NOT_BATCHED, Operators
 
@@ -110,7 +110,7 @@ def test_convolution_of_a_cohort_equals_torchs_own(name, biased):
     inputs = [images(clients, count, channels, *sides), *from_rows(*shapes, clients=clients)]
 
     def ours(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return Convolution.apply(x, weight, bias, stride, padding)
+        return convolution(x, weight, bias, stride, padding)
 
     def native(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.conv2d(x, weight, bias, stride, padding)
@@ -120,7 +120,7 @@ def test_convolution_of_a_cohort_equals_torchs_own(name, biased):
 
 
 def padded(x: Tensor, weight: Tensor) -> Tensor:
-    return Convolution.apply(x, weight, None, (1, 1), (1, 1))
+    return convolution(x, weight, None, (1, 1), (1, 1))
 
 
 def padded_by_torch(x: Tensor, weight: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ def test_convolution_reads_slices_and_any_other_order():
 def test_the_gradient_of_a_kernel_is_the_same_from_one_program_or_many(programs, monkeypatch):
     from mmfl.engine.gpu.kernels import convolution, implicit
 
-    monkeypatch.setattr(convolution, "_PROGRAMS", programs)
+    monkeypatch.setattr(convolution, "_BUSY_PROGRAMS", programs)
     parts = []
     spy = Spy(implicit.by_kernel, lambda *args, **_: parts.append(len(args[2])))
     monkeypatch.setattr(implicit, "by_kernel", spy)
@@ -190,7 +190,7 @@ def test_group_norm_of_a_cohort_equals_torchs_own(name, parameters):
     inputs = [x, *from_rows(*[(channels,)] * parameters, clients=clients)]
 
     def ours(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-        return GroupNorm.apply(x, weight, bias, groups, 1e-5)
+        return group_norm(x, groups, weight, bias)
 
     def native(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
         as_double = [None if t is None else t.double() for t in (x, weight, bias)]
@@ -204,7 +204,7 @@ def test_group_norm_of_a_cohort_equals_torchs_own(name, parameters):
 def test_group_norm_with_only_a_shift():
     inputs = [images(2, 2, 4, 3, 3), leaf(2, 4, seed=3)]
     native = lambda x, bias: F.group_norm(x, 2) + bias[:, None, None]  # noqa: E731
-    compare(lambda x, bias: GroupNorm.apply(x, None, bias, 2, 1e-5), native, inputs, 1e-4)
+    compare(lambda x, bias: group_norm(x, 2, None, bias), native, inputs, 1e-4)
 
 
 POOLS = {  # images, channels, height and width, window, smaller windows at the edges
@@ -221,7 +221,7 @@ def test_max_pooling_of_a_cohort_equals_torchs_own(name):
     count, channels, sides, window, ceil = POOLS[name]
     x = (images(2, count, channels, *sides) * 2).round()  # many maxima are met twice: the first counts
     output = compare(
-        lambda x: MaxPool.apply(x, window, ceil), lambda x: F.max_pool2d(x, window, ceil_mode=ceil), [x], 0.0
+        lambda x: max_pool(x, window, ceil_mode=ceil), lambda x: F.max_pool2d(x, window, ceil_mode=ceil), [x], 0.0
     )
     assert output.movedim(2, -1).is_contiguous()
 
@@ -230,7 +230,7 @@ def test_max_pooling_of_a_cohort_equals_torchs_own(name):
 def test_the_maximum_of_what_is_not_a_number_is_none():
     x = images(1, 1, 2, 4, 4).detach()
     x[0, 0, 1, 2, 3] = torch.nan
-    pooled = vmap(lambda x: MaxPool.apply(x, (2, 2), False))(x)
+    pooled = vmap(lambda x: max_pool(x, 2))(x)
     torch.testing.assert_close(pooled[0], F.max_pool2d(x[0], 2), equal_nan=True)
     assert pooled.isnan().sum() == 1
 

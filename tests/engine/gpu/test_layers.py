@@ -12,7 +12,7 @@ from mmfl.engine import Simulation
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.gpu import layers
-from mmfl.engine.gpu.layers import Convolution, Linear
+from mmfl.engine.gpu.layers import convolution, linear
 from mmfl.engine.operators import FASTER_ON_GPU
 
 CLIENTS = 3
@@ -49,7 +49,7 @@ def test_batched_convolution_equals_torchs_own(kernel, stride, padding, biased, 
     inputs += [leaf(CLIENTS, 5, seed=3)] if biased else []
 
     def ours(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return Convolution.apply(x, weight, bias, stride, padding)
+        return convolution(x, weight, bias, stride, padding)
 
     def native(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.conv2d(x, weight, bias, stride, padding)
@@ -67,7 +67,7 @@ def test_batched_convolution_takes_what_all_clients_share(shared):
     dims = tuple(None if n == shared else 0 for n in range(3))
     got, native = (
         outcome(vmap(lambda *a, f=f: f(*a, (2, 1), (1, 1)), in_dims=dims)(*inputs), inputs)
-        for f in (Convolution.apply, F.conv2d)
+        for f in (convolution, F.conv2d)
     )
     torch.testing.assert_close(got, native)
 
@@ -77,8 +77,7 @@ def test_batched_convolution_differentiates_only_what_is_asked_for(wanted):
     inputs = [normal(CLIENTS, 4, 2, 7, 6), normal(CLIENTS, 5, 2, 3, 3, seed=2), normal(CLIENTS, 5, seed=3)]
     inputs[wanted].requires_grad_()
     got, native = (
-        outcome(vmap(lambda *a, f=f: f(*a, (1, 1), (1, 1)))(*inputs), [inputs[wanted]])
-        for f in (Convolution.apply, F.conv2d)
+        outcome(vmap(lambda *a, f=f: f(*a, (1, 1), (1, 1)))(*inputs), [inputs[wanted]]) for f in (convolution, F.conv2d)
     )
     torch.testing.assert_close(got, native, rtol=1e-4, atol=1e-4)
 
@@ -93,7 +92,7 @@ def test_batched_linear_layer_equals_torchs_own(shape, biased, shared):
     dims = tuple(None if n == shared else 0 for n in range(len(inputs)))
     got, native = (
         outcome(vmap(lambda x, w, b=None, f=f, a=a: f(x, w, b, *a), in_dims=dims)(*inputs), inputs)
-        for f, a in ((Linear.apply, [GradientFactors([])]), (F.linear, []))
+        for f, a in ((linear, [GradientFactors([])]), (F.linear, []))
     )
     torch.testing.assert_close(got, native)
 

@@ -5,7 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small import IMAGES, ask, assert_agree, federation, task, train, train_alone
+from small import (
+    IMAGES,
+    ask,
+    assert_agree,
+    federation,
+    has_recorded,
+    recording_engine,
+    task,
+    train,
+    train_alone,
+)
 from test_agreement import KINDS
 
 from mmfl import models
@@ -13,19 +23,7 @@ from mmfl.engine import Simulation
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.gpu.recording import can_record
 from mmfl.engine.jobs import Jobs
-from mmfl.engine.trainer import Trainer
 from mmfl.local import SGD
-
-
-def recording_engine(record=lambda step: step) -> Simulation:
-    """An engine that records wherever it can, on a CPU, where replaying a step runs it again."""
-    engine = Simulation("cpu", "vectorised")
-    engine.trainer = Trainer("vectorised", engine.trainer.device_data, engine.choices, Recorder(record))
-    return engine
-
-
-def has_recorded(engine: Simulation) -> bool:
-    return bool(engine.trainer.recorder._recordings)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.gpu import kernels
-from mmfl.engine.vmap import clients_first
+from mmfl.engine.vmap import with_cohort_form
 
 _MAX_KEPT_PATCHES = 2 << 30  # bytes
 
@@ -23,17 +23,45 @@ def convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Any:
-    """In place of `torch.conv2d`, whose arguments it takes; `NotImplemented` for those it cannot handle."""
+    """In place of `torch.conv2d`, whose arguments it takes; `NotImplemented` for those it cannot handle.
+
+    A cohort's convolution is a batched matrix product. Torch's vmap would make it a grouped convolution, which is slow
+    with many groups of few channels.
+    """
     if groups != 1 or pair(dilation) != (1, 1) or isinstance(padding, str) or input.dim() != 4:
         return NotImplemented
-    return Convolution.apply(input, weight, bias, pair(stride), pair(padding))  # type: ignore[no-untyped-call]
+    return with_cohort_form(F.conv2d, _cohort_convolution, input, weight, bias, pair(stride), pair(padding))
+
+
+def _cohort_convolution(
+    input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
+) -> Tensor:
+    """Inputs [C, n, channels, h, w] and a kernel per client: unfolded (im2col), or by a Triton kernel that never stores
+    the unfolded inputs."""
+    function: Any = UnfoldedConvolution
+    (ph, pw), (height, width) = padding, input.shape[-2:]
+    size = input.shape[1] * weight.shape[1] * (height + 2 * ph) * (width + 2 * pw)
+    if kernels.usable(input, weight, bias, size=size):
+        from mmfl.engine.gpu.kernels.convolution import CohortConvolution as function  # noqa: N813
+    return function.apply(input, weight, bias, stride, padding)  # type: ignore[no-any-return]
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors | None) -> Any:
     """In place of `F.linear`; `NotImplemented` where nobody collects the factors of its gradient."""
     if input.dim() < 2 or factors is None:
         return NotImplemented
-    return Linear.apply(input, weight, bias, factors)  # type: ignore[no-untyped-call]
+    return with_cohort_form(lambda *args: F.linear(*args[:3]), _cohort_linear, input, weight, bias, factors)
+
+
+def _cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors) -> Tensor:
+    """Inputs [C, ..., inputs] times a weight per client [C, outputs, inputs], plus a bias [C, outputs]."""
+    rows = input.reshape(len(input), -1, input.shape[-1])
+    n = factors.find(weight, input, bias)
+    kernel = (weight if n is None else weight.detach()).transpose(1, 2)
+    outputs = torch.bmm(rows, kernel) if bias is None else torch.baddbmm(bias[:, None], rows, kernel)
+    if n is not None:
+        factors.add(n, rows, outputs)
+    return outputs.view(*input.shape[:-1], weight.shape[1])
 
 
 def max_pool(
@@ -50,99 +78,26 @@ def max_pool(
     adjacent = pair(stride or window) == window and pair(padding) == (0, 0) and pair(dilation) == (1, 1)
     if not adjacent or return_indices or input.dim() != 4:
         return NotImplemented
-    return MaxPool.apply(input, window, ceil_mode)  # type: ignore[no-untyped-call]
+    return with_cohort_form(_max_pool, _cohort_max_pool, input, window, ceil_mode)
+
+
+def _max_pool(input: Tensor, window: tuple[int, int], ceil: bool) -> Tensor:
+    return F.max_pool2d(input, window, ceil_mode=ceil)
+
+
+def _cohort_max_pool(input: Tensor, window: tuple[int, int], ceil: bool) -> Tensor:
+    """Inputs [C, n, channels, h, w]: a Triton kernel, or torch's own operator on the examples of all clients."""
+    if kernels.usable(input) and max(window) < 16:
+        from mmfl.engine.gpu.kernels.pooling import CohortMaxPool
+
+        sizes = [(size + (side - 1) * ceil) // side for size, side in zip(input.shape[3:], window, strict=True)]
+        return CohortMaxPool.apply(input, window, tuple(sizes))  # type: ignore[no-any-return, no-untyped-call]
+    return _max_pool(input.flatten(0, 1), window, ceil).unflatten(0, input.shape[:2])
 
 
 def pair(value: Any) -> tuple[int, int]:
     """A size, stride or padding for height and width."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
-
-
-class Convolution(torch.autograd.Function):
-    """A convolution whose vmap over clients is one batched matrix product: of unfolded inputs (im2col), or a Triton
-    kernel that never stores them.
-
-    Torch's vmap would make it a grouped convolution, which is slow with many groups of few channels.
-    """
-
-    @staticmethod
-    def forward(
-        input: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
-    ) -> Tensor:
-        """The plain convolution, outside of a cohort."""
-        return F.conv2d(input, weight, bias, stride, padding)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: only the vmapped form is differentiated."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """The cohort's form, with clients as a leading dimension of input, weight and bias."""
-        input, weight, bias = clients_first(info, in_dims, args[:3])
-        function: Any = UnfoldedConvolution
-        (ph, pw), (height, width) = args[4], input.shape[-2:]
-        size = input.shape[1] * weight.shape[1] * (height + 2 * ph) * (width + 2 * pw)
-        if kernels.usable(input, weight, bias, size=size):
-            from mmfl.engine.gpu.kernels.convolution import CohortConvolution as function  # noqa: N813
-        return function.apply(input, weight, bias, *args[3:]), 0
-
-
-class Linear(torch.autograd.Function):
-    """A linear layer whose vmap over clients is one batched matrix product; the factors of its weight's gradient are
-    collected in `factors`."""
-
-    @staticmethod
-    def forward(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors) -> Tensor:
-        """The plain layer, outside of a cohort."""
-        return F.linear(input, weight, bias)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: only the vmapped form is differentiated."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """The cohort's form: inputs [C, ..., inputs], a weight and a bias per client."""
-        input, weight, bias = clients_first(info, in_dims, args[:3])
-        return cohort_linear(input, weight, bias, args[3]), 0
-
-
-def cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors) -> Tensor:
-    """Inputs [C, ..., inputs] times a weight per client [C, outputs, inputs], plus a bias [C, outputs]."""
-    rows = input.reshape(len(input), -1, input.shape[-1])
-    n = factors.find(weight, input, bias)
-    kernel = (weight if n is None else weight.detach()).transpose(1, 2)
-    outputs = torch.bmm(rows, kernel) if bias is None else torch.baddbmm(bias[:, None], rows, kernel)
-    if n is not None:
-        factors.add(n, rows, outputs)
-    return outputs.view(*input.shape[:-1], weight.shape[1])
-
-
-class MaxPool(torch.autograd.Function):
-    """Max-pooling over adjacent windows. Its vmap over clients is a Triton kernel, or torch's own operator on the
-    examples of all clients."""
-
-    @staticmethod
-    def forward(input: Tensor, window: tuple[int, int], ceil: bool) -> Tensor:
-        """The plain operator, outside of a cohort."""
-        return F.max_pool2d(input, window, ceil_mode=ceil)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing to keep: only the vmapped form is differentiated."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
-        """The cohort's form: inputs [C, n, channels, h, w]."""
-        (input,) = clients_first(info, in_dims, args[:1])
-        window, ceil = args[1:]
-        if kernels.usable(input) and max(window) < 16:
-            from mmfl.engine.gpu.kernels.pooling import CohortMaxPool
-
-            sizes = [(size + (side - 1) * ceil) // side for size, side in zip(input.shape[3:], window, strict=True)]
-            return CohortMaxPool.apply(input, window, tuple(sizes)), 0  # type: ignore[no-untyped-call]
-        return F.max_pool2d(input.flatten(0, 1), window, ceil_mode=ceil).unflatten(0, input.shape[:2]), 0
 
 
 class UnfoldedConvolution(torch.autograd.Function):

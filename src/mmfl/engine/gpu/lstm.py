@@ -105,7 +105,7 @@ class Recurrence(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, *args: Any) -> Any:
         """The dimension that vmap adds joins that of the clients."""
-        tensors = [None if t is None else t.flatten(0, 1) for t in clients_first(info, in_dims, args[:-1])]
+        tensors = [None if t is None else t.flatten(0, 1) for t in clients_first(info, in_dims[:-1], args[:-1])]
         outputs = Recurrence.apply(*tensors, args[-1])  # type: ignore[no-untyped-call]
         return tuple(t.unflatten(0, (info.batch_size, -1)) for t in outputs), (0,) * len(outputs)
 

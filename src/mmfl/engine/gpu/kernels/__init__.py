@@ -1,8 +1,7 @@
-"""Triton kernels for layers of which every client of a cohort has its own weights.
+"""Triton kernels for layers whose weights differ from client to client.
 
-They take the place of compositions of torch's operators where those spend their time on copies: convolutions that never
-write patches down, group norm that leaves channels last. Each module here needs Triton to be imported at all; ask
-`usable` first. What a layer is and how it is batched is not decided here.
+They are faster than torch's operators where these spend their time on copies: convolutions that never store unfolded
+inputs, group norm that keeps channels last. The modules here import Triton: ask `usable` first.
 """
 
 import os
@@ -12,21 +11,21 @@ import torch
 from torch import Tensor
 
 _FOUND = find_spec("triton") is not None
-_REACH = 1 << 31  # elements of one client that a 32-bit offset tells apart
+_MAX_NUMBERS = 1 << 31  # of one client that a 32-bit offset can address
 
 
 def usable(*tensors: Tensor | None, size: int = 0) -> bool:
-    """Whether the kernels can work on these tensors, whose first dimension is clients, and `size` is how many numbers
-    there will be for each of them at most.
+    """Whether the kernels can run on these tensors, whose first dimension is clients; `size` is the largest count of
+    numbers that they will use for one client.
 
-    On a GPU where Triton is installed; with TRITON_INTERPRET=1 in the environment, slowly, on a CPU.
+    They run on a GPU where Triton is installed; with TRITON_INTERPRET=1 in the environment, slowly, on a CPU.
     """
     device = "cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda"
     return (
         _FOUND
-        and size < _REACH
+        and size < _MAX_NUMBERS
         and all(
-            t.device.type == device and t.dtype == torch.float32 and 0 < t.numel() < _REACH * len(t)
+            t.device.type == device and t.dtype == torch.float32 and 0 < t.numel() < _MAX_NUMBERS * len(t)
             for t in tensors
             if t is not None
         )
@@ -34,10 +33,10 @@ def usable(*tensors: Tensor | None, size: int = 0) -> bool:
 
 
 def precision() -> str:
-    """How Triton is to multiply, as torch is told to multiply float32 matrices at this moment.
+    """Triton's name for the precision that torch is set to for float32 matrices.
 
-    With all bits, where there are tensor cores for it, as three products of ten bits each: of the high parts of both
-    factors, and of each one's low part with the other's high one. What is left out is below the last bit.
+    Full precision on tensor cores is three products of ten bits each ("tf32x3"): the high parts of both factors, and
+    each one's low part with the other's high part. What is left out is below the last bit.
     """
     if torch.get_float32_matmul_precision() != "highest":
         return "tf32"
@@ -46,5 +45,5 @@ def precision() -> str:
 
 
 def unit(stride: int) -> int:
-    """The largest of 4, 2 and 1 that divides a stride: a kernel that knows it can load as many numbers at a time."""
+    """The largest of 4, 2 and 1 that divides a stride: a kernel that knows it loads that many numbers at a time."""
     return next(size for size in (4, 2, 1) if stride % size == 0)

@@ -1,7 +1,7 @@
-"""Convolutions of a cohort as implicit matrix products: patches are read where they are needed, never written.
+"""Convolutions of a cohort as implicit matrix products (implicit GEMM): unfolded inputs are never stored.
 
-Everything is channels last. One compilation serves batches of any size. No sum depends on the order in which programs
-run.
+Everything is channels last. One compilation serves batches of any size. Sums do not depend on the order in which
+programs run.
 """
 
 from dataclasses import dataclass, fields
@@ -15,16 +15,16 @@ from torch.autograd.function import once_differentiable
 
 from mmfl.engine.gpu.kernels import implicit, precision, unit
 
-_PROGRAMS = 2048  # that keep a device busy
-_LEAST = 4  # blocks of pixels worth a program of their own
+_BUSY_PROGRAMS = 2048  # that keep a device busy
+_MIN_BLOCKS = 4  # of pixels per program
 
 
 def tiles(rows: int, columns: int, depth: int, how: str, rows_last: bool = False) -> dict[str, int]:
-    """Sizes of the blocks of a product [rows, depth] by [depth, columns], warps and stages: a rule, not a search.
+    """Block sizes of a product [rows, depth] by [depth, columns], warps and stages: a fixed rule, no autotuning.
 
-    Without tensor cores ("ieee") a thread holds rows of its blocks in registers: shorter ones then. With `rows_last`,
-    the factors lie in memory with rows and columns side by side, not depth: four warps at once would multiply 64 rows
-    by an instruction that wants depth side by side, and load number by number.
+    Without tensor cores ("ieee") a thread holds rows of its blocks in registers, so blocks are shorter. With
+    `rows_last`, rows and columns are contiguous in memory, not depth: with four warps Triton would choose an
+    instruction for 64 rows that wants contiguous depth, and load number by number.
     """
     high = _power(rows, 64 if rows_last else 256 if how == "tf32" else 128)
     wide = _power(columns, 32 if rows_last else 64)
@@ -38,13 +38,13 @@ def tiles(rows: int, columns: int, depth: int, how: str, rows_last: bool = False
 
 
 def _power(size: int, most: int) -> int:
-    """The least power of two not below a size, from 16 to `most`."""
+    """The next power of two, from 16 to `most`."""
     return min(max(int(triton.next_power_of_2(size)), 16), most)
 
 
 @dataclass(frozen=True)
 class _Geometry:
-    """What one convolution's kernels have compiled in: image and kernel sizes, stride, padding."""
+    """What is compiled into the kernels of one convolution: image and kernel sizes, stride, padding."""
 
     CHANNELS: int
     OUT: int
@@ -99,7 +99,7 @@ class CohortConvolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Gradients of input, weight and bias, where asked for."""
+        """Gradients by input, weight and bias, where needed."""
         images, kernel = ctx.saved_tensors
         grad = grads[0].movedim(2, -1).contiguous()
         by_input = by_weight = by_bias = None
@@ -115,14 +115,14 @@ class CohortConvolution(torch.autograd.Function):
 
 
 def _readable(images: Tensor) -> Tensor:
-    """Images [C, n, h, w, channels] as kernels can read them: channels side by side, one image after another. Pixels
-    may be left out, as in a slice."""
+    """Images [C, n, h, w, channels] as kernels can read them: channels contiguous, one image after another. Pixels may
+    be skipped, as in a slice."""
     ordered = images.stride(0) == images.shape[1] * images.stride(1)
     return images if ordered and 1 in (images.stride(4), images.shape[4]) else images.contiguous()
 
 
 def _kernel(weight: Tensor) -> Tensor:
-    """Weights as [C, out, kh, kw, channels], each client's without gaps; from one client to the next may be any way."""
+    """Weights as [C, out, kh, kw, channels], contiguous for each client, with any stride between clients."""
     kernel = weight.movedim(2, -1)
     return kernel if kernel[0].is_contiguous() else kernel.contiguous()
 
@@ -160,14 +160,14 @@ def convolve(images: Tensor, kernel: Tensor, bias: Tensor | None, geometry: _Geo
 
 
 def _depth(channels: int, patch: int) -> int:
-    """Numbers of a patch to take at a time: of one pixel where its channels divide into blocks, else of any."""
+    """Numbers of a patch per block: within one pixel where its channels can be divided into blocks."""
     return next((size for size in (32, 16) if channels % size == 0), patch)
 
 
 def by_images(grad: Tensor, kernel: Tensor, geometry: _Geometry) -> Tensor:
     """Gradient by the images [C, n, h, w, channels], given that by the outputs.
 
-    Under a stride, pixels are taken by their place in it: those of one place have the same few taps.
+    With a stride, pixels are grouped by their phase in it: those of one phase have the same few taps.
     """
     clients, count = grad.shape[:2]
     images = grad.new_empty(clients, count, geometry.H, geometry.W, geometry.CHANNELS)
@@ -195,7 +195,7 @@ def by_images(grad: Tensor, kernel: Tensor, geometry: _Geometry) -> Tensor:
 def by_kernel(grad: Tensor, images: Tensor, biased: bool, geometry: _Geometry) -> tuple[Tensor, Tensor | None]:
     """Gradients by the weights [C, out, kh, kw, channels] and the bias [C, out], given that by the outputs.
 
-    Where clients are few, several programs share a client's pixels; what they find is added up afterwards.
+    With few clients, several programs share a client's pixels; their results are added up afterwards.
     """
     clients, count = images.shape[:2]
     how = precision()
@@ -203,7 +203,7 @@ def by_kernel(grad: Tensor, images: Tensor, biased: bool, geometry: _Geometry) -
     tile = tiles(geometry.OUT, geometry.patch, 32, how, rows_last=True)
     programs = clients * triton.cdiv(geometry.OUT, tile["ROWS"]) * triton.cdiv(geometry.patch, tile["COLUMNS"])
     blocks = triton.cdiv(pixels, tile["DEPTH"])
-    share = triton.cdiv(blocks, min(triton.cdiv(_PROGRAMS, programs), triton.cdiv(blocks, _LEAST)))
+    share = triton.cdiv(blocks, min(triton.cdiv(_BUSY_PROGRAMS, programs), triton.cdiv(blocks, _MIN_BLOCKS)))
     splits = triton.cdiv(blocks, share)
     parts = grad.new_empty(splits, clients, geometry.OUT, geometry.KH, geometry.KW, geometry.CHANNELS)
     sums = grad.new_empty(splits, clients, geometry.OUT) if biased else parts

@@ -1,7 +1,7 @@
 """Group norm of a cohort on channels-last inputs, with a scale and a shift per client.
 
-One program sees one group of one example: mean first, then squared deviations, then the normed values. Upper-case
-arguments are compiled in; a loop over pixels that a single block covers is one load.
+A program handles one group of one example: mean first, then squared deviations, then the normed values. Upper-case
+arguments are compiled in; where one block covers all pixels, the loop over them is a single load.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_BLOCK = 8192  # numbers that a program holds at a time
+_BLOCK = 8192  # numbers that a program loads at a time
 
 
 class CohortGroupNorm(torch.autograd.Function):
@@ -49,7 +49,7 @@ class CohortGroupNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        """Gradients of input, weight and bias; those of the last two are sums over examples."""
+        """Gradients by input, weight and bias; the last two are sums over examples."""
         x, weight, mean, rate = ctx.saved_tensors
         grad = grads[0].movedim(2, -1).contiguous()
         by_input = torch.empty_like(x)
@@ -76,7 +76,7 @@ class CohortGroupNorm(torch.autograd.Function):
 
 
 def _constants(x: Tensor, groups: int) -> dict[str, int]:
-    """What the kernels have compiled in, for x [C, n, h, w, channels]."""
+    """What is compiled into the kernels, for x [C, n, h, w, channels]."""
     pixels, channels = x.shape[2] * x.shape[3], x.shape[4]
     wide = triton.next_power_of_2(channels // groups)
     high = min(triton.next_power_of_2(pixels), max(_BLOCK // wide, 1))
@@ -120,7 +120,7 @@ def _norm(
     HIGH: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """One group of one example, three times over: its mean, its variance, its normed values."""
+    """One group of one example, in three passes: its mean, its variance, its normed values."""
     SIZE: tl.constexpr = CHANNELS // GROUPS
     program = tl.program_id(0)
     example = (program // GROUPS).to(tl.int64)

@@ -1,4 +1,4 @@
-"""The programs behind a cohort's convolutions: products with matrices of patches that exist only block by block.
+"""The Triton programs of a cohort's convolutions: products with matrices of patches that exist only block by block.
 
 Upper-case arguments are compiled in; numbers of clients and images are not. Offsets within one client have 32 bits.
 """
@@ -105,8 +105,8 @@ def by_images(
     COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """A block of one client's input pixels, all at the same place of the stride, and channels: the gradients at those
-    output pixels that saw them [pixels, taps * out] times weights."""
+    """A block of one client's input pixels, all at the same phase of the stride, and channels: the gradients at the
+    output pixels that read them [pixels, taps * out] times weights."""
     PATCH: tl.constexpr = KH * KW * CHANNELS
     QH: tl.constexpr = (H + SH - 1) // SH
     QW: tl.constexpr = (W + SW - 1) // SW

@@ -1,7 +1,7 @@
-"""Max-pooling of a cohort on channels-last inputs, over windows that lie side by side.
+"""Max-pooling of a cohort on channels-last inputs, over adjacent windows.
 
-One program sees some pixels of one image. The place of a maximum in its window is kept in a byte. Upper-case arguments
-are compiled in.
+A program handles some pixels of one image. The position of a maximum in its window is stored in a byte. Upper-case
+arguments are compiled in.
 """
 
 from typing import Any
@@ -12,11 +12,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-_BLOCK = 2048  # numbers that a program sees
+_BLOCK = 2048  # numbers per program
 
 
 class CohortMaxPool(torch.autograd.Function):
-    """Maxima of input [C, n, channels, h, w] over windows; those at the edges may be smaller where `output` says so."""
+    """Maxima of input [C, n, channels, h, w] over windows; `output` may count partial windows at the edges."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, window: tuple[int, int], output: tuple[int, int]) -> Tensor:
@@ -53,7 +53,7 @@ class CohortMaxPool(torch.autograd.Function):
 
 
 def _tile(images: int, size: int) -> tuple[tuple[int], dict[str, int]]:
-    """How many programs there are for so many images of a size, and how much each sees."""
+    """The number of programs for this many images of a size, and what is compiled in about their blocks."""
     block = min(int(triton.next_power_of_2(size)), _BLOCK)
     blocks = int(triton.cdiv(size, block))
     return (images * blocks,), {"BLOCKS": blocks, "BLOCK": block}
@@ -74,7 +74,7 @@ def _pool(
     BLOCKS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Some outputs of one image. As in torch, the first of equal maxima counts, and whatever is not a number wins."""
+    """Some outputs of one image. As in torch, the first of equal maxima counts, and NaN is larger than any number."""
     image = (tl.program_id(0) // BLOCKS).to(tl.int64)
     number = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)
     there = number < OH * OW * CHANNELS
