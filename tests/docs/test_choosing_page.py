@@ -38,7 +38,9 @@ def test_the_main_table_has_the_numbers_of_the_results(method):
         assert quoted[column] == costs[column]
     entry = METHODS[method]
     assert quoted["server stores"] == {"none": "nothing"}.get(entry.stores, entry.stores)
-    required = "train every round" if entry.trains == "all" else {"all": "report their loss"}.get(entry.evaluates, "nothing")
+    required = (
+        "train every round" if entry.trains == "all" else {"all": "report their loss"}.get(entry.evaluates, "nothing")
+    )
     assert quoted["clients also"].replace("train and send", "train") == required
 
 
