@@ -1,4 +1,4 @@
-"""Bhuyan & Moharir 2022: bandit allocations beside random ones, for few and many clients a round (Figures 1 to 8)."""
+"""Bhuyan & Moharir 2022: bandit and random allocations, with few and many clients per round (Figures 1 to 8)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -24,19 +24,19 @@ _WIDE, _NARROW = 0.05, 0.03  # within which accuracies count as the same: with 2
 
 
 def ahead(here: Measured, ours: str, theirs: str, paper: str) -> Question:
-    """Whether one policy ends above another in both models."""
+    """Whether the final accuracy of one policy is higher than another's, for both models."""
     pairs = {model: (here.late(ours, model), here.late(theirs, model)) for model in MODELS}
     return Question(f"{NAMES[ours]} ends above {NAMES[theirs]} in both models", paper, pairs)
 
 
 def ahead_early(here: Measured, ours: str, theirs: str, paper: str) -> Question:
-    """Whether one policy begins above another in both models."""
+    """Whether the early accuracy of one policy is higher than another's, for both models."""
     pairs = {model: (here.early(ours, model), here.early(theirs, model)) for model in MODELS}
     return Question(f"{NAMES[ours]} begins above {NAMES[theirs]} in both models", paper, pairs)
 
 
 def level(here: Measured, ours: str, paper: str, tolerance: float) -> Question:
-    """Whether a policy ends where FedAvg does in both models."""
+    """Whether the final accuracy of a policy equals FedAvg's, for both models."""
     pairs = {model: (here.late(ours, model), here.late(FEDAVG, model)) for model in MODELS}
     return Question(f"{NAMES[ours]} ends level with {NAMES[FEDAVG]} in both models", paper, pairs, tolerance)
 
@@ -145,7 +145,7 @@ _KINDS = {UNLIKE: "Synthetic(1,1)", ALIKE: "Synthetic-IID", FACES: "faces"}
 
 
 def _curves(figure: int, data: str, drawn: int, questions: Questions, *beside: tuple[str, int]) -> Reproduction:
-    """A figure of accuracy by round; its claims may also need the runs `beside`."""
+    """A figure of accuracy by round; its claims may also need the runs in `beside`."""
     return Reproduction(
         f"ucb-fig{figure}",
         "ucb",
@@ -158,7 +158,7 @@ def _curves(figure: int, data: str, drawn: int, questions: Questions, *beside: t
 
 
 def _sweep(figure: int, data: str, questions: Questions) -> Reproduction:
-    """A figure of accuracy in the end, by K."""
+    """A figure of final accuracy by K."""
     return Reproduction(
         f"ucb-fig{figure}",
         "ucb",

@@ -1,4 +1,4 @@
-"""What the methods of Table 1 cost (Zhang et al. 2024, the slides' cost columns), counted."""
+"""Measured costs of the methods of Table 1 (Zhang et al. 2024, the cost columns of the slides)."""
 
 import pandas as pd
 from matplotlib import pyplot
@@ -29,7 +29,7 @@ _COSTS = {
 
 
 def find(frames: Frames) -> Findings:
-    """Counts of a round, beside the slides' ratings of communication, computation and memory."""
+    """Costs per round, beside the slides' ratings of communication, computation and memory."""
     mean = frames["costs"].drop(columns="seed").groupby("method").mean()
     rows = []
     for method in (known for known in PAPER if known in mean.index):
@@ -50,7 +50,7 @@ def find(frames: Frames) -> Findings:
 
 
 def claims(mean: pd.DataFrame) -> list[Claim]:
-    """A rating of High means more than four times what any method rated Low needs."""
+    """A rating of High should mean more than four times the cost of any method that is rated Low."""
     found = []
     for n, (word, (column, unit, size)) in enumerate(_COSTS.items()):
         high = [method for method, rating in RATED.items() if method in mean.index and "High" in rating.split(", ")[n]]
@@ -69,7 +69,7 @@ def _amount(number: float) -> str:
 
 
 def draw(frames: Frames) -> Figure:
-    """What each method asks for in a round, a panel per kind of cost."""
+    """The costs of each method per round, a panel per kind of cost."""
     mean = frames["costs"].drop(columns="seed").groupby("method").mean()
     methods = [method for method in reversed(PAPER) if method in mean.index]
     panels = {"trainings": 1.0, "forward_passes": 1.0, "bytes_up": 1e6, "bytes_down": 1e6, "stored_bytes": 1e6}
