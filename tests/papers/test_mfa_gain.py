@@ -115,7 +115,7 @@ def test_the_worst_model_is_that_of_least_mean_accuracy():
 
 def test_a_thinned_curve_keeps_every_tenth_of_t1_and_its_end():
     curve = pd.Series(0.5, index=range(4, 48))
-    assert mfa_gain.thinned(curve, 100)["round"].tolist() == [10, 20, 30, 40, 47]
+    assert mfa_gain.thin_out(curve, 100)["round"].tolist() == [10, 20, 30, 40, 47]
 
 
 # --- the tasks ---

@@ -1,4 +1,4 @@
-"""Accuracy of group sampling and its rivals (Gong et al., Figures 2 and 4): tables, claims and curves."""
+"""Accuracy of group sampling and the baselines (Gong et al., Figures 2 and 4): tables, claims and curves."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +20,19 @@ _LAST = 20  # rounds that results are averaged over
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured in one setting, and who is compared there."""
+    """The measurements in one setting, and the methods compared there."""
 
     setting: str
     frames: Frames
 
     @classmethod
     def of(cls, frames: Frames, *settings: str) -> "dict[str, Measured]":
-        """The settings that were run, of those named."""
+        """Those of the named settings that were run."""
         run = set(frames["accuracy"]["setting"]) if "accuracy" in frames else set()
         return {setting: cls(setting, frames) for setting in settings if setting in run}
 
     def frame(self, name: str) -> pd.DataFrame:
-        """A frame's rows about this setting; no rows where there are none."""
+        """The rows of a frame for this setting; possibly none."""
         frame = self.frames.get(name, pd.DataFrame({"setting": [], "round": []}))
         return frame[frame["setting"] == self.setting].drop(columns="setting")
 
@@ -53,11 +53,11 @@ class Measured:
 
     @property
     def group(self) -> str:
-        """The group method that the paper has in this setting."""
+        """The group method of the paper in this setting."""
         return ONE_TASK if self.setting == "inconsistent" else GROUP
 
     def rivals(self, column: str) -> list[str]:
-        """The baselines, the best in a column first; none where there is nothing to compare them with."""
+        """The baselines, the best in a column first; none if group sampling was not run."""
         known = [method for method in BASELINES if method in self.scores and self.group in self.scores]
         return sorted(known, key=lambda method: -float(self.scores[method][column].mean()))
 
@@ -68,13 +68,13 @@ class Measured:
         return float(known.groupby("seed")[self.tasks].std().to_numpy().mean())
 
     def average(self, method: str, kind: str) -> float:
-        """What the average round of a method is like: its `trainings`, `forward_passes`, clusters `met`."""
+        """Mean over the rounds of a method: of its `trainings`, `forward_passes` or clusters `met`."""
         known = self.frame("rounds")
         return float(known.loc[known["method"] == method, kind].mean())
 
 
 def table(settings: Iterable[Measured]) -> pd.DataFrame:
-    """A row per setting and method: accuracy, distance to group sampling, what a round is like."""
+    """A row per setting and method: accuracy, difference from group sampling, and mean costs of a round."""
     lines = []
     for here in settings:
         for method, score in here.scores.items():
@@ -96,7 +96,7 @@ def table(settings: Iterable[Measured]) -> pd.DataFrame:
 
 
 def ahead(here: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> list[Claim]:
-    """Group sampling is ahead of the better baseline, by at least a margin: a claim for each task, or the mean."""
+    """Claims that group sampling is better than the better baseline by at least a margin, for each task or the mean."""
     by = f"at least {100 * margin:g} points " if margin else ""
     claims = []
     for column in columns:
@@ -109,7 +109,7 @@ def ahead(here: Measured, columns: Sequence[str], paper: str, margin: float = 0.
 
 
 def equal_costs(here: Measured) -> Claim:
-    """The methods that are compared train equally many clients, to 2%."""
+    """The claim that the compared methods train equally many clients, within 2%."""
     trained = {method: here.average(method, "trainings") for method in here.scores}
     least, most = min(trained.values()), max(trained.values())
     ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
@@ -118,7 +118,7 @@ def equal_costs(here: Measured) -> Claim:
 
 
 def notes_on(settings: dict[str, Measured]) -> list[str]:
-    """What the tables' columns mean, and what was trained on what."""
+    """Notes on the columns of the tables, the models and the data."""
     columns = (
         f"Accuracy on the whole test set, averaged over the last {_LAST} rounds, ± the standard deviation over seeds. "
         "*swing*: how far a task's accuracy moves from round to round, as the standard deviation over those rounds. "
@@ -136,7 +136,7 @@ def notes_on(settings: dict[str, Measured]) -> list[str]:
 
 
 def draw(setting: str, frames: Frames) -> Figure:
-    """Test accuracy by round, a panel per task and one for their mean; arrivals are dashed lines."""
+    """Test accuracy by round, a panel per task and one for the mean; dashed lines are arrivals."""
     here = Measured.of(frames, setting).get(setting)
     columns = [*here.tasks, "mean"] if here else ["mean"]
     figure, axes = grid(len(columns))

@@ -1,4 +1,4 @@
-"""Group sampling against random allocation and round-robin (Gong et al., Figures 2 to 4)."""
+"""Group sampling compared with random allocation and round-robin (Gong et al., Figures 2 to 4)."""
 
 from dataclasses import replace
 from functools import partial
@@ -58,7 +58,7 @@ def find_inconsistent(frames: Frames) -> Findings:
 
 
 def at_equal_cost(here: Measured) -> list[Claim]:
-    """The lead that is left to the one-task C-step when it makes no more clusters than there are tasks."""
+    """The lead of the one-task C-step if it forms no more clusters than there are tasks."""
     if FIVE_CLUSTERS not in here.scores:
         return []
     ours = here.scores[FIVE_CLUSTERS]["mean"]
@@ -74,7 +74,7 @@ def at_equal_cost(here: Measured) -> list[Claim]:
 
 
 def find_clients(frames: Frames) -> Findings:
-    """Figure 4a: group sampling leads, and it alone gains by more clients."""
+    """Figure 4a: group sampling leads, and only it gains from more clients."""
     settings = Measured.of(frames, "dynamic-clients", "consistent")
     claims: list[Claim] = []
     if here := settings.get("dynamic-clients"):

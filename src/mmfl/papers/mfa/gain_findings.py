@@ -1,4 +1,4 @@
-"""What the gains of copies of one task say: Figures 3 and 4 of Bhuyan, Moharir & Joshi 2022."""
+"""Findings on the gains of copies of one task: Figures 3 and 4 of Bhuyan, Moharir & Joshi 2022."""
 
 from collections.abc import Callable
 
@@ -26,23 +26,23 @@ def find_partial(frames: Frames) -> Findings:
 
 
 def smoothed(frames: Frames) -> pd.DataFrame:
-    """Gains by the accuracies that are means over several rounds."""
+    """Gains based on accuracies averaged over several rounds."""
     return with_gain(frames["gains"].query("window > 1"))
 
 
 def published(frames: Frames) -> pd.DataFrame:
-    """Gains by the accuracies of single rounds."""
+    """Gains based on accuracies of single rounds."""
     return with_gain(frames["gains"].query("window == 1"))
 
 
 def _claims(frames: Frames, about: Callable[[str, pd.DataFrame], list[Claim]]) -> list[Claim]:
-    """What is claimed of MFA-RR on each data set."""
+    """The claims about MFA-RR on each data set."""
     mine = smoothed(frames).query("method == @ROTATING").groupby("data", sort=False)
     return [claim for data, gains in mine for claim in about(str(data), gains)]
 
 
 def above_one(data: str, measured: pd.DataFrame) -> list[Claim]:
-    """The claim that the gain exceeds 1 whatever M, held against the M of least gain."""
+    """The claim that the gain exceeds 1 for every M, tested at the M with the smallest gain."""
     gains = measured.pivot(index="seed", columns="models", values="gain")
     least = gains.mean().idxmin()
     text = f"{data}: gain - 1 is positive for every M > 1 (least at M = {least})"
@@ -75,7 +75,7 @@ def table(frames: Frames) -> pd.DataFrame:
 
 
 def notes(frames: Frames) -> list[str]:
-    """How seeds that did not get there are counted, where there are any."""
+    """A note on how seeds that did not reach the goal are counted, if there are any."""
     late = smoothed(frames)["together"].isna().sum()
     if not late:
         return []
@@ -86,7 +86,7 @@ def notes(frames: Frames) -> list[str]:
 
 
 def draw(frames: Frames) -> Figure:
-    """A row per data set: gain over M, and how the least accurate of the M models gets there."""
+    """A row per data set: gain by M, and the accuracy of the least accurate of the M models by round."""
     names = list(dict.fromkeys(frames["gains"]["data"]))
     figure, panels = grid(2 * len(names), columns=2)
     for n, data in enumerate(names):
@@ -97,7 +97,7 @@ def draw(frames: Frames) -> Figure:
 
 
 def draw_gains(axes: Axes, frames: Frames, data: str) -> None:
-    """Gains over M with their spread over seeds, between no gain and the largest possible."""
+    """Gains by M with their spread over seeds, between no gain and the largest possible gain."""
     mine = smoothed(frames).query("data == @data")
     lines = {str(method): gains.groupby("models")["gain"] for method, gains in mine.groupby("method", sort=False)}
     single = published(frames).query("data == @data and method == @ROTATING")

@@ -1,4 +1,4 @@
-"""Bhuyan, Moharir & Joshi 2022, Tables 5 and 6: different tasks, together until each is as good as after FedAvg."""
+"""Bhuyan, Moharir & Joshi 2022, Tables 5 and 6: different tasks train together until each is as good as with FedAvg."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,7 +108,7 @@ TABLE6 = Published(
 
 
 def find(paper: Published, frames: Frames) -> Findings:
-    """The paper's table with our numbers in it, and the gains."""
+    """The paper's table with our numbers, and the gains."""
     lines: list[list[str]] = []
     claims: list[Claim] = []
     for split, known in with_gain(frames["gains"]).groupby("split", sort=False):
@@ -122,7 +122,7 @@ def find(paper: Published, frames: Frames) -> Findings:
 
 
 def accuracy_lines(paper: Published, split: str, measured: pd.DataFrame) -> list[list[str]]:
-    """A line per task: accuracy in percent after FedAvg by itself and when all tasks together are as good."""
+    """A line per task: accuracy in percent after FedAvg on the task alone, and after training all tasks together."""
     mine = measured.query("split == @split and window > 1")
     lines = []
     for task, seeds in mine.groupby("task", sort=False):
@@ -144,7 +144,7 @@ def gain_lines(paper: Published, split: str, smooth: pd.DataFrame, single: pd.Da
 
 
 def notes(frames: Frames) -> list[str]:
-    """Which data it is, and seeds that did not get there."""
+    """Notes on the data, and on seeds that did not reach the goal."""
     data = frames["tasks"].drop_duplicates("task")
     lines = [
         "Data: " + "; ".join(f"{task}: {name}" for task, name in zip(data["task"], data["data"], strict=True)) + "."
