@@ -317,7 +317,7 @@ def reproduce(
         raise UserError("reproduce: --json goes with --list.")
     if not ids and not all_:
         raise UserError("reproduce: nothing was named; expected ids, --all or --list.")
-    made = experiments.chosen(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
+    made = experiments.select(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
     results = Results(out or Path("results-quick" if quick else "results"))
     if not redraw:
         parts = experiments.parts_of(made, quick, part)

@@ -10,7 +10,7 @@ from mmfl.papers.reproduction import Claim, Findings, Part, Reproduction, Traine
 from mmfl.papers.store import Results, writing
 
 
-def chosen(ids: Sequence[str], catalogue: Mapping[str, Reproduction]) -> list[Reproduction]:
+def select(ids: Sequence[str], catalogue: Mapping[str, Reproduction]) -> list[Reproduction]:
     """The reproductions with these names."""
     unknown = next((name for name in ids if name not in catalogue), None)
     if unknown is not None:

@@ -76,45 +76,49 @@ class Measured:
 def table(settings: Iterable[Measured]) -> pd.DataFrame:
     """A row per setting and method: accuracy, difference from group sampling, and mean costs of a round."""
     lines = []
-    for here in settings:
-        for method, score in here.scores.items():
-            behind = f"{(here.scores[here.group] - score)['mean'].mean():.3f}" if method in here.rivals("mean") else ""
+    for results in settings:
+        for method, score in results.scores.items():
+            behind = (
+                f"{(results.scores[results.group] - score)['mean'].mean():.3f}"
+                if method in results.rivals("mean")
+                else ""
+            )
             lines.append(
                 {
-                    "setting": here.setting,
+                    "setting": results.setting,
                     "method": method,
-                    **{column: spread(score[column]) for column in (*here.tasks, "mean")},
+                    **{column: spread(score[column]) for column in (*results.tasks, "mean")},
                     "behind group": behind,
-                    "paper": _BEHIND.get(here.setting, "behind") if behind else "",
-                    "swing": f"{here.swing(method):.3f}",
-                    "clusters met": f"{here.average(method, 'met'):.2f}",
-                    "trainings": f"{here.average(method, 'trainings'):.2f}",
-                    "forward passes": f"{here.average(method, 'forward_passes'):.1f}",
+                    "paper": _BEHIND.get(results.setting, "behind") if behind else "",
+                    "swing": f"{results.swing(method):.3f}",
+                    "clusters met": f"{results.average(method, 'met'):.2f}",
+                    "trainings": f"{results.average(method, 'trainings'):.2f}",
+                    "forward passes": f"{results.average(method, 'forward_passes'):.1f}",
                 }
             )
     return pd.DataFrame(lines)
 
 
-def ahead(here: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> list[Claim]:
+def ahead(results: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> list[Claim]:
     """Claims that group sampling is better than the better baseline by at least a margin, for each task or the mean."""
     by = f"at least {100 * margin:g} points " if margin else ""
     claims = []
     for column in columns:
-        for best in here.rivals(column)[:1]:
+        for best in results.rivals(column)[:1]:
             where = "on average over the tasks" if column == "mean" else f"on {column}"
-            text = f"{here.setting}: {here.group} is {by}ahead of both baselines {where}"
-            claim = greater(text, paper, here.scores[here.group][column], here.scores[best][column], margin)
+            text = f"{results.setting}: {results.group} is {by}ahead of both baselines {where}"
+            claim = greater(text, paper, results.scores[results.group][column], results.scores[best][column], margin)
             claims.append(replace(claim, ours=f"{claim.ours} over {best}"))
     return claims
 
 
-def equal_costs(here: Measured) -> Claim:
+def equal_costs(results: Measured) -> Claim:
     """The claim that the compared methods train equally many clients, within 2%."""
-    trained = {method: here.average(method, "trainings") for method in here.scores}
-    least, most = min(trained.values()), max(trained.values())
+    trained = {method: results.average(method, "trainings") for method in results.scores}
+    smallest, largest = min(trained.values()), max(trained.values())
     ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
-    text = f"{here.setting}: all methods train equally many clients in a round"
-    return fact(text, "a sixth of each group, or of all clients", ours, most <= 1.02 * least)
+    text = f"{results.setting}: all methods train equally many clients in a round"
+    return fact(text, "a sixth of each group, or of all clients", ours, largest <= 1.02 * smallest)
 
 
 def notes_on(settings: dict[str, Measured]) -> list[str]:
@@ -129,22 +133,22 @@ def notes_on(settings: dict[str, Measured]) -> list[str]:
     )
     trained = [
         f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})"
-        for here in list(settings.values())[:1]
-        for task in here.frame("tasks").itertuples()
+        for results in list(settings.values())[:1]
+        for task in results.frame("tasks").itertuples()
     ]
     return [columns, *([f"Trained: {', '.join(trained)}."] if trained else [])]
 
 
 def draw(setting: str, frames: Frames) -> Figure:
     """Test accuracy by round, a panel per task and one for the mean; dashed lines are arrivals."""
-    here = Measured.of(frames, setting).get(setting)
-    columns = [*here.tasks, "mean"] if here else ["mean"]
+    results = Measured.of(frames, setting).get(setting)
+    columns = [*results.tasks, "mean"] if results else ["mean"]
     figure, axes = grid(len(columns))
     for panel, column in zip(axes, columns, strict=True):
         for n, method in enumerate(_METHODS):
-            if here and method in here.scores:
-                curve(panel, by_round(here.frame("accuracy"), column, method), method, n)
-        for t in arrivals(here) if here else ():
+            if results and method in results.scores:
+                curve(panel, by_round(results.frame("accuracy"), column, method), method, n)
+        for t in arrivals(results) if results else ():
             panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
         panel.set_title("mean of the tasks" if column == "mean" else column)
         panel.set_xlim(left=0)
@@ -155,8 +159,8 @@ def draw(setting: str, frames: Frames) -> Figure:
     return figure
 
 
-def arrivals(here: Measured) -> list[int]:
+def arrivals(results: Measured) -> list[int]:
     """The rounds in which tasks arrived, and the first seed's clients."""
-    tasks, clients = here.frame("tasks"), here.frame("arrivals")
+    tasks, clients = results.frame("tasks"), results.frame("arrivals")
     first = clients[clients["seed"] == clients["seed"].min()] if len(clients) else clients
     return [*tasks.loc[tasks["arrival"] > 1, "arrival"].astype(int), *first["round"].astype(int)]

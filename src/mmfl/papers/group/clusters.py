@@ -101,9 +101,9 @@ def agreement(cycle: Cycle, federation: Federation) -> float:
 
     1 is full agreement, 0 what chance would give. Clients that have not arrived do not count.
     """
-    here = cycle.cluster >= 0
+    present = cycle.cluster >= 0
     formed_by = [federation.groups[s] for s in np.flatnonzero(np.isfinite(cycle.scale))]
-    found = [rand_index(truth[here], cycle.cluster[here]) for truth in formed_by if truth is not None]
+    found = [rand_index(truth[present], cycle.cluster[present]) for truth in formed_by if truth is not None]
     return float(np.mean(found)) if found else np.nan
 
 
@@ -117,8 +117,8 @@ def distinctness(losses: NDArray[np.float64], federation: Federation) -> dict[st
     assert truth is not None
     alike = [s for s, groups in enumerate(federation.groups) if np.array_equal(groups, truth)]  # type: ignore[arg-type]
     points = standardise(losses[:, alike])
-    made = k_means(points, len(np.unique(truth)), seed=0)
-    return {"silhouette": silhouette(points, truth), "agreement": rand_index(truth, made)}
+    found = k_means(points, len(np.unique(truth)), seed=0)
+    return {"silhouette": silhouette(points, truth), "agreement": rand_index(truth, found)}
 
 
 def rand_index(truth: NDArray[np.int64], found: NDArray[np.int64]) -> float:
@@ -170,11 +170,11 @@ def find(frames: Frames) -> Findings:
 def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
     """The claims that later losses separate the clusters better; `seen` has a row per setting, method, seed and
     round."""
-    mine = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
-    rounds = sorted(mine["round"].unique())
+    subset = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
+    rounds = sorted(subset["round"].unique())
     if len(rounds) < 2:
         return []
-    first, last = (mine[mine["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
+    first, last = (subset[subset["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
     paper = "more distinct in round 25 than in round 5"
     return [
         greater(

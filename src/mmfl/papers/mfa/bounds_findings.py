@@ -99,8 +99,8 @@ def cases_of(frames: Frames) -> list[Case]:
 def case_of(case: Any, distances: pd.DataFrame) -> Case:
     """A case from its row."""
     reading, curvature = case["reading"], case["curvature"]
-    mine = distances[(distances["reading"] == reading) & (distances["curvature"] == curvature)]
-    by_seed = mine.pivot_table(index="round", columns="seed", values="distance")
+    subset = distances[(distances["reading"] == reading) & (distances["curvature"] == curvature)]
+    by_seed = subset.pivot_table(index="round", columns="seed", values="distance")
     bound = bound_of(reading, Chain(case["clients"], case["block"], curvature), case["models"], case["steepest"])
     return Case(reading, curvature, bound, by_seed, case["closest"], case["closest_round"])
 
@@ -164,11 +164,11 @@ def gains_of(frames: Frames) -> pd.DataFrame:
     """
     gains = with_gain(frames["gains"]).pivot_table(index=["steps", "models"], columns="method", values="gain")
     targets = {target["steps"]: target for target in frames["targets"].to_dict("records")}
-    promised = rows([predicted(targets[steps], models) for steps, models in gains.index.to_list()])
+    promised = rows([predicted_gains(targets[steps], models) for steps, models in gains.index.to_list()])
     return pd.concat([gains.reset_index(), promised], axis=1)
 
 
-def predicted(target: Any, models: int) -> dict[str, float]:
+def predicted_gains(target: Any, models: int) -> dict[str, float]:
     """The gain by Theorem 1, by Theorem 2 relative to itself with one model, and relative to FedAvg by Theorem 1."""
     chain, epsilon = Chain(target["clients"], target["block"], target["curvature"]), target["distance"]
     random, rotating = (

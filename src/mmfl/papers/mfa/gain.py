@@ -45,7 +45,7 @@ class Setting:
         gains, curves = [], {1: worst(fedavg.curves.values(), window)}
         for models in self.models:
             tasks = copies(task, models)
-            goals = fedavg.copied([each.name for each in tasks])
+            goals = fedavg.with_copies([each.name for each in tasks])
             followed = chase(trainer, sharing(tasks, self.clients), goals, METHODS, self.rate)
             gains.append(followed.gains())
             curves[models] = worst(followed.curves(METHODS[0]), window)

@@ -123,9 +123,9 @@ def find(paper: Published, frames: Frames) -> Findings:
 
 def accuracy_lines(paper: Published, split: str, measured: pd.DataFrame) -> list[list[str]]:
     """A line per task: accuracy in percent after FedAvg on the task alone, and after training all tasks together."""
-    mine = measured.query("split == @split and window > 1")
+    subset = measured.query("split == @split and window > 1")
     lines = []
-    for task, seeds in mine.groupby("task", sort=False):
+    for task, seeds in subset.groupby("task", sort=False):
         before, after = paper.accuracies[split].get(str(task), ("", ""))
         values = spread(100 * seeds["alone"], 1), spread(100 * seeds["together"], 1)
         lines.append([SPLITS[split], str(task), str(before), values[0], str(after), values[1]])
@@ -167,9 +167,9 @@ def draw(frames: Frames) -> Figure:
     figure, panels = grid(len(splits), columns=2, height=1.6 + 0.42 * tasks)
     gains = with_gain(frames["gains"]).query("window > 1")
     for axes, split in zip(panels, splits, strict=True):
-        mine = gains.query("split == @split")
+        subset = gains.query("split == @split")
         draw_accuracies(axes, frames["tasks"].query("split == @split and window > 1"))
-        axes.set_title(f"{SPLITS[split]} examples: gain {shown_gain(mine, 'gain')}", fontsize=10)
+        axes.set_title(f"{SPLITS[split]} examples: gain {shown_gain(subset, 'gain')}", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     return figure

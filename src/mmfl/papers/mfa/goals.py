@@ -75,7 +75,7 @@ class Baseline:
         """A goal per window, by seed."""
         return {seed: [Goal.of(curve, window) for window in self.windows] for seed, curve in self.curves.items()}
 
-    def copied(self, names: Sequence[str]) -> "Baseline":
+    def with_copies(self, names: Sequence[str]) -> "Baseline":
         """The same baseline for several copies of its single task."""
         return Baseline({seed: pd.DataFrame(dict.fromkeys(names, of.iloc[:, 0])) for seed, of in self.curves.items()})
 

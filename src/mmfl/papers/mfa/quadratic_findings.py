@@ -53,9 +53,9 @@ def find_gaps(frames: Frames) -> Findings:
 def settings_of(measured: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
     """Learning rate, number of models and gaps of every setting that was run."""
     for rate in RATE_NAMES:
-        here = measured[measured["rate"] == rate]
-        for models in sorted(here["models"].unique()):
-            yield rate, int(models), here[here["models"] == models]
+        at_rate = measured[measured["rate"] == rate]
+        for models in sorted(at_rate["models"].unique()):
+            yield rate, int(models), at_rate[at_rate["models"] == models]
 
 
 def where_it_starts(measured: pd.DataFrame) -> Iterator[Claim]:
@@ -129,9 +129,9 @@ def find_gains(frames: Frames) -> Findings:
     for steps, models in settings:
         line = [steps, models]
         for method in METHODS:
-            mine = measured.query("steps == @steps and models == @models and method == @method")
+            subset = measured.query("steps == @steps and models == @models and method == @method")
             known = REFERENCE_GAIN.get((models, method), "—")
-            line += [known, spread(mine["gain"], 2), spread(mine["gain_of_one"], 2)]
+            line += [known, spread(subset["gain"], 2), spread(subset["gain_of_one"], 2)]
         lines.append(line)
     columns = ["E", "M"] + [f"{method}{what}" for method in METHODS for what in (", reference", "", ", one model")]
     return Findings(pd.DataFrame(lines, columns=columns), gain_claims(measured), gain_notes(measured))

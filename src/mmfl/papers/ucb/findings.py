@@ -91,8 +91,8 @@ class Runs:
     def at(self, data: str, drawn: int) -> Measured:
         """The tests on a data set with K clients per round; possibly none."""
         tests = self.frames["accuracy"]
-        mine = tests[(tests["data"] == data) & (tests["K"] == drawn)]
-        return Measured(mine.assign(**{BOTH: mine[list(MODELS)].mean(axis=1)}), self.start)
+        subset = tests[(tests["data"] == data) & (tests["K"] == drawn)]
+        return Measured(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.start)
 
     def sweep(self, data: str) -> dict[int, Measured]:
         """The same by K."""
@@ -127,7 +127,7 @@ class Question:
     def compares_as(self, other: "Question") -> bool:
         """Whether both compare the same numbers, as when all policies have the same start anyway."""
         pairs = zip(self.pairs.values(), other.pairs.values(), strict=True)
-        return all(mine.equals(theirs) for pair in pairs for mine, theirs in zip(*pair, strict=True))
+        return all(subset.equals(theirs) for pair in pairs for subset, theirs in zip(*pair, strict=True))
 
 
 Questions = Callable[[Runs], Iterator[Question]]
@@ -140,20 +140,20 @@ def find_curves(data: str, drawn: int, questions: Questions, frames: Frames) -> 
     lines = [
         {
             "policy": NAMES[policy],
-            "warm-up": "yes" if here.start.warm or policy in BANDITS else "no",
+            "warm-up": "yes" if results.start.warm or policy in BANDITS else "no",
             **{
                 f"{model}, {when} tenth": spread(measure(policy, model))
                 for model in MODELS
-                for when, measure in (("first", here.early), ("last", here.late))
+                for when, measure in (("first", results.early), ("last", results.late))
             },
             **{
-                f"{what} a round": spread(effort[effort["method"] == here.start.method(policy)][what], digits)
+                f"{what} a round": spread(effort[effort["method"] == results.start.method(policy)][what], digits)
                 for what, digits in (("clients", 1), ("examples", 0))
             },
         }
         for policy in NAMES
-        for here in (published, fair)
-        if here.start is PUBLISHED or policy not in BANDITS
+        for results in (published, fair)
+        if results.start is PUBLISHED or policy not in BANDITS
     ]
     source = f"Data: {', '.join(effort['source'].unique()) or 'not run'}."
     notes = [source, _READING, *_warm_up(published, fair, drawn)]
@@ -170,7 +170,7 @@ _READING = (
 
 def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
     """What the warm-up costs, what it gains, and how much of a bandit's early lead remains if all policies have it."""
-    leads = [here.early(RANKLIST, BOTH) - here.early(MULTI, BOTH) for here in (published, fair)]
+    leads = [results.early(RANKLIST, BOTH) - results.early(MULTI, BOTH) for results in (published, fair)]
     lifts = [fair.over(MULTI, BOTH, t, t) - published.over(MULTI, BOTH, t, t) for t in (1, FIRST)]
     if any(series.dropna().empty for series in (*leads, *lifts)):
         return []
@@ -207,7 +207,7 @@ def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
 
 
 def _leads(starts: Mapping[Start, Mapping[int, Measured]], bandit: str) -> str:
-    leads = {drawn: here.lead(bandit, MULTI, BOTH).mean() for drawn, here in starts[PUBLISHED].items()}
+    leads = {drawn: results.lead(bandit, MULTI, BOTH).mean() for drawn, results in starts[PUBLISHED].items()}
     shown = ", ".join(f"{lead:+.3f} with K={drawn}" for drawn, lead in leads.items())
     return f"Lead of {NAMES[bandit]} over Multi-FedAvg as published, mean of both models: {shown}."
 
@@ -236,7 +236,7 @@ def draw_sweep(data: str, frames: Frames) -> Figure:
 
     def ends(start: Start, policy: str, model: str) -> pd.DataFrame:
         sweep = Runs(frames, start).sweep(data)
-        return pd.DataFrame({drawn: here.late(policy, model) for drawn, here in sweep.items()}).T
+        return pd.DataFrame({drawn: results.late(policy, model) for drawn, results in sweep.items()}).T
 
     figure = _panels(ends, "clients a round, K")
     numbers = list(Runs(frames, PUBLISHED).sweep(data))

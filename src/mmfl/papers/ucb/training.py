@@ -119,12 +119,12 @@ def people(scale: Scale, seed: int) -> Federation:
 
     Both attributes have the same pictures, so one division of them over the clients serves both.
     """
-    given = scale.photographs and folder_of("celeba").is_dir()
-    changed = {"model": "celeba-cnn"} if given else scale.pictures
+    options = scale.photographs and folder_of("celeba").is_dir()
+    changed = {"model": "celeba-cnn"} if options else scale.pictures
     tasks = [
         task.model_copy(update=changed).build(
             celeba(_ATTRIBUTES[task.name], least=5)
-            if given
+            if options
             else faces(_ATTRIBUTES[task.name], CLIENTS, scale.images, scale.side, seed=seed)
         )
         for task in read(path_of("ucb-faces")).tasks

@@ -169,8 +169,8 @@ def draw(frames: Frames) -> Figure:
     limits = min(0.0, curves["beta"].min()) - 0.05, max(1.0, curves["beta"].max()) + 0.05
     for row, name in enumerate(settings):
         panels = axes[3 * row : 3 * row + 3]
-        mine = curves[curves["setting"] == name]
-        for panel, (group, client) in zip(panels, mine.groupby("group", sort=False), strict=False):
+        subset = curves[curves["setting"] == name]
+        for panel, (group, client) in zip(panels, subset.groupby("group", sort=False), strict=False):
             _draw_client(panel, client)
             panel.set_title(f"{name}: client {client['client'].iloc[0]}, {group}", fontsize=9)
         _draw_idle(panels[2], frames["idle"][frames["idle"]["setting"] == name])

@@ -33,17 +33,17 @@ def find(frames: Frames) -> Findings:
     mean = frames["costs"].drop(columns="seed").groupby("method").mean()
     rows = []
     for method in (known for known in PAPER if known in mean.index):
-        mine = mean.loc[method].to_dict()
+        subset = mean.loc[method].to_dict()
         rows.append(
             {
                 "method": method,
                 "slides: communication, computation, memory": RATED.get(method, ""),
-                "updates sent": f"{mine['processors']:.1f}",
-                "MB up": _amount(mine["bytes_up"] / 1e6),
-                "MB down": _amount(mine["bytes_down"] / 1e6),
-                "trainings": f"{mine['trainings']:,.1f}",
-                "forward passes": f"{mine['forward_passes']:,.0f}",
-                "MB stored": _amount(mine["stored_bytes"] / 1e6),
+                "updates sent": f"{subset['processors']:.1f}",
+                "MB up": _amount(subset["bytes_up"] / 1e6),
+                "MB down": _amount(subset["bytes_down"] / 1e6),
+                "trainings": f"{subset['trainings']:,.1f}",
+                "forward passes": f"{subset['forward_passes']:,.0f}",
+                "MB stored": _amount(subset["stored_bytes"] / 1e6),
             }
         )
     return Findings(pd.DataFrame(rows), claims(mean))
@@ -57,10 +57,10 @@ def claims(mean: pd.DataFrame) -> list[Claim]:
         low = [method for method, rating in RATED.items() if method in mean.index and method not in high]
         if high and low:
             cost = mean[column] / size
-            least, most, worst = cost[high].min(), cost[low].max(), cost[low].idxmax()
+            smallest, largest, worst = cost[high].min(), cost[low].max(), cost[low].idxmax()
             text = f"{word}: High for {'/'.join(high)}, Low for the others"
-            shown = f"{unit}: at least {_amount(least)} against at most {_amount(most)} ({worst})"
-            found.append(fact(text, "ratings", shown, bool(least > 4 * most)))
+            shown = f"{unit}: at least {_amount(smallest)} against at most {_amount(largest)} ({worst})"
+            found.append(fact(text, "ratings", shown, bool(smallest > 4 * largest)))
     return found
 
 

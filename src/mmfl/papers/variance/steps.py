@@ -96,12 +96,12 @@ def find_roundrobin(frames: Frames) -> Findings:
     reached = rounds_to(frames)
     met = reached.groupby(["tasks", "target"])["rounds"].transform("count") > 0
     rows = []
-    for (tasks, target), mine in reached[met].groupby(["tasks", "target"]):
-        cells = {method: _describe_rounds(run["rounds"]) for method, run in mine.groupby("method")}
+    for (tasks, target), subset in reached[met].groupby(["tasks", "target"]):
+        cells = {method: _describe_rounds(run["rounds"]) for method, run in subset.groupby("method")}
         rows.append([tasks, f"{target:.2f}", cells.get("mmfl-gvr", ""), cells.get("roundrobin-gvr", "")])
     table = pd.DataFrame(rows, columns=["tasks", "target accuracy", "mmfl-gvr", "roundrobin-gvr"])
     return Findings(
-        table, [claim for tasks, mine in reached.groupby("tasks") for claim in _speed_claims(str(tasks), mine)]
+        table, [claim for tasks, subset in reached.groupby("tasks") for claim in _speed_claims(str(tasks), subset)]
     )
 
 
@@ -119,9 +119,9 @@ def _speed_claims(tasks: str, reached: pd.DataFrame) -> list[Claim]:
     targets = both.index.get_level_values("target").unique()
     claims = []
     for target in dict.fromkeys([*targets[len(targets) // 2 :][:1], *targets[-1:]]):
-        mine = both.loc[target]
+        subset = both.loc[target]
         text = f"{tasks} tasks: one task a round takes more rounds to accuracy {target:.2f} than all at once"
-        claims.append(greater(text, "more rounds at every target", mine["roundrobin-gvr"], mine["mmfl-gvr"]))
+        claims.append(greater(text, "more rounds at every target", subset["roundrobin-gvr"], subset["mmfl-gvr"]))
     if len(targets) > 1:
         gap = (both["roundrobin-gvr"] - both["mmfl-gvr"]).unstack("target")
         text = f"{tasks} tasks: the difference in rounds grows with the target"
@@ -136,8 +136,8 @@ def draw_roundrobin(frames: Frames) -> Figure:
     figure, axes = grid(len(numbers))
     for panel, tasks in zip(axes, numbers, strict=True):
         for n, method in enumerate(["mmfl-gvr", "roundrobin-gvr"]):
-            mine = reached[(reached["tasks"] == tasks) & (reached["method"] == method)]
-            wide = mine.pivot_table(index="target", columns="seed", values="rounds")
+            subset = reached[(reached["tasks"] == tasks) & (reached["method"] == method)]
+            wide = subset.pivot_table(index="target", columns="seed", values="rounds")
             curve(panel, wide, method, n)
             panel.plot(wide.index, wide.mean(axis=1), "o", color=COLOURS[n], linestyle=DASHES[n], markersize=3)
         panel.set_title(f"{tasks} tasks")

@@ -147,14 +147,14 @@ def find(column: int, frames: Frames) -> Findings:
     last = final(frames["accuracy"], _LAST)
     rows = []
     for method in map(str, ratio):
-        paper, mine = PAPER[method], last.loc[[method]]
+        paper, subset = PAPER[method], last.loc[[method]]
         rows.append(
             {
                 "method": method,
                 "paper": "" if paper is None else f"{paper[column]:.3f}",
                 "ours, relative": spread(ratio[method]) if "full" in ratio else "—",
-                "ours, absolute": spread(mine["mean"]),
-                **{task: f"{mine[task].mean():.3f}" for task in mine.columns.drop("mean")},
+                "ours, absolute": spread(subset["mean"]),
+                **{task: f"{subset[task].mean():.3f}" for task in subset.columns.drop("mean")},
             }
         )
     notes = ["Difference of relative accuracy, row minus column, with half its 95% interval, paired over seeds:"]
@@ -202,10 +202,10 @@ def _orderings(ratio: pd.DataFrame, numbers: dict[str, float]) -> list[Claim]:
 def _pairs(ratio: pd.DataFrame) -> pd.DataFrame:
     """Every method compared with every other."""
     rows = []
-    for mine in ratio:
-        gaps = {str(other): difference(ratio[mine], ratio[other]) for other in ratio}
+    for subset in ratio:
+        gaps = {str(other): difference(ratio[subset], ratio[other]) for other in ratio}
         cells = {other: f"{gap.mean:+.3f} ± {gap.half:.3f}" for other, gap in gaps.items()}
-        rows.append({"method": mine, **cells, str(mine): ""})
+        rows.append({"method": subset, **cells, str(subset): ""})
     return pd.DataFrame(rows)
 
 
