@@ -60,7 +60,7 @@ def test_the_first_name_that_is_there_is_found_and_mmfl_data_is_searched_after_i
 
 
 def test_missing_data_is_reported_in_two_lines_with_what_to_put_where():
-    first, second = str(files.missing("celeba", Path("/data/celeba"), "img_align_celeba")).splitlines()
+    first, second = str(files.not_found_error("celeba", Path("/data/celeba"), "img_align_celeba")).splitlines()
     assert "'celeba'" in first
     assert "/data/celeba" in first
     assert "img_align_celeba" in second
@@ -76,7 +76,7 @@ def test_content_is_the_same_packed_or_not_and_within_a_zip_archive(tmp_path):
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.write(tmp_path / "packed", "in/packed")
     for path in (tmp_path / "plain", tmp_path / "packed", zipfile.Path(tmp_path / "all.zip", "in/packed")):
-        with files.opened(path) as stream:
+        with files.open_unpacked(path) as stream:
             assert stream.read() == BODY
 
 

@@ -56,7 +56,7 @@ def without_a_network(monkeypatch):
 def unchecked(monkeypatch):
     """Files written here cannot have the published checksums: their structure alone is checked."""
     for name in LIKE_MNIST:
-        monkeypatch.setattr(module(name), "FILES", idx.published("http://nowhere", [None] * 4))
+        monkeypatch.setattr(module(name), "FILES", idx.published_files("http://nowhere", [None] * 4))
     for name in ("emnist", "cifar10"):
         archive = module(name).ARCHIVE
         monkeypatch.setattr(module(name), "ARCHIVE", replace(archive, sha256=None, size=None))

@@ -103,7 +103,7 @@ MISTAKES = {
     "Your module is not found": typed(
         "run", "experiment.toml", file=TABLE.replace('"digits"\nm', '"my_module.load"\nm')
     ),
-    "A data set is not there": written(lambda: data.femnist(folder="data")),
+    "A data set is missing": written(lambda: data.femnist(folder="data")),
     "How many clients?": written(lambda: Federation([DIGITS()])),
     "Owners by name in one task, by number in another": written(
         lambda: Federation(
@@ -113,7 +113,7 @@ MISTAKES = {
             ]
         )
     ),
-    "Who owns a row": written(lambda: data.from_arrays(np.ones((3, 2)), [0, 1, 0], owner=[0, 1, np.nan])),
+    "A row without a valid owner": written(lambda: data.from_arrays(np.ones((3, 2)), [0, 1, 0], owner=[0, 1, np.nan])),
     "Owners that do not match": written(
         lambda: Federation([DIGITS(), Task("other", models.LogisticRegression, owned(3))], clients=5)
     ),
@@ -147,17 +147,13 @@ MISTAKES = {
     "Nothing would train": written(
         lambda: mmfl.train(Federation([DIGITS()], clients=2, arrivals=[4, 5]), "random", rounds=3)
     ),
-    "Not a number that can be used": written(
-        lambda: mmfl.train(Federation([DIGITS()], clients=2), "random", rounds="3")
-    ),
-    "A step size that is none in a later round": written(
+    "An invalid number": written(lambda: mmfl.train(Federation([DIGITS()], clients=2), "random", rounds="3")),
+    "An invalid learning rate in a later round": written(
         lambda: mmfl.train(
             Federation([DIGITS(lr=lambda round: 0.1 if round < 3 else float("nan"))], clients=2), "random", rounds=3
         )
     ),
-    "More than the memory holds": written(
-        lambda: mmfl.compare(Federation([DIGITS()], clients=2), ["random"], seeds=10**12)
-    ),
+    "Not enough memory": written(lambda: mmfl.compare(Federation([DIGITS()], clients=2), ["random"], seeds=10**12)),
     "Numbers where classes are expected": written(
         lambda: Federation(
             [Task("hours", models.LogisticRegression, data.from_arrays(np.ones((9, 64)), np.ones(9)))], clients=2
@@ -177,9 +173,11 @@ MISTAKES = {
     "The disk is full": written(run_on_a_full_disk),
     "No CUDA device": typed("run", "--device", "cuda", "--out", "runs/second"),
     "Flower is not installed": typed("deploy", "app.py", "--local", "2"),
-    "Where to deploy": typed("deploy", "app.py"),
+    "Local or remote deployment": typed("deploy", "app.py"),
     "An address that others can reach": typed("link", "0.0.0.0:8000"),
-    "A line that must be encrypted": typed("node", "app.py", "--clients", "0", "--server", "fed.example.org:8000"),
+    "A connection that must be encrypted": typed(
+        "node", "app.py", "--clients", "0", "--server", "fed.example.org:8000"
+    ),
 }
 
 
@@ -200,7 +198,7 @@ def test_an_error_reads_as_the_page_quotes_it(title, tmp_path, monkeypatch, caps
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     if title == "Flower is not installed":
         monkeypatch.setattr("mmfl.deployment.programs.find_spec", lambda name: None)
-    if title == "More than the memory holds":
+    if title == "Not enough memory":
         monkeypatch.setattr("mmfl.checks.os.sysconf", {"SC_PAGE_SIZE": 4000, "SC_PHYS_PAGES": 4_000_000}.__getitem__)
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
     assert said(MISTAKES[title], tmp_path, capsys).replace(f"{tmp_path}/", "") == QUOTED[title]

@@ -159,7 +159,7 @@ NAMED, NUMBERED = belonging("named", ["ann", "bob"]), belonging("numbered", [0, 
     ),
     (lambda: Federation([NAMED], 3), "data 'data' has 2 owners for 3 clients"),
     (lambda: Federation([NAMED], partition=partition.owners(least=9)), "0 owners with at least 9 examples"),
-    (lambda: Federation([NAMED, toy_task()], partition=partition.owners()), "does not know who owns"),
+    (lambda: Federation([NAMED, toy_task()], partition=partition.owners()), "has no owners"),
     (
         lambda: Federation([belonging("one", list("abcdef"), test=["f"])], 1, seed=1),
         "no client has test examples of task 'one'",

@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from conftest import made_once, view_of
 from mmfl.allocation import Groups, RotatingSplit
 from mmfl.papers.group import figures as grouping
-from mmfl.papers.group.clusters import agreement, claims, distinctness, principal
+from mmfl.papers.group.clusters import agreement, claims, distinctness, principal_components
 from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SETTINGS, Setting, clusters_met
 from mmfl.papers.reproduce import parts_of, render, train
 from mmfl.papers.reproduction import Trainer, Verdict
@@ -179,7 +179,7 @@ def test_tasks_with_other_clusters_do_not_blur_those_of_the_first():
 def test_principal_components_keep_distances_within_a_plane():
     plane = np.linalg.qr(np.random.default_rng(0).standard_normal((5, 2)))[0]
     flat = np.random.default_rng(1).standard_normal((30, 2)) * [3.0, 1.0]
-    found = principal(flat @ plane.T)
+    found = principal_components(flat @ plane.T)
     assert found.shape == (30, 2)
     assert np.allclose(np.linalg.norm(found[:1] - found, axis=1), np.linalg.norm(flat[:1] - flat, axis=1))
     assert found[:, 0].std() > found[:, 1].std()

@@ -81,10 +81,10 @@ def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path):
     assert mean[0.05] < mean[0.5] - 0.1
 
 
-def test_rates_side_by_side_share_the_clients_of_the_preset():
+def test_rates_one_task_per_rate_share_the_clients_of_the_preset():
     sweep = learning_rates.Sweep("demo", "digits-linear", (0.1, 0.2), 1)
     preset = federations("demo", ["federation.lacks=0.0"])
-    federation = learning_rates._side_by_side(preset, sweep)(7)
+    federation = learning_rates._one_task_per_rate(preset, sweep)(7)
     assert {task.name: task.lr for task in federation.tasks} == {"0.1": 0.1, "0.2": 0.2}
     assert federation.shards[0].index.tolist() == federation.shards[1].index.tolist()
     assert federation.shards[0].index.tolist() == preset(7).shards[1].index.tolist()

@@ -8,7 +8,7 @@ from matplotlib import pyplot
 import mmfl
 from mmfl.papers.mfa import bounds as mfa_bounds
 from mmfl.papers.mfa.bounds import learning_rate, method_of
-from mmfl.papers.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted
+from mmfl.papers.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
 from mmfl.papers.mfa.chain import Chain, table
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
 from mmfl.papers.reproduce import parts_of, render, train
@@ -109,7 +109,7 @@ def test_slopes_are_judged_only_where_the_bound_falls_during_the_run():
 
 
 def test_theorem_1_promises_a_gain_that_grows_and_theorem_2_none_over_itself():
-    promised = pd.DataFrame([predicted(TARGET, models) for models in (1, 2, 4, 12)])
+    promised = pd.DataFrame([predicted_gains(TARGET, models) for models in (1, 2, 4, 12)])
     assert promised["by Theorem 1"].iloc[0] == promised["by Theorem 2"].iloc[0] == 1
     assert (promised["by Theorem 1"].diff().iloc[1:] > 0).all()
     assert (promised["by Theorem 2"].iloc[1:] < 1).all()

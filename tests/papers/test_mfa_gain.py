@@ -88,7 +88,7 @@ def test_gains_count_both_sides_in_the_same_way_and_as_published():
 
 def test_a_goal_that_is_not_met_leaves_a_gain_below_one():
     fedavg = baseline([0.1, 0.5])
-    found = goals.with_gain(followed(fedavg.copied(["task 0", "task 1"]), [0.9] * 4, [0.1] * 4).gains())
+    found = goals.with_gain(followed(fedavg.with_copies(["task 0", "task 1"]), [0.9] * 4, [0.1] * 4).gains())
     assert found["together"].isna().all()
     assert found["alone"].tolist() == [4, 4]
     assert found["gain"].tolist() == [4 / 5, 4 / 5]
@@ -115,7 +115,7 @@ def test_the_worst_model_is_that_of_least_mean_accuracy():
 
 def test_a_thinned_curve_keeps_every_tenth_of_t1_and_its_end():
     curve = pd.Series(0.5, index=range(4, 48))
-    assert mfa_gain.thinned(curve, 100)["round"].tolist() == [10, 20, 30, 40, 47]
+    assert mfa_gain.thin_out(curve, 100)["round"].tolist() == [10, 20, 30, 40, 47]
 
 
 # --- the tasks ---
@@ -341,7 +341,7 @@ def test_quick_pages_are_written_from_little_data(results):
 
 @pytest.mark.slow
 def test_copies_train_faster_together_with_full_participation(results):
-    gains = figures.smoothed(frames_of(results, "mfa-fig3")).query("method == 'mfa-rr'")
+    gains = figures.smoothed_gains(frames_of(results, "mfa-fig3")).query("method == 'mfa-rr'")
     mean = gains.groupby(["data", "models"])["gain"].mean().unstack()
     (synthetic,) = [name for name in mean.index if name.startswith("Synthetic")]
     assert len(mean) == 2

@@ -25,16 +25,16 @@ from mmfl.papers.ucb.training import (
     PARETO,
     QUICK,
     RANKLIST,
-    Apart,
+    SeparateFedAvg,
     people,
     policies,
     synthetic,
-    warmed,
+    with_warm_up,
 )
 
 CATALOGUE = {made.id: made for made in ucb.REPRODUCTIONS}
 METHODS = [method.name for method in policies()]
-LEVELS = {FEDAVG: 0.5, MULTI: 0.5, RANKLIST: 0.7, PARETO: 0.6, warmed(FEDAVG): 0.55, warmed(MULTI): 0.65}
+LEVELS = {FEDAVG: 0.5, MULTI: 0.5, RANKLIST: 0.7, PARETO: 0.6, with_warm_up(FEDAVG): 0.55, with_warm_up(MULTI): 0.65}
 
 
 def made_up(levels=LEVELS, data="synthetic-1-1", drawn=2, seeds=4, rounds=100, second=None):
@@ -80,14 +80,14 @@ def verdicts(findings, *words):
 class TestBaseline:
     def test_trains_the_first_task_as_a_run_of_its_own_does(self):
         tasks = [toy_task("first", batch_size=5), toy_task("second", batch_size=5)]
-        apart = mmfl.Method("apart", Apart(), Average())
+        apart = mmfl.Method("apart", SeparateFedAvg(), Average())
         alone = mmfl.Method("alone", RandomClients(), Average())
         both = mmfl.train(mmfl.Federation(tasks, clients=10), apart, rounds=6, rate=0.4, seed=3)
         one = mmfl.train(mmfl.Federation(tasks[:1], clients=10), alone, rounds=6, rate=0.2, seed=3)
         assert torch.equal(both.weights[0], one.weights[0])
 
     def test_draws_half_of_the_clients_for_each_task_whatever_they_do_for_the_other(self):
-        draws = [Apart().allocate(view_of(np.ones((10, 2)), budget=6, round=t), None)[0] for t in range(200)]
+        draws = [SeparateFedAvg().allocate(view_of(np.ones((10, 2)), budget=6, round=t), None)[0] for t in range(200)]
         counts = np.array([[len(draw.rows(s)) for s in (0, 1)] for draw in draws])
         assert (counts == 3).all()
         shared = [len(set(draw.client[draw.rows(0)]) & set(draw.client[draw.rows(1)])) for draw in draws]
@@ -96,7 +96,7 @@ class TestBaseline:
 
     def test_draws_nobody_who_lacks_the_task(self):
         view = view_of([[1, 0], [1, 1], [1, 0], [1, 0]], budget=4)
-        draw, _ = Apart().allocate(view, None)
+        draw, _ = SeparateFedAvg().allocate(view, None)
         assert draw.client[draw.rows(1)].tolist() == [1]
         assert len(draw.rows(0)) == 2
 
@@ -149,7 +149,7 @@ class TestMeasured:
     def test_with_the_same_warm_up_only_the_random_policies_change(self):
         here = Runs(made_up(seeds=1), FAIR).at("synthetic-1-1", 2)
         assert [here.late(policy, "model 1")[0] for policy in (FEDAVG, MULTI, RANKLIST, PARETO)] == [
-            LEVELS[method] for method in (warmed(FEDAVG), warmed(MULTI), RANKLIST, PARETO)
+            LEVELS[method] for method in (with_warm_up(FEDAVG), with_warm_up(MULTI), RANKLIST, PARETO)
         ]
 
 
@@ -198,7 +198,7 @@ class TestFindings:
         assert verdicts(found, "Multi-FedAvg ends above Pareto", "published") == [Verdict.HOLDS]
 
     def test_figure_3_looks_at_both_ends_of_the_sweep(self):
-        many = {**LEVELS, MULTI: 0.9, warmed(MULTI): 0.95}
+        many = {**LEVELS, MULTI: 0.9, with_warm_up(MULTI): 0.95}
         frames = together(made_up(), made_up(many, drawn=64))
         findings = CATALOGUE["ucb-fig3"].find(frames)
         assert verdicts(findings, "Ranklist") == [Verdict.HOLDS] * 4

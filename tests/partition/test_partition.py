@@ -525,7 +525,7 @@ OWNED = labelled([0, 1, 2, 3], owner=[0, 0, 1, 1])
 
 @refusals(
     (lambda: split(partition.iid(), FIVE, 6), "client 5", "no example", "5 for 6 clients"),
-    (lambda: split(partition.iid(3), FIVE, 2), "iid", "6 examples asked for by 2 clients", "has 5"),
+    (lambda: split(partition.iid(3), FIVE, 2), "iid", "2 clients need 6 examples", "has 5"),
     (lambda: split(partition.iid([1, 0]), FIVE, 2), "client 1", "no example"),
     (lambda: split(partition.iid([1, 2, 1]), FIVE, 2), "3", "2 clients"),
     (lambda: split(partition.iid([1.5, 2]), FIVE, 2), "sizes is [1.5, 2]", "whole numbers"),
@@ -542,7 +542,7 @@ OWNED = labelled([0, 1, 2, 3], owner=[0, 0, 1, 1])
     (lambda: split(partition.clusters(3), FIVE, 4), "3 clusters cannot have different labels", "the 2 labels"),
     (lambda: split(partition.clusters(2, 1.0), FIVE, 4), "2 clusters cannot", "2 of the 2 labels"),
     (lambda: split(partition.clusters(2, sizes=1), RARE, 4), "clusters", "2 of 4 clients share label 1"),
-    (lambda: split(partition.owners(), FIVE, 2), "owners", "does not know who owns"),
+    (lambda: split(partition.owners(), FIVE, 2), "owners", "has no owners"),
     (lambda: split(partition.owners(), OWNED, 3), "owners", "2 owners for 3 clients"),
     (lambda: split(partition.owners(least=3), OWNED, 1), "0 owners with at least 3 examples for 1 clients"),
     (lambda: split(partition.iid(partition.dirichlet_sizes(least=3)), FIVE, 2), "at least 3", "2 clients", "are 5"),

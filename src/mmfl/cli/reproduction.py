@@ -71,7 +71,7 @@ def reproduce(
         raise UserError("reproduce: --json goes with --list.")
     if not ids and not all_:
         raise UserError("reproduce: nothing was named; expected ids, --all or --list.")
-    chosen = experiments.chosen(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
+    chosen = experiments.select(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
     results = Results(out or Path("results-quick" if quick else "results"))
     if not redraw:
         parts = experiments.parts_of(chosen, quick, part)

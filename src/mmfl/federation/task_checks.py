@@ -142,7 +142,7 @@ def _check_labels(task: "Task", outputs: Tensor) -> None:
         wrong = ((labels < 0) | (labels >= classes)).nonzero()
         if len(wrong):
             row = int(wrong[0])
-            label = f"{part}label {int(labels[row])} at row {task.data.given_row(row, test)}"
+            label = f"{part}label {int(labels[row])} at row {task.data.original_row(row, test)}"
             raise UserError(
                 f"task '{task.name}': {label}, but the model has {classes} outputs (labels 0 to {classes - 1})."
             )

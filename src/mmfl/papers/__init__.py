@@ -1,8 +1,8 @@
-"""The papers' tables and figures, from training to verdict: a folder per paper.
+"""The papers' tables and figures: what to train for each, what to measure, and which claims hold. One folder per paper.
 
-`reproduction` says what a reproduction consists of, `measurements` what is kept of a run, `evidence` how a claim is
-decided, `store` and `pages` what lies on disk, `reproduce` how it all goes together, `learning_rates` where the
-learning rates are from. `CATALOGUE` has every table and figure by name.
+`reproduction` defines what a reproduction is, `measurements` what is kept of a run, `evidence` how claims are tested,
+`store` and `pages` the files on disk, `reproduce` the steps from training to page, and `learning_rates` the sweep that
+chose the learning rates. `CATALOGUE` has every table and figure by name. No method is defined here.
 """
 
 from mmfl.papers import group, learning_rates, mfa, ucb, variance
@@ -16,6 +16,6 @@ _ALL: tuple[Reproduction, ...] = (
     *learning_rates.REPRODUCTIONS,
 )
 
-CATALOGUE: dict[str, Reproduction] = {made.id: made for made in _ALL}
+CATALOGUE: dict[str, Reproduction] = {reproduction.id: reproduction for reproduction in _ALL}
 
 __all__ = ["CATALOGUE"]

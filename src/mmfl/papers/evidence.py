@@ -1,4 +1,4 @@
-"""Evidence for a claim: differences paired over seeds, and the verdict that follows."""
+"""Evidence for a claim: differences paired by seed, and the resulting verdict."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from mmfl.report.differences import difference
 
 
 def greater(text: str, paper: str, ours: pd.Series, theirs: pd.Series, margin: float = 0.0) -> Claim:
-    """The claim that one quantity exceeds another by at least a margin; decided where the interval lies on one side.
+    """The claim that one quantity exceeds another by at least a margin; open if the interval contains the margin.
 
     >>> low = pd.Series([0.2, 0.3, 0.25])
     >>> greater("LVR ahead of random", ".896 > .792", low + 0.1, low).verdict.value
@@ -24,7 +24,7 @@ def greater(text: str, paper: str, ours: pd.Series, theirs: pd.Series, margin: f
 
 
 def alike(text: str, paper: str, ours: pd.Series, theirs: pd.Series, tolerance: float) -> Claim:
-    """The claim that two quantities are about the same: the interval of their difference lies within the tolerance."""
+    """The claim that two quantities are about equal: the interval of their difference is within the tolerance."""
     gap = difference(ours, theirs)
     if abs(gap.mean) + gap.half <= tolerance:
         verdict = Verdict.HOLDS
@@ -34,7 +34,7 @@ def alike(text: str, paper: str, ours: pd.Series, theirs: pd.Series, tolerance: 
 
 
 def fact(text: str, paper: str, ours: str, holds: bool) -> Claim:
-    """A claim that the measurements decide outright."""
+    """A claim that the measurements confirm or refute directly."""
     return Claim(text, paper, ours, Verdict.HOLDS if holds else Verdict.FAILS)
 
 

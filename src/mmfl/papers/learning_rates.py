@@ -1,4 +1,4 @@
-"""Learning rates: swept once per data set and network, for full participation, on seeds that no result uses."""
+"""Learning rates: one sweep per data set and network, with full participation, on seeds that no result uses."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from mmfl.runs.presets import path_of
 
 SEEDS = (1000, 1001)
 _LAST = 20  # rounds that a final accuracy is averaged over
-_ROOM = 0.05  # of accuracy that the next larger rate may lose
+_TOLERANCE = 0.05  # by how much accuracy may fall at the next larger rate
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ _QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["feder
 
 
 def parts(quick: bool) -> list[Part]:
-    """A part per data set."""
+    """One part per data set."""
     return [
         Part(
             f"learning-rates/{name.replace(',', '').replace(' ', '-')}", sweep.rounds, SEEDS, partial(_run, name, sweep)
@@ -60,15 +60,15 @@ def parts(quick: bool) -> list[Part]:
 
 
 def _run(name: str, sweep: Sweep, trainer: Trainer) -> Frames:
-    """Every rate is a task of its own in one federation, so that all train side by side."""
-    of = _side_by_side(federations(sweep.preset, sweep.settings), sweep)
+    """Trains all rates together: each is a task of one federation."""
+    of = _one_task_per_rate(federations(sweep.preset, sweep.settings), sweep)
     compared = trainer.compare(of, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=_LAST)
     last = final(accuracy(compared), _LAST).drop(columns="mean").reset_index()
     table = last.melt(["method", "seed"], var_name="rate", value_name="accuracy").drop(columns="method")
     return {"sweep": table.assign(data=name)}
 
 
-def _side_by_side(federation_of: Callable[[int], Federation], sweep: Sweep) -> Callable[[int], Federation]:
+def _one_task_per_rate(federation_of: Callable[[int], Federation], sweep: Sweep) -> Callable[[int], Federation]:
     def federation(seed: int) -> Federation:
         whole = federation_of(seed)
         s = whole.task_names.index(sweep.task)
@@ -80,29 +80,30 @@ def _side_by_side(federation_of: Callable[[int], Federation], sweep: Sweep) -> C
 
 
 def find(frames: Frames) -> Findings:
-    """The best rate of each data set, beside the one that the presets have."""
+    """The best rate of each data set, beside the rate in the presets."""
     rows = []
     for name, table in frames["sweep"].groupby("data", sort=False):
         best = choose(table)
         sweep = {**SWEEPS, **_QUICK}[str(name)]
-        given = next(task.lr for task in read(path_of(sweep.preset)).tasks if task.name == sweep.task)
-        tried = {f"{rate:g}": spread(mine["accuracy"]) for rate, mine in table.groupby("rate")}
-        shown = ", ".join(f"{rate}: {value}" for rate, value in tried.items())
-        rows.append([name, shown, f"{best:g}", given])
+        preset_rate = next(task.lr for task in read(path_of(sweep.preset)).tasks if task.name == sweep.task)
+        by_rate = {f"{rate:g}": spread(runs["accuracy"]) for rate, runs in table.groupby("rate")}
+        shown = ", ".join(f"{rate}: {value}" for rate, value in by_rate.items())
+        rows.append([name, shown, f"{best:g}", preset_rate])
     return Findings(pd.DataFrame(rows, columns=["data", "final accuracy by rate", "best", "in the preset"]), [])
 
 
 def choose(table: pd.DataFrame) -> float:
-    """The best rate among those that leave room: at the next larger rate tried, accuracy falls by five points at most.
+    """The best rate among those that are not at the edge of stability.
 
-    Sampling makes steps of varying length, so that a rate at the edge of stability would let luck decide.
+    At the next larger rate that was tried, accuracy must fall by at most five points: sampling makes steps of varying
+    length, so at the edge of stability the outcome would be a matter of luck.
 
     >>> choose(pd.DataFrame({"rate": [0.1, 0.2, 0.4], "accuracy": [0.70, 0.72, 0.10]}))
     0.1
     """
     mean = table.groupby("rate")["accuracy"].mean()
-    roomy = mean[mean.shift(-1) >= mean - _ROOM]
-    return float(str(roomy.idxmax())) if len(roomy) else float("nan")
+    stable = mean[mean.shift(-1) >= mean - _TOLERANCE]
+    return float(str(stable.idxmax())) if len(stable) else float("nan")
 
 
 def draw(frames: Frames) -> Figure:

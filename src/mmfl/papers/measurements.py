@@ -1,4 +1,4 @@
-"""What is kept of a comparison: tidy frames with a row per method, seed and round."""
+"""What is kept of a comparison: tidy data frames with a row per method, seed and round."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -14,14 +14,14 @@ Seen = TypeVar("Seen")
 
 
 def tidy(comparison: Comparison, table: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:
-    """A table of every run, one below the other: method, seed, round and the table's own columns."""
+    """The tables of all runs in one frame: method, seed, round and the columns of the table."""
     frames = [table(run).reset_index().assign(method=run.method, seed=run.seed) for run in comparison]
     together = pd.concat(frames, ignore_index=True)
     return together[[*KEYS, *(column for column in together if column not in KEYS)]]
 
 
 def accuracy(comparison: Comparison) -> pd.DataFrame:
-    """Test metric of each task and their `mean`, of the rounds that were tested."""
+    """Test metric of each task and their `mean`, in the rounds that were tested."""
     return tidy(comparison, lambda run: run.accuracy.assign(mean=run.summary["mean"]))
 
 
@@ -31,7 +31,7 @@ def step_sizes(comparison: Comparison) -> pd.DataFrame:
 
 
 def mean_costs(comparison: Comparison) -> pd.DataFrame:
-    """Costs of a round, averaged over the rounds; stored memory as it is at the end. A row per method and seed."""
+    """Mean costs per round, and the stored memory at the end. A row per method and seed."""
     rows = []
     for run in comparison:
         costs = run.costs.astype(float)
@@ -47,14 +47,14 @@ def final(accuracies: pd.DataFrame, rounds: int = 20) -> pd.DataFrame:
 
 
 def by_round(frame: pd.DataFrame, column: str, method: str) -> pd.DataFrame:
-    """One method's column, rounds x seeds: what a curve with its band is drawn from."""
+    """One method's column, [rounds, seeds], from which a curve with its band is drawn."""
     return frame[frame["method"] == method].pivot(index="round", columns="seed", values=column)
 
 
 class Watch(Listener, Generic[Seen]):
-    """Looks at every replica before the first round and after every round, and keeps what `look` makes of it.
+    """A listener that observes every replica before the first round and after every round.
 
-    `seen[t][n]` is what was seen of replica n after round t.
+    `seen[t][n]` is the result of `look` for replica n after round t.
     """
 
     def __init__(self, look: Callable[[Replica], Seen]):
@@ -63,15 +63,15 @@ class Watch(Listener, Generic[Seen]):
         self.seen: list[list[Seen]] = []
 
     def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
-        """Remembers whom to look at, and how they start."""
+        """Observes the replicas at the start."""
         self.replicas = replicas
         self.seen = [[self.look(replica) for replica in replicas]]
 
     def round(self, records: Sequence[Record]) -> None:
-        """Looks."""
+        """Observes the replicas after a round."""
         self.seen.append([self.look(replica) for replica in self.replicas])
 
 
 def rows(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """A frame of plain records."""
+    """A frame with a row per record."""
     return pd.DataFrame.from_records(list(records))

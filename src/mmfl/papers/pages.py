@@ -1,4 +1,4 @@
-"""Pages of results: Markdown and a picture for each table and figure, and one page of all claims."""
+"""Pages of results: Markdown and a figure for each table and figure of the papers, and one page with all claims."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,51 +18,56 @@ PAPERS: dict[Paper, str] = {
 }
 
 
-def write(folder: Path, made: Reproduction, findings: Findings, frames: Frames, abouts: Sequence[About | None]) -> None:
-    """The page of a table or figure, `<id>.md` with `<id>.png`. Text in `discussion/<id>.md` becomes a part of it."""
+def write(
+    folder: Path, reproduction: Reproduction, findings: Findings, frames: Frames, abouts: Sequence[About | None]
+) -> None:
+    """Writes the page of a table or figure, `<id>.md` with `<id>.png`; it includes the text in `discussion/<id>.md`."""
     folder.mkdir(parents=True, exist_ok=True)
-    save(made.draw(frames), folder / f"{made.id}.png", dpi=100)
-    known = [about for about in abouts if about is not None]
-    quick = " --quick" if any(about.quick for about in known) else ""
-    missing = len(abouts) - len(known)
+    save(reproduction.draw(frames), folder / f"{reproduction.id}.png", dpi=100)
+    abouts_of_parts = [about for about in abouts if about is not None]
+    quick = " --quick" if any(about.quick for about in abouts_of_parts) else ""
+    missing = len(abouts) - len(abouts_of_parts)
     paragraphs = [
-        f"# {made.title}",
-        f"{PAPERS[made.paper]}. Repeat with `mmfl reproduce {made.id}{quick}`; all pages: [README.md](README.md).",
-        made.setting,
+        f"# {reproduction.title}",
+        f"{PAPERS[reproduction.paper]}. Repeat with `mmfl reproduce {reproduction.id}{quick}`; "
+        "all pages: [README.md](README.md).",
+        reproduction.setting,
         *([f"**{missing} of {len(abouts)} parts were not run**, so this is not complete."] if missing else []),
-        f"![{made.title}]({made.id}.png)",
+        f"![{reproduction.title}]({reproduction.id}.png)",
         "## Numbers",
         markdown(findings.table),
         *findings.notes,
         *(["## Claims", markdown(claims_table(findings.claims))] if findings.claims else []),
-        *_discussion(folder / "discussion" / f"{made.id}.md"),
+        *_discussion(folder / "discussion" / f"{reproduction.id}.md"),
         "## How it was run",
-        markdown(runs_table(known)),
+        markdown(runs_table(abouts_of_parts)),
     ]
-    (folder / f"{made.id}.md").write_text("\n\n".join(paragraphs) + "\n")
+    (folder / f"{reproduction.id}.md").write_text("\n\n".join(paragraphs) + "\n")
 
 
 def write_index(
     folder: Path, claims: Sequence[tuple[Reproduction, Sequence[Claim]]], missing: Sequence[str] = ()
 ) -> None:
-    """`README.md`: every claim of the papers with our verdict and a link, and what has not been run in full.
-    `discussion/README.md` opens it."""
+    """Writes `README.md`: the text in `discussion/README.md`, every claim of the papers with our verdict and a link,
+    and what has not been run in full."""
     paragraphs = ["# Results", *_opening(folder / "discussion" / "README.md")]
     if missing:
         paragraphs.append(f"**Not run in full yet:** {', '.join(missing)}.")
     for paper, name in PAPERS.items():
-        mine = [(made, found) for made, found in claims if made.paper == paper]
+        of_paper = [(reproduction, found) for reproduction, found in claims if reproduction.paper == paper]
         lines = [
-            [claim.text, claim.paper, claim.ours, claim.verdict.value, f"[{made.id}]({made.id}.md)"]
-            for made, found in mine
+            [claim.text, claim.paper, claim.ours, claim.verdict.value, f"[{reproduction.id}]({reproduction.id}.md)"]
+            for reproduction, found in of_paper
             for claim in found
         ]
         if lines:
             table = pd.DataFrame(lines, columns=["claim", "paper", "ours", "verdict", "page"])
             paragraphs += [f"## {name}", markdown(table)]
-        silent = [f"[{made.title}]({made.id}.md)" for made, found in mine if not found]
-        if silent:
-            paragraphs.append(f"Without a claim: {', '.join(silent)}.")
+        without_claims = [
+            f"[{reproduction.title}]({reproduction.id}.md)" for reproduction, found in of_paper if not found
+        ]
+        if without_claims:
+            paragraphs.append(f"Without a claim: {', '.join(without_claims)}.")
     (folder / "README.md").write_text("\n\n".join(paragraphs) + "\n")
 
 
@@ -73,7 +78,7 @@ def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def runs_table(abouts: Sequence[About]) -> pd.DataFrame:
-    """A row per part: what was run, where, and how long it took."""
+    """A row per part: what was run, on which device, and how long it took."""
     lines = [
         [
             f"{about.part} (quick)" if about.quick else about.part,

@@ -1,4 +1,4 @@
-"""From the name of a table or figure to its page: run what is missing, conclude, draw, write."""
+"""The steps from the name of a table or figure to its page: train missing parts, test the claims, draw and write."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -10,17 +10,17 @@ from mmfl.papers.reproduction import Claim, Findings, Part, Reproduction, Traine
 from mmfl.papers.store import Results, writing
 
 
-def chosen(ids: Sequence[str], catalogue: Mapping[str, Reproduction]) -> list[Reproduction]:
-    """The reproductions of these names."""
+def select(ids: Sequence[str], catalogue: Mapping[str, Reproduction]) -> list[Reproduction]:
+    """The reproductions with these names."""
     unknown = next((name for name in ids if name not in catalogue), None)
     if unknown is not None:
         raise UserError(f"unknown table or figure '{unknown}': {nearest(unknown, catalogue)}")
     return [catalogue[name] for name in ids]
 
 
-def parts_of(made: Sequence[Reproduction], quick: bool, pattern: str = "*") -> list[Part]:
-    """The parts behind some tables and figures, each once, whose names match a pattern."""
-    known = {part.name: part for each in made for part in each.parts(quick)}
+def parts_of(reproductions: Sequence[Reproduction], quick: bool, pattern: str = "*") -> list[Part]:
+    """The parts of these tables and figures, each once, whose names match a pattern."""
+    known = {part.name: part for reproduction in reproductions for part in reproduction.parts(quick)}
     found = [part for part in known.values() if fnmatch(part.name, pattern)]
     if not found:
         raise UserError(f"no part matches '{pattern}': {nearest(pattern, known)}")
@@ -28,7 +28,7 @@ def parts_of(made: Sequence[Reproduction], quick: bool, pattern: str = "*") -> l
 
 
 def train(parts: Sequence[Part], results: Results, quick: bool, trainer: Trainer, say: Callable[[str], None]) -> None:
-    """Runs the parts that have not been run."""
+    """Runs the parts that have not been run yet."""
     for part in parts:
         if results.done(part, quick):
             say(f"{part.name}: done before")
@@ -37,31 +37,33 @@ def train(parts: Sequence[Part], results: Results, quick: bool, trainer: Trainer
             results.run(part, quick, trainer)
 
 
-def render(made: Sequence[Reproduction], results: Results, quick: bool) -> Iterator[tuple[Reproduction, Findings]]:
-    """Writes the page and picture of each table and figure that has a part done; yields what was found."""
-    for each in made:
-        parts = each.parts(quick)
+def render(
+    reproductions: Sequence[Reproduction], results: Results, quick: bool
+) -> Iterator[tuple[Reproduction, Findings]]:
+    """Writes the page and figure of each reproduction with at least one finished part; yields its findings."""
+    for reproduction in reproductions:
+        parts = reproduction.parts(quick)
         done = [part for part in parts if results.done(part, quick)]
         if done:
             frames = results.frames(done)
-            findings = each.find(frames)
+            findings = reproduction.find(frames)
             abouts = [results.about(part) if part in done else None for part in parts]
             with writing(results.folder):
-                pages.write(results.folder, each, findings, frames, abouts)
-            yield each, findings
+                pages.write(results.folder, reproduction, findings, frames, abouts)
+            yield reproduction, findings
 
 
 def index(catalogue: Mapping[str, Reproduction], results: Results, quick: bool) -> Path:
-    """Writes the page of all claims, of whatever has been run, and says what has not."""
+    """Writes the page with all claims of the finished parts, and lists what has not been run."""
     claims: list[tuple[Reproduction, Sequence[Claim]]] = []
     missing = []
-    for each in catalogue.values():
-        parts = each.parts(quick)
+    for reproduction in catalogue.values():
+        parts = reproduction.parts(quick)
         done = [part for part in parts if results.done(part, quick)]
         if done:
-            claims.append((each, each.find(results.frames(done)).claims))
+            claims.append((reproduction, reproduction.find(results.frames(done)).claims))
         if len(done) < len(parts):
-            missing.append(f"{each.id} ({len(done)} of {len(parts)} parts)")
+            missing.append(f"{reproduction.id} ({len(done)} of {len(parts)} parts)")
     with writing(results.folder):
         pages.write_index(results.folder, claims, missing)
     return results.folder / "README.md"

@@ -1,4 +1,4 @@
-"""Reproduction: a table or figure of a paper, from training to verdict."""
+"""Reproduction: a table or figure of a paper, with its training, its measurements and its claims."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from mmfl.runs.presets import path_of
 from mmfl.runs.results import Comparison
 
 Frames = dict[str, pd.DataFrame]
-"""What was measured, by name."""
+"""Measurements by name."""
 
 Paper = Literal["mfa", "ucb", "slides", "variance", "group"]
 
 
 class Verdict(StrEnum):
-    """Whether a paper's claim is true of our runs."""
+    """Whether a paper's claim holds in our runs."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -34,7 +34,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, its number where it has one, ours, and the verdict."""
+    """A claim of a paper, its number if it has one, our number, and the verdict."""
 
     text: str
     paper: str
@@ -44,7 +44,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Findings:
-    """What the measurements say: the paper's table with our numbers in it, and its claims."""
+    """Findings: the paper's table with our numbers, and its claims."""
 
     table: pd.DataFrame
     claims: Sequence[Claim]
@@ -53,7 +53,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Trainer:
-    """`mmfl.compare` on a device, heard by whoever shows progress."""
+    """`mmfl.compare` on a device, with a listener that shows the progress."""
 
     device: str | None = None
     listener: Listener | None = None
@@ -70,17 +70,17 @@ class Trainer:
         watch: Listener | None = None,
         **options: Any,
     ) -> Comparison:
-        """Trains methods x seeds in lockstep; `watch` looks at the replicas besides."""
+        """Trains methods x seeds in lockstep; `watch` is another listener."""
         listeners = [each for each in (self.listener, watch) if each is not None]
-        how = options | {"device": self.device, "precision": self.precision, "listeners": listeners}
-        return compare(federation, methods, rounds, rate, seeds, **how)
+        all_options = options | {"device": self.device, "precision": self.precision, "listeners": listeners}
+        return compare(federation, methods, rounds, rate, seeds, **all_options)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of the training behind tables and figures. It runs by itself, and once done it is not repeated.
+    """A part of the training for tables and figures, which is run separately and only once.
 
-    `run` trains and returns what it measured. Frames of the same name from several parts are put one below the other.
+    `run` trains and returns its measurements. Frames with the same name from several parts are concatenated.
     """
 
     name: str
@@ -91,10 +91,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A table or figure: what to train (`parts`, given whether it is the quick form), what to conclude and to draw.
+    """A table or figure: what to train (`parts(quick)`), which claims to test (`find`) and what to draw (`draw`).
 
-    `setting` says in a sentence or two what is trained on what. The quick form needs no data but what the package
-    brings along, and ends within a minute on two cores.
+    `setting` describes the experiment in a sentence or two. The quick form needs only embedded data and takes less than
+    a minute on two cores.
     """
 
     id: str
@@ -106,11 +106,11 @@ class Reproduction:
     draw: Callable[[Frames], Figure]
 
 
-PAPER_FLOOR = 1e-6  # the papers have none; this only keeps every chance above zero
+PAPER_FLOOR = 1e-6  # the papers have no floor; this only keeps probabilities positive
 
 
 def as_published(method: str) -> str | dict[str, Any]:
-    """A named method without the floor under losses and norms that the papers do not have, under its own name.
+    """A named method without the floor on losses and norms, which the papers do not have; it keeps its name.
 
     >>> as_published("random"), as_published("mmfl-lvr")
     ('random', {'method': 'mmfl-lvr', 'name': 'mmfl-lvr', 'floor': 1e-06})
@@ -121,7 +121,7 @@ def as_published(method: str) -> str | dict[str, Any]:
 
 
 def federations(preset: str, settings: Sequence[str] = ()) -> Callable[[int], Federation]:
-    """The federation of a preset by seed, with `key=value` settings changed; its data is loaded here, once.
+    """The federation of a preset as a function of the seed, with changed settings `key=value`; data is loaded once.
 
     >>> federations("quadratic", ["federation.clients=24"])(0)
     Federation(24 clients, tasks: copy-a, copy-b)

@@ -1,4 +1,4 @@
-"""The results folder: what parts measured, compactly, so that tables and figures are rendered without training."""
+"""The results folder: the measurements of parts, so that tables and figures can be rendered without training."""
 
 import json
 import os
@@ -41,26 +41,27 @@ class Results:
         self.folder = Path(folder)
 
     def done(self, part: Part, quick: bool) -> bool:
-        """Whether a part has been run, in the form asked for."""
+        """Whether a part has been run, in the quick or the full form."""
         about = self.about(part)
         return about is not None and about.quick == quick
 
     def about(self, part: Part) -> About | None:
-        """How a part was run; None where it was not."""
+        """How a part was run; None if it was not."""
         path = self._place(part) / "about.json"
         if not path.is_file():
             return None
         try:
             return About(**json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
-            raise _damaged(path, error) from None
+            raise _unreadable_error(path, error) from None
 
     def run(self, part: Part, quick: bool, trainer: Trainer) -> None:
-        """Runs a part and keeps what it measured. `about.json` comes last: a part broken off counts as not run."""
+        """Runs a part and stores its measurements. `about.json` is written last, so an interrupted part counts as not
+        run."""
         place = self._place(part)
         with writing(self.folder):  # before the training, which may take long
             place.mkdir(parents=True, exist_ok=True)
-        begun = time.monotonic()
+        started = time.monotonic()
         frames = part.run(trainer)
         about = About(
             part.name,
@@ -68,7 +69,7 @@ class Results:
             part.rounds,
             list(part.seeds),
             device_name(trainer),
-            round(time.monotonic() - begun, 1),
+            round(time.monotonic() - started, 1),
             f"mmfl {mmfl.__version__}, torch {torch.__version__}",
             commit(),
         )
@@ -81,7 +82,7 @@ class Results:
             write_atomically(place / "about.json", (json.dumps(asdict(about), indent=1) + "\n").encode())
 
     def frames(self, parts: Sequence[Part]) -> Frames:
-        """What the parts measured, frames of the same name one below the other."""
+        """The measurements of the parts; frames with the same name are concatenated."""
         found: dict[str, list[pd.DataFrame]] = {}
         for part in parts:
             for path in sorted(self._place(part).glob("*.csv.gz")):
@@ -94,7 +95,7 @@ class Results:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Says which results folder cannot be written."""
+    """Converts errors while writing into a `UserError` that names the results folder."""
     try:
         yield
     except OSError as error:
@@ -105,15 +106,15 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         return pd.read_csv(path)
     except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, error) from None
+        raise _unreadable_error(path, error) from None
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
+def _unreadable_error(path: Path, error: Exception) -> UserError:
     return UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.")
 
 
 def device_name(trainer: Trainer) -> str:
-    """The machine's accelerator by name, with its precision if that is not float32; or how many cores it uses."""
+    """The name of the accelerator, with the precision if that is not float32; or the number of CPU threads."""
     chosen = choose_device(trainer.device)
     if chosen.type == "cuda":
         name = torch.cuda.get_device_name(chosen)
@@ -122,7 +123,7 @@ def device_name(trainer: Trainer) -> str:
 
 
 def commit() -> str:
-    """The commit of the source: `MMFL_COMMIT` where the source is a copy without its history, otherwise git's."""
+    """The commit of the source: `MMFL_COMMIT` if the source is a copy without its history, otherwise from git."""
     if named := os.environ.get("MMFL_COMMIT"):
         return named
     asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]

@@ -1,4 +1,4 @@
-"""Accuracy of group sampling and its rivals (Gong et al., Figures 2 and 4): tables, claims and curves."""
+"""Accuracy of group sampling and the baselines (Gong et al., Figures 2 and 4): tables, claims and curves."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +20,19 @@ _LAST = 20  # rounds that results are averaged over
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was measured in one setting, and who is compared there."""
+    """The measurements in one setting, and the methods compared there."""
 
     setting: str
     frames: Frames
 
     @classmethod
     def of(cls, frames: Frames, *settings: str) -> "dict[str, Measured]":
-        """The settings that were run, of those named."""
+        """Those of the named settings that were run."""
         run = set(frames["accuracy"]["setting"]) if "accuracy" in frames else set()
         return {setting: cls(setting, frames) for setting in settings if setting in run}
 
     def frame(self, name: str) -> pd.DataFrame:
-        """A frame's rows about this setting; no rows where there are none."""
+        """The rows of a frame for this setting; possibly none."""
         frame = self.frames.get(name, pd.DataFrame({"setting": [], "round": []}))
         return frame[frame["setting"] == self.setting].drop(columns="setting")
 
@@ -53,11 +53,11 @@ class Measured:
 
     @property
     def group(self) -> str:
-        """The group method that the paper has in this setting."""
+        """The group method of the paper in this setting."""
         return ONE_TASK if self.setting == "inconsistent" else GROUP
 
     def rivals(self, column: str) -> list[str]:
-        """The baselines, the best in a column first; none where there is nothing to compare them with."""
+        """The baselines, the best in a column first; none if group sampling was not run."""
         known = [method for method in BASELINES if method in self.scores and self.group in self.scores]
         return sorted(known, key=lambda method: -float(self.scores[method][column].mean()))
 
@@ -68,57 +68,61 @@ class Measured:
         return float(known.groupby("seed")[self.tasks].std().to_numpy().mean())
 
     def average(self, method: str, kind: str) -> float:
-        """What the average round of a method is like: its `trainings`, `forward_passes`, clusters `met`."""
+        """Mean over the rounds of a method: of its `trainings`, `forward_passes` or clusters `met`."""
         known = self.frame("rounds")
         return float(known.loc[known["method"] == method, kind].mean())
 
 
 def table(settings: Iterable[Measured]) -> pd.DataFrame:
-    """A row per setting and method: accuracy, distance to group sampling, what a round is like."""
+    """A row per setting and method: accuracy, difference from group sampling, and mean costs of a round."""
     lines = []
-    for here in settings:
-        for method, score in here.scores.items():
-            behind = f"{(here.scores[here.group] - score)['mean'].mean():.3f}" if method in here.rivals("mean") else ""
+    for results in settings:
+        for method, score in results.scores.items():
+            behind = (
+                f"{(results.scores[results.group] - score)['mean'].mean():.3f}"
+                if method in results.rivals("mean")
+                else ""
+            )
             lines.append(
                 {
-                    "setting": here.setting,
+                    "setting": results.setting,
                     "method": method,
-                    **{column: spread(score[column]) for column in (*here.tasks, "mean")},
+                    **{column: spread(score[column]) for column in (*results.tasks, "mean")},
                     "behind group": behind,
-                    "paper": _BEHIND.get(here.setting, "behind") if behind else "",
-                    "swing": f"{here.swing(method):.3f}",
-                    "clusters met": f"{here.average(method, 'met'):.2f}",
-                    "trainings": f"{here.average(method, 'trainings'):.2f}",
-                    "forward passes": f"{here.average(method, 'forward_passes'):.1f}",
+                    "paper": _BEHIND.get(results.setting, "behind") if behind else "",
+                    "swing": f"{results.swing(method):.3f}",
+                    "clusters met": f"{results.average(method, 'met'):.2f}",
+                    "trainings": f"{results.average(method, 'trainings'):.2f}",
+                    "forward passes": f"{results.average(method, 'forward_passes'):.1f}",
                 }
             )
     return pd.DataFrame(lines)
 
 
-def ahead(here: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> list[Claim]:
-    """Group sampling is ahead of the better baseline, by at least a margin: a claim for each task, or the mean."""
+def ahead(results: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> list[Claim]:
+    """Claims that group sampling is better than the better baseline by at least a margin, for each task or the mean."""
     by = f"at least {100 * margin:g} points " if margin else ""
     claims = []
     for column in columns:
-        for best in here.rivals(column)[:1]:
+        for best in results.rivals(column)[:1]:
             where = "on average over the tasks" if column == "mean" else f"on {column}"
-            text = f"{here.setting}: {here.group} is {by}ahead of both baselines {where}"
-            claim = greater(text, paper, here.scores[here.group][column], here.scores[best][column], margin)
+            text = f"{results.setting}: {results.group} is {by}ahead of both baselines {where}"
+            claim = greater(text, paper, results.scores[results.group][column], results.scores[best][column], margin)
             claims.append(replace(claim, ours=f"{claim.ours} over {best}"))
     return claims
 
 
-def equal_costs(here: Measured) -> Claim:
-    """The methods that are compared train equally many clients, to 2%."""
-    trained = {method: here.average(method, "trainings") for method in here.scores}
-    least, most = min(trained.values()), max(trained.values())
+def equal_costs(results: Measured) -> Claim:
+    """The claim that the compared methods train equally many clients, within 2%."""
+    trained = {method: results.average(method, "trainings") for method in results.scores}
+    smallest, largest = min(trained.values()), max(trained.values())
     ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
-    text = f"{here.setting}: all methods train equally many clients in a round"
-    return fact(text, "a sixth of each group, or of all clients", ours, most <= 1.02 * least)
+    text = f"{results.setting}: all methods train equally many clients in a round"
+    return fact(text, "a sixth of each group, or of all clients", ours, largest <= 1.02 * smallest)
 
 
 def notes_on(settings: dict[str, Measured]) -> list[str]:
-    """What the tables' columns mean, and what was trained on what."""
+    """Notes on the columns of the tables, the models and the data."""
     columns = (
         f"Accuracy on the whole test set, averaged over the last {_LAST} rounds, ± the standard deviation over seeds. "
         "*swing*: how far a task's accuracy moves from round to round, as the standard deviation over those rounds. "
@@ -129,22 +133,22 @@ def notes_on(settings: dict[str, Measured]) -> list[str]:
     )
     trained = [
         f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})"
-        for here in list(settings.values())[:1]
-        for task in here.frame("tasks").itertuples()
+        for results in list(settings.values())[:1]
+        for task in results.frame("tasks").itertuples()
     ]
     return [columns, *([f"Trained: {', '.join(trained)}."] if trained else [])]
 
 
 def draw(setting: str, frames: Frames) -> Figure:
-    """Test accuracy by round, a panel per task and one for their mean; arrivals are dashed lines."""
-    here = Measured.of(frames, setting).get(setting)
-    columns = [*here.tasks, "mean"] if here else ["mean"]
+    """Test accuracy by round, a panel per task and one for the mean; dashed lines are arrivals."""
+    results = Measured.of(frames, setting).get(setting)
+    columns = [*results.tasks, "mean"] if results else ["mean"]
     figure, axes = grid(len(columns))
     for panel, column in zip(axes, columns, strict=True):
         for n, method in enumerate(_METHODS):
-            if here and method in here.scores:
-                curve(panel, by_round(here.frame("accuracy"), column, method), method, n)
-        for t in arrivals(here) if here else ():
+            if results and method in results.scores:
+                curve(panel, by_round(results.frame("accuracy"), column, method), method, n)
+        for t in arrivals(results) if results else ():
             panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
         panel.set_title("mean of the tasks" if column == "mean" else column)
         panel.set_xlim(left=0)
@@ -155,8 +159,8 @@ def draw(setting: str, frames: Frames) -> Figure:
     return figure
 
 
-def arrivals(here: Measured) -> list[int]:
+def arrivals(results: Measured) -> list[int]:
     """The rounds in which tasks arrived, and the first seed's clients."""
-    tasks, clients = here.frame("tasks"), here.frame("arrivals")
+    tasks, clients = results.frame("tasks"), results.frame("arrivals")
     first = clients[clients["seed"] == clients["seed"].min()] if len(clients) else clients
     return [*tasks.loc[tasks["arrival"] > 1, "arrival"].astype(int), *first["round"].astype(int)]

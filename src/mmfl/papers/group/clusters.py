@@ -1,4 +1,5 @@
-"""Clusters in the clients' losses (Gong et al., Figure 3): how distinct they are, and whether the C-step finds them."""
+"""Clusters of the clients' losses (Gong et al., Figure 3): how well they are separated, and whether the C-step finds
+them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ LOOKED = (5, 25)
 """The rounds of the paper's Figure 3."""
 
 PLOTTED = {"consistent": "mmfl-group", "inconsistent": "mmfl-group-inconsistent"}
-"""The settings of the figure and the method whose losses it shows."""
+"""The settings of the figure, and the method whose losses it shows."""
 
 _TITLES = {
     "silhouette": "silhouette of the true clusters",
@@ -31,83 +32,83 @@ _TITLES = {
     "in force": "Rand index of the clusters in force",
     "clusters": "clusters in force",
 }
-_EVERY = 5  # rounds between two looks at the clusters in force
+_EVERY = 5  # rounds between two observations of the current clusters
 _MARKS = "os^Dv"
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
-    """What is seen of a replica after a round: its cycle, where it has one, and maybe losses [clients, tasks]."""
+class Observation:
+    """What is observed of a replica after a round: its cycle, if it has one, and possibly losses [clients, tasks]."""
 
     round: int
     cycle: Cycle | None
     losses: NDArray[np.float64] | None
 
 
-def see(engine: Simulation, looked: Sequence[int], replica: Replica) -> Sight:
-    """Looks at a replica; all clients' losses are measured after the rounds that are `looked` at."""
+def observe(engine: Simulation, looked: Sequence[int], replica: Replica) -> Observation:
+    """Observes a replica; after the rounds in `looked`, the losses of all clients are measured."""
     state, everyone = replica.state, np.arange(replica.federation.clients)
     cycle = state.allocation if isinstance(state.allocation, Cycle) else None
     if state.round not in looked:
-        return Sight(state.round, cycle, None)
+        return Observation(state.round, cycle, None)
     asked = [Workload(replica.federation, s, weights, everyone) for s, weights in enumerate(state.weights)]
-    return Sight(state.round, cycle, np.stack(engine.losses(asked), axis=1))
+    return Observation(state.round, cycle, np.stack(engine.losses(asked), axis=1))
 
 
-def in_force(watch: Watch[Sight]) -> pd.DataFrame:
-    """The clusters of methods that have some, every few rounds: their number and agreement with the true ones."""
+def in_force(watch: Watch[Observation]) -> pd.DataFrame:
+    """The current clusters of group methods, every few rounds: their number and agreement with the true clusters."""
     return rows(
         [
             {**key, "clusters": len(sight.cycle.centroids), "agreement": agreement(sight.cycle, replica.federation)}
-            for key, replica, sight in _seen(watch)
+            for key, replica, sight in _observations(watch)
             if sight.cycle is not None and sight.round > 0 and sight.round % _EVERY == 0
         ]
     )
 
 
-def of_replicas(watch: Watch[Sight]) -> pd.DataFrame:
-    """How distinct the true clusters are in the losses that were measured, for every method and seed."""
+def of_replicas(watch: Watch[Observation]) -> pd.DataFrame:
+    """How well the measured losses separate the true clusters, for every method and seed."""
     return rows(
         [
             {**key, **distinctness(sight.losses, replica.federation)}
-            for key, replica, sight in _seen(watch)
+            for key, replica, sight in _observations(watch)
             if sight.losses is not None
         ]
     )
 
 
-def of_clients(watch: Watch[Sight]) -> pd.DataFrame:
-    """The measured losses of methods that form clusters, first seed alone: a row per client, with its true cluster."""
+def of_clients(watch: Watch[Observation]) -> pd.DataFrame:
+    """The measured losses of group methods with the first seed: a row per client, with its true cluster."""
     found = [
         pd.DataFrame(sight.losses.round(4), columns=replica.federation.task_names).assign(
             truth=replica.federation.groups[0], **key
         )
-        for key, replica, sight in _seen(watch)
+        for key, replica, sight in _observations(watch)
         if sight.losses is not None and sight.cycle is not None and replica.seed == watch.replicas[0].seed
     ]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
-def _seen(watch: Watch[Sight]) -> Iterator[tuple[dict[str, Any], Replica, Sight]]:
-    """Every sight with its replica and what tells it from the others."""
+def _observations(watch: Watch[Observation]) -> Iterator[tuple[dict[str, Any], Replica, Observation]]:
+    """Every observation with its replica and the columns that identify it."""
     for sights in watch.seen:
         for replica, sight in zip(watch.replicas, sights, strict=True):
             yield {"method": replica.method.name, "seed": replica.seed, "round": sight.round}, replica, sight
 
 
 def agreement(cycle: Cycle, federation: Federation) -> float:
-    """Adjusted Rand index of a cycle's clusters with the true ones, averaged over the tasks that they were formed by.
+    """Adjusted Rand index of a cycle's clusters and the true ones, averaged over the tasks used for clustering.
 
     1 is full agreement, 0 what chance would give. Clients that have not arrived do not count.
     """
-    here = cycle.cluster >= 0
+    present = cycle.cluster >= 0
     formed_by = [federation.groups[s] for s in np.flatnonzero(np.isfinite(cycle.scale))]
-    found = [rand_index(truth[here], cycle.cluster[here]) for truth in formed_by if truth is not None]
+    found = [rand_index(truth[present], cycle.cluster[present]) for truth in formed_by if truth is not None]
     return float(np.mean(found)) if found else np.nan
 
 
 def distinctness(losses: NDArray[np.float64], federation: Federation) -> dict[str, float]:
-    """How well losses [clients, tasks] tell the true clusters of the first task apart.
+    """How well losses [clients, tasks] separate the true clusters of the first task.
 
     Tasks whose clusters are others are left out. `silhouette` is that of the true clusters, `agreement` the adjusted
     Rand index of the clusters that K-means makes, if told their number.
@@ -115,9 +116,9 @@ def distinctness(losses: NDArray[np.float64], federation: Federation) -> dict[st
     truth = federation.groups[0]
     assert truth is not None
     alike = [s for s, groups in enumerate(federation.groups) if np.array_equal(groups, truth)]  # type: ignore[arg-type]
-    points = standardised(losses[:, alike])
-    made = k_means(points, len(np.unique(truth)), seed=0)
-    return {"silhouette": silhouette(points, truth), "agreement": rand_index(truth, made)}
+    points = standardise(losses[:, alike])
+    found = k_means(points, len(np.unique(truth)), seed=0)
+    return {"silhouette": silhouette(points, truth), "agreement": rand_index(truth, found)}
 
 
 def rand_index(truth: NDArray[np.int64], found: NDArray[np.int64]) -> float:
@@ -127,14 +128,14 @@ def rand_index(truth: NDArray[np.int64], found: NDArray[np.int64]) -> float:
     return float(adjusted_rand_score(truth, found))
 
 
-def standardised(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Losses [clients, tasks] as the C-step sees them: every task with mean 0 and variance 1."""
+def standardise(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Losses [clients, tasks] standardised as in the C-step: every task has mean 0 and variance 1."""
     mean, scale = scaling(losses, np.ones(losses.shape, dtype=bool), True)
     points: NDArray[np.float64] = (losses - mean) / scale
     return points
 
 
-def principal(points: NDArray[np.float64]) -> NDArray[np.float64]:
+def principal_components(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """The first two principal components of points, [points, 2]."""
     centred = points - points.mean(0)
     components: NDArray[np.float64] = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
@@ -142,13 +143,13 @@ def principal(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def measured(frames: Frames) -> pd.DataFrame:
-    """A row per setting, method, seed and round that was looked at; `in force` is the agreement of clusters then."""
+    """A row per setting, method, seed and observed round; `in force` is the agreement of the current clusters."""
     clusters = frames["clusters"].rename(columns={"agreement": "in force"})
     return frames["structure"].merge(clusters, how="left", on=["setting", "method", "seed", "round"])
 
 
 def find(frames: Frames) -> Findings:
-    """Whether the true clusters show more clearly in later losses, and whether methods find them."""
+    """Whether later losses separate the true clusters better, and whether methods find them."""
     seen = measured(frames)
     table = pd.DataFrame(
         [
@@ -167,12 +168,13 @@ def find(frames: Frames) -> Findings:
 
 
 def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
-    """Later losses tell the clusters apart better; `seen` has a row per setting, method, seed and round."""
-    mine = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
-    rounds = sorted(mine["round"].unique())
+    """The claims that later losses separate the clusters better; `seen` has a row per setting, method, seed and
+    round."""
+    subset = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
+    rounds = sorted(subset["round"].unique())
     if len(rounds) < 2:
         return []
-    first, last = (mine[mine["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
+    first, last = (subset[subset["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
     paper = "more distinct in round 25 than in round 5"
     return [
         greater(
@@ -203,7 +205,7 @@ def draw(frames: Frames) -> Figure:
 def scatter(axes: Axes, part: pd.DataFrame) -> None:
     """The clients of one replica and round by the principal components of their losses."""
     losses = part.drop(columns=["setting", "method", "seed", "round", "truth"]).dropna(axis=1, how="all")
-    place = principal(standardised(losses.to_numpy(dtype=float)))
+    place = principal_components(standardise(losses.to_numpy(dtype=float)))
     for cluster, (colour, mark) in enumerate(zip(COLOURS, _MARKS, strict=False)):
         x, y = place[(part["truth"] == cluster).to_numpy()].T
         axes.scatter(x, y, s=26, color=colour, marker=mark, label=f"cluster {cluster}")

@@ -1,4 +1,4 @@
-"""Group sampling against random allocation and round-robin (Gong et al., Figures 2 to 4)."""
+"""Group sampling compared with random allocation and round-robin (Gong et al., Figures 2 to 4)."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,9 +15,9 @@ def find_consistent(frames: Frames) -> Findings:
     """Figure 2a: group sampling leads by more than ten points."""
     settings = Measured.of(frames, "consistent", "everyone")
     claims, notes = [], notes_on(settings)
-    if here := settings.get("consistent"):
+    if results := settings.get("consistent"):
         paper = "ahead by more than 10 points"
-        claims = [*ahead(here, here.tasks, paper), *ahead(here, ["mean"], paper, 0.1), equal_costs(here)]
+        claims = [*ahead(results, results.tasks, paper), *ahead(results, ["mean"], paper, 0.1), equal_costs(results)]
     if crowd := settings.get("everyone"):
         notes += [
             "Not in the paper: setting *everyone*, in which all clients train in every round. There the mean accuracy "
@@ -35,19 +35,19 @@ def find_inconsistent(frames: Frames) -> Findings:
     """Figure 2b: group sampling leads by at least four points; everything is harder than with consistent clusters."""
     settings = Measured.of(frames, "inconsistent", "consistent")
     claims: list[Claim] = []
-    if here := settings.get("inconsistent"):
-        claims += [*ahead(here, here.tasks, "at least 4 points", 0.04), *ahead(here, ["mean"], "ahead")]
-        claims += [*at_equal_cost(here), equal_costs(here)]
-    if here and (easier := settings.get("consistent")):
+    if results := settings.get("inconsistent"):
+        claims += [*ahead(results, results.tasks, "at least 4 points", 0.04), *ahead(results, ["mean"], "ahead")]
+        claims += [*at_equal_cost(results), equal_costs(results)]
+    if results and (easier := settings.get("consistent")):
         claims += [
             greater(
-                f"{here.group} is less accurate than {easier.group} with consistent clusters on {task}",
+                f"{results.group} is less accurate than {easier.group} with consistent clusters on {task}",
                 "a noticeable drop on all tasks",
                 easier.scores[easier.group][task],
-                here.scores[here.group][task],
+                results.scores[results.group][task],
             )
-            for task in here.tasks
-            if here.group in here.scores and easier.group in easier.scores
+            for task in results.tasks
+            if results.group in results.scores and easier.group in easier.scores
         ]
     law = (
         "A drop of the baselines would be chance: whom they give a task does not depend on anybody's data, and each "
@@ -57,32 +57,32 @@ def find_inconsistent(frames: Frames) -> Findings:
     return Findings(table(settings.values()), claims, [*notes_on(settings), law])
 
 
-def at_equal_cost(here: Measured) -> list[Claim]:
-    """The lead that is left to the one-task C-step when it makes no more clusters than there are tasks."""
-    if FIVE_CLUSTERS not in here.scores:
+def at_equal_cost(results: Measured) -> list[Claim]:
+    """The lead of the one-task C-step if it forms no more clusters than there are tasks."""
+    if FIVE_CLUSTERS not in results.scores:
         return []
-    ours = here.scores[FIVE_CLUSTERS]["mean"]
+    ours = results.scores[FIVE_CLUSTERS]["mean"]
     return [
         greater(
-            f"{here.setting}: held to five clusters, {here.group} is ahead of {rival}, on average over the tasks",
+            f"{results.setting}: held to five clusters, {results.group} is ahead of {rival}, on average over the tasks",
             "not tried",
             ours,
-            here.scores[rival]["mean"],
+            results.scores[rival]["mean"],
         )
-        for rival in here.rivals("mean")
+        for rival in results.rivals("mean")
     ]
 
 
 def find_clients(frames: Frames) -> Findings:
-    """Figure 4a: group sampling leads, and it alone gains by more clients."""
+    """Figure 4a: group sampling leads, and only it gains from more clients."""
     settings = Measured.of(frames, "dynamic-clients", "consistent")
     claims: list[Claim] = []
-    if here := settings.get("dynamic-clients"):
-        claims += [*ahead(here, here.tasks, "ahead"), equal_costs(here)]
-    if here and (fewer := settings.get("consistent")):
-        for method in [method for method in here.scores if method in fewer.scores]:
-            now, before = here.scores[method]["mean"], fewer.scores[method]["mean"]
-            if method == here.group:
+    if results := settings.get("dynamic-clients"):
+        claims += [*ahead(results, results.tasks, "ahead"), equal_costs(results)]
+    if results and (fewer := settings.get("consistent")):
+        for method in [method for method in results.scores if method in fewer.scores]:
+            now, before = results.scores[method]["mean"], fewer.scores[method]["mean"]
+            if method == results.group:
                 claims.append(greater(f"{method} gains by clients that arrive", "improves", now, before))
             else:
                 text = f"{method} gains at most a point by clients that arrive"
@@ -95,17 +95,17 @@ def find_tasks(frames: Frames) -> Findings:
     """Figure 4b: group sampling leads on late tasks too."""
     settings = Measured.of(frames, "dynamic-tasks", "consistent")
     claims: list[Claim] = []
-    if here := settings.get("dynamic-tasks"):
-        claims += [*ahead(here, here.tasks, "ahead"), equal_costs(here)]
-    if here and (usual := settings.get("consistent")):
-        arrival = here.frame("tasks").set_index("task")["arrival"]
-        for task in here.tasks if here.group in here.scores and here.group in usual.scores else []:
-            now, before = here.scores[here.group][task], usual.scores[here.group][task]
+    if results := settings.get("dynamic-tasks"):
+        claims += [*ahead(results, results.tasks, "ahead"), equal_costs(results)]
+    if results and (usual := settings.get("consistent")):
+        arrival = results.frame("tasks").set_index("task")["arrival"]
+        for task in results.tasks if results.group in results.scores and results.group in usual.scores else []:
+            now, before = results.scores[results.group][task], usual.scores[results.group][task]
             if arrival[task] > 1:
-                text = f"{here.group}: {task}, which came in round {arrival[task]}, ends lower than from the start"
+                text = f"{results.group}: {task}, which came in round {arrival[task]}, ends lower than from the start"
                 claims.append(greater(text, "degrades by the late start", before, now))
             else:
-                text = f"{here.group}: {task} ends about where it does without late tasks"
+                text = f"{results.group}: {task} ends about where it does without late tasks"
                 claims.append(alike(text, "similar", now, before, 0.03))
     return Findings(table(settings.values()), claims, notes_on(settings))
 

@@ -1,4 +1,4 @@
-"""Runs of group sampling and its rivals (Gong et al.): what is trained, and what is kept of it."""
+"""Runs of group sampling and the baselines (Gong et al.): what is trained, and what is kept."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import pandas as pd
 from mmfl.engine import Simulation
 from mmfl.federation import Federation
 from mmfl.methods import make_method
-from mmfl.papers.group.clusters import LOOKED, in_force, of_clients, of_replicas, see
+from mmfl.papers.group.clusters import LOOKED, in_force, observe, of_clients, of_replicas
 from mmfl.papers.measurements import Watch, accuracy, mean_costs, rows
 from mmfl.papers.reproduction import Frames, Part, Trainer, federations
 from mmfl.runs.results import Comparison, Run
@@ -20,9 +20,9 @@ BASELINES = ("multi-fedavg", "mfa-rr")
 GROUP, ONE_TASK = "mmfl-group", "mmfl-group-inconsistent"
 _FIVE = {"method": ONE_TASK, "largest": 5}
 FIVE_CLUSTERS = make_method(_FIVE).name
-"""The one-task C-step held to five clusters, so that it trains about as many clients as its rivals."""
+"""The one-task C-step limited to five clusters, so that it trains about as many clients as the baselines."""
 
-_TESTED = 3  # rounds between two tests; not 5, lest a cycle of five rounds be seen always at the same turn
+_TESTED = 3  # rounds between two tests; not 5, so that a cycle of five rounds is tested at different turns
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Setting:
 
 
 def _digits() -> list[str]:
-    """Settings that put the real digits in place of every task's data, few enough a client for 60 of them."""
+    """Settings that replace the data of every task by the digits, with few enough examples per client for 60
+    clients."""
     sizes = '{name="uniform", least=15, most=20}'
     changes = {"data": "digits", "model": "logistic", "lr": "0.1", "partition.sizes": sizes}
     return [
@@ -83,7 +84,7 @@ def parts(*names: str) -> Callable[[bool], list[Part]]:
 
 def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
     """Trains all methods and seeds of a setting; its name is in the column `setting` of every frame."""
-    watch = Watch(partial(see, Simulation(trainer.device), setting.looked))
+    watch = Watch(partial(observe, Simulation(trainer.device), setting.looked))
     compared = trainer.compare(
         setting.federations(quick),
         setting.methods,
@@ -107,13 +108,13 @@ def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], traine
 
 
 def average_round(compared: Comparison) -> pd.DataFrame:
-    """A row per method and seed: clients that train and losses that are asked for in a round, clusters met in five."""
+    """A row per method and seed: trainings and forward passes per round, and clusters that train within five rounds."""
     costs = mean_costs(compared)[["method", "seed", "trainings", "forward_passes"]]
     return costs.assign(met=[clusters_met(run) for run in compared])
 
 
 def clusters_met(run: Run) -> float:
-    """How many of the true clusters train a task within five rounds, on average over tasks and stretches of rounds."""
+    """How many of the true clusters train a task within five rounds, averaged over tasks and rounds."""
     federation = run.federation
     assert federation is not None
     met = []
@@ -125,7 +126,7 @@ def clusters_met(run: Run) -> float:
 
 
 def tasks(compared: Comparison) -> pd.DataFrame:
-    """A row per task: which model trains on which data, how, and from which round on."""
+    """A row per task: its model, its data, its training settings and its first round."""
     federation = compared.runs[0].federation
     assert federation is not None
     return rows(
@@ -144,6 +145,6 @@ def tasks(compared: Comparison) -> pd.DataFrame:
 
 
 def arrivals(compared: Comparison) -> pd.DataFrame:
-    """The rounds in which clients arrived, by seed, but for those who were there from the start."""
+    """The rounds in which clients arrived after the start, by seed."""
     found = {run.seed: run.federation.arrivals for run in compared if run.federation is not None}
     return rows([{"seed": seed, "round": int(t)} for seed, when in found.items() for t in when[when > 1]])

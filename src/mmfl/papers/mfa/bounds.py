@@ -1,4 +1,4 @@
-"""Bhuyan, Moharir & Joshi 2022: runs with the learning rates of Theorems 1 and 2, to hold against their bounds."""
+"""Bhuyan, Moharir & Joshi 2022: runs with the learning rates of Theorems 1 and 2, to compare with their bounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from mmfl.theory import ErrorBound
 
 @dataclass(frozen=True)
 class Setting:
-    """A chain on which bounds and measurements are compared, for rounds that make whole frames."""
+    """A chain on which bounds and measurements are compared, for a whole number of frames."""
 
     chain: Chain
     models: int
@@ -35,7 +35,7 @@ _PARTS = {"rand": RAND, "rr": ROTATE, "rr-slower": SLOWER, "rr-counted": COUNTED
 
 
 def parts(quick: bool) -> list[Part]:
-    """Distances to the optimum, a part for each chain and each way to train on it; and the gains of Figure 2."""
+    """Distances to the optimum, a part for each chain and each way to train on it, and the gains of Figure 2."""
     own = [
         Part(f"mfa-bounds/mu-{at.chain.curvature:g}-{name}", at.rounds, at.seeds, partial(distances, at, reading))
         for at in (_QUICK if quick else _FULL)
@@ -45,7 +45,7 @@ def parts(quick: bool) -> list[Part]:
 
 
 def learning_rate(reading: str, bound: ErrorBound) -> Schedule:
-    """The theorem's; an M-th of it where a server that averages is to step no farther than Theorem 2 counts."""
+    """The theorem's learning rate, or 1 / M of it, so that a server that averages takes the steps of Theorem 2."""
     models = bound.problem.models
     if reading == RAND:
         return Decay(bound.beta, bound.gamma)
@@ -53,18 +53,18 @@ def learning_rate(reading: str, bound: ErrorBound) -> Schedule:
 
 
 def method_of(reading: str, models: int) -> Method:
-    """The method that is run; a server step of 1 / M makes a mean over N / M clients count each update 1 / N."""
+    """The method to run; with a server step of 1 / M, each update in a mean over N / M clients has weight 1 / N."""
     if reading == COUNTED:
         return Method(COUNTED, RotatingSplit(), Momentum(Average(), lr=1 / models, momentum=0.0))
     return make_method(RAND if reading == RAND else ROTATE)
 
 
 def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
-    """|w - w*| averaged over the models; and where its mean over the seeds came closest to the bound, of all rounds.
+    """|w - w*| averaged over the models, and the round in which its mean over seeds came closest to the bound.
 
-    Round t is, as in the theorems, the one that begins with these weights. G is the longest gradient of any client
-    that these runs met. Of the distances some frames of M rounds are kept, each by its mean: a split that rotates is
-    far from the optimum in the midst of a frame and near at its end.
+    As in the theorems, round t is the one that begins with these weights. G is the longest gradient of any client in
+    these runs. The distances are kept for some frames of M rounds, averaged over each frame, since a rotating split is
+    far from the optimum in the middle of a frame and close at its end.
     """
     chain, models, last = setting.chain, setting.models, setting.rounds
     watch = Watch(lambda replica: see(chain, weights_of(replica)))
@@ -92,7 +92,7 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
 
 
 def see(chain: Chain, weights: Array) -> tuple[float, float]:
-    """The mean distance of some models to the optimum, and the longest gradient that a client has there."""
+    """The mean distance of the models to the optimum, and the longest gradient of a client there."""
     return float(chain.distance(weights).mean()), chain.steepest(weights)
 
 

@@ -1,4 +1,4 @@
-"""What Theorems 1 to 3 of Bhuyan, Moharir & Joshi 2022 say of our runs: bounds and gains, promised and measured."""
+"""Theorems 1 to 3 of Bhuyan, Moharir & Joshi 2022 compared with our runs: predicted and measured bounds and gains."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ SLOWER, COUNTED = "mfa-rr, lr / M", "mfa-rr, update / N"
 READINGS = [RAND, ROTATE, SLOWER, COUNTED]
 """MFA-Rand under Theorem 1, and three ways to run MFA-RR under Theorem 2.
 
-The theorem follows if each update counts 1 / N. A server that averages its N / M clients takes M times that step; it
-may train with the theorem's learning rate all the same, or with an M-th of it.
+The theorem assumes that each update has weight 1 / N. A server that averages its N / M clients takes M times that step;
+it may train with the theorem's learning rate anyway, or with 1 / M of it.
 """
 
 STEPS = 5
@@ -31,7 +31,7 @@ _THEOREM_1, _THEOREM_2, _MIXED = "by Theorem 1", "by Theorem 2", "by Theorem 2 o
 
 
 def bound_of(reading: str, chain: Chain, models: int, gradient_bound: float, steps: int = STEPS) -> ErrorBound:
-    """The theorem for a way to train, with twice the least beta and the least gamma."""
+    """The bound for a way to train, with twice the smallest beta and the smallest gamma."""
     kind = RandomSplitBound if reading == RAND else RotatingSplitBound
     problem = chain.problem(steps, models, gradient_bound)
     beta = 2 / problem.strong_convexity
@@ -40,7 +40,7 @@ def bound_of(reading: str, chain: Chain, models: int, gradient_bound: float, ste
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A way to train on a chain: its bound, its distances [first rounds of frames, seeds], and how close they came."""
+    """A way to train on a chain: its bound, its distances [first rounds of frames, seeds], and how close they are."""
 
     reading: str
     curvature: float
@@ -66,7 +66,7 @@ class Case:
 
     @property
     def line(self) -> pd.Series:
-        """The bound in the rounds that are known."""
+        """The bound in the recorded rounds."""
         return pd.Series(self.bound.error(self.measured.index.to_numpy()), self.measured.index)
 
     @property
@@ -81,7 +81,7 @@ class Case:
 
 
 def slope(values: pd.Series) -> float:
-    """The slope in a log-log plot of a quantity by round, fitted to the last decade of rounds.
+    """The slope of a quantity by round in a log-log plot, fitted to the last decade of rounds.
 
     >>> rounds = np.arange(1, 1001)
     >>> round(slope(pd.Series(3.0 / rounds**2, rounds)), 6)
@@ -92,21 +92,21 @@ def slope(values: pd.Series) -> float:
 
 
 def cases_of(frames: Frames) -> list[Case]:
-    """Every chain and reading that was measured, with the bound that holds for it."""
+    """Every chain and way to train that was measured, with its bound."""
     return [case_of(case, frames["distances"]) for case in frames["cases"].to_dict("records")]
 
 
 def case_of(case: Any, distances: pd.DataFrame) -> Case:
-    """One of them, from its row."""
+    """A case from its row."""
     reading, curvature = case["reading"], case["curvature"]
-    mine = distances[(distances["reading"] == reading) & (distances["curvature"] == curvature)]
-    by_seed = mine.pivot_table(index="round", columns="seed", values="distance")
+    subset = distances[(distances["reading"] == reading) & (distances["curvature"] == curvature)]
+    by_seed = subset.pivot_table(index="round", columns="seed", values="distance")
     bound = bound_of(reading, Chain(case["clients"], case["block"], curvature), case["models"], case["steepest"])
     return Case(reading, curvature, bound, by_seed, case["closest"], case["closest_round"])
 
 
 def find(frames: Frames) -> Findings:
-    """Bounds beside distances; predicted gains beside measured ones where Figure 2 was run."""
+    """Bounds and distances; predicted and measured gains if Figure 2 was run."""
     cases = cases_of(frames) if "cases" in frames else []
     lines = [
         [
@@ -132,7 +132,7 @@ def find(frames: Frames) -> Findings:
 
 
 def bound_claims(case: Case) -> Iterator[Claim]:
-    """The bound holds, and where it falls during the run the distance falls as fast."""
+    """The claims that the bound holds and, if it falls during the run, that the distance falls as fast."""
     setting = f"mu = {case.curvature:g}, {case.reading}"
     seen = f"at least {case.closest:,.1f} times the mean distance"
     yield fact(f"{setting}: the bound holds in every round", case.theorem, seen, case.closest >= 1)
@@ -143,7 +143,7 @@ def bound_claims(case: Case) -> Iterator[Claim]:
 
 
 def order_claims(cases: Sequence[Case]) -> list[Claim]:
-    """Where the bounds fall, MFA-RR ends nearer to the optimum than MFA-Rand."""
+    """The claims that MFA-RR ends closer to the optimum than MFA-Rand, where the bounds fall."""
     ends = {(case.curvature, case.reading): case.end.apply(np.log10) for case in cases if case.decays}
     return [
         greater(
@@ -164,12 +164,12 @@ def gains_of(frames: Frames) -> pd.DataFrame:
     """
     gains = with_gain(frames["gains"]).pivot_table(index=["steps", "models"], columns="method", values="gain")
     targets = {target["steps"]: target for target in frames["targets"].to_dict("records")}
-    promised = rows([predicted(targets[steps], models) for steps, models in gains.index.to_list()])
+    promised = rows([predicted_gains(targets[steps], models) for steps, models in gains.index.to_list()])
     return pd.concat([gains.reset_index(), promised], axis=1)
 
 
-def predicted(target: Any, models: int) -> dict[str, float]:
-    """The gain by Theorem 1, by Theorem 2 over itself with one model, and by Theorem 2 over Theorem 1's FedAvg."""
+def predicted_gains(target: Any, models: int) -> dict[str, float]:
+    """The gain by Theorem 1, by Theorem 2 relative to itself with one model, and relative to FedAvg by Theorem 1."""
     chain, epsilon = Chain(target["clients"], target["block"], target["curvature"]), target["distance"]
     random, rotating = (
         bound_of(method, chain, models, target["steepest"], target["steps"]) for method in (RAND, ROTATE)

@@ -1,4 +1,4 @@
-"""The quadratic federation: its optimum and constants are known, and so how far a run is from it."""
+"""The quadratic federation, whose optimum and constants are known, so that the distance of a run can be computed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,12 +62,13 @@ class Chain:
 
     @cached_property
     def optimum(self) -> Array:
-        """w*, where F is least."""
+        """w*, the minimiser of F."""
         return np.linalg.solve(self.mean, self.vectors.mean(0))
 
     @cached_property
     def eigenvalues(self) -> Array:
-        """Of all clients' matrices: those of their blocks, and mu if there are coordinates besides a block."""
+        """The eigenvalues of all clients' matrices: those of their blocks, and mu if there are coordinates outside a
+        block."""
         places = [slice(k * self.block, (k + 1) * self.block + 1) for k in range(self.clients)]
         blocks = [matrix[at, at] for matrix, at in zip(self.matrices, places, strict=True)]
         besides = [self.curvature] * (self.clients > 1)
@@ -80,11 +81,11 @@ class Chain:
 
     @property
     def start(self) -> float:
-        """|w*|: the distance of training's start, 0, from the optimum."""
+        """|w*|: the distance from the start, 0, to the optimum."""
         return float(np.linalg.norm(self.optimum))
 
     def excess(self, points: Array) -> Array:
-        """F - F*, without the cancellation of a difference."""
+        """F - F*, computed without cancellation."""
         away = points - self.optimum
         return 0.5 * np.asarray((away @ self.mean * away).sum(-1))
 
@@ -101,7 +102,7 @@ class Chain:
         return float(np.linalg.norm(gradients, axis=1).max())
 
     def federation(self, models: int, lr: float | Schedule, steps: int) -> Federation:
-        """So many tasks that are all to minimise F, with `steps` full gradients a round."""
+        """A federation of `models` tasks that all minimise F, with `steps` full gradients per round."""
         model = partial(Quadratic, len(self.optimum), self.curvature)
         tasks = [
             Task(f"copy {copy}", model, self.data, lr=lr, epochs=steps, loss=value, metric=value)
@@ -110,7 +111,7 @@ class Chain:
         return Federation(tasks)
 
     def problem(self, steps: int, models: int, gradient_bound: float) -> Problem:
-        """The constants of the convergence theorems, where gradients are known to be no longer than a bound."""
+        """The constants of the convergence theorems, for a given bound on the gradients."""
         own = np.linalg.solve(self.matrices, self.vectors[..., None])[..., 0]
         least_of_each = -0.5 * (self.vectors * own).sum(1)
         return Problem(
@@ -125,13 +126,13 @@ class Chain:
 
 
 def weights_of(replica: Replica) -> Array:
-    """The weights of a replica whose tasks are all alike, [tasks, size]."""
+    """The weights of a replica whose tasks have the same shape, [tasks, size]."""
     weights: Array = torch.stack(replica.state.weights).double().cpu().numpy()
     return weights
 
 
 def table(replicas: Sequence[Replica], seen: Array, column: str, rounds: Iterable[int]) -> pd.DataFrame:
-    """What was seen of every replica, [rounds + 1, replicas], after some rounds (0: before the first), a row each."""
+    """Observations of replicas [rounds + 1, replicas] as a table: a row per replica and round (0: before the first)."""
     return rows(
         [
             {"method": replica.method.name, "seed": replica.seed, "round": t, column: seen[t, n]}

@@ -33,11 +33,11 @@ class Setting:
     seeds: Sequence[int] = range(5)
 
     def part(self) -> Part:
-        """The setting as a part; its rounds are the most that the most models may take."""
+        """The setting as a part; its rounds are the limit for the largest number of models."""
         return Part(f"mfa-gain/{self.name}", self.rounds * max(self.models), self.seeds, self.run)
 
     def run(self, trainer: Trainer) -> Frames:
-        """FedAvg on the task, then its copies together: `gains`, and `curves` of the least accurate copy."""
+        """Trains FedAvg on the task, then its copies together: `gains`, and `curves` of the least accurate copy."""
         task = self.task()
         label = f"{_NAMES.get(task.name, task.data.name)}, lr {task.learning_rate(1):g}"
         fedavg = alone(trainer, sharing([task], self.clients), "multi-fedavg", self.rounds, self.rate, self.seeds)
@@ -45,17 +45,17 @@ class Setting:
         gains, curves = [], {1: worst(fedavg.curves.values(), window)}
         for models in self.models:
             tasks = copies(task, models)
-            goals = fedavg.copied([each.name for each in tasks])
+            goals = fedavg.with_copies([each.name for each in tasks])
             followed = chase(trainer, sharing(tasks, self.clients), goals, METHODS, self.rate)
             gains.append(followed.gains())
             curves[models] = worst(followed.curves(METHODS[0]), window)
-        kept = [thinned(curve, self.rounds).assign(models=models) for models, curve in curves.items()]
+        kept = [thin_out(curve, self.rounds).assign(models=models) for models, curve in curves.items()]
         found = {"gains": pd.concat(gains, ignore_index=True), "curves": pd.concat(kept, ignore_index=True)}
         return {name: frame.assign(data=label) for name, frame in found.items()}
 
 
-def thinned(curve: pd.Series, rounds: int) -> pd.DataFrame:
-    """Every so many rounds of a curve, and its last."""
+def thin_out(curve: pd.Series, rounds: int) -> pd.DataFrame:
+    """A curve at regular intervals, and its last round."""
     every = max(1, rounds // _POINTS)
     kept = curve[(curve.index % every == 0) | (curve.index == curve.index.max())]
     return rows([{"round": t, "accuracy": accuracy} for t, accuracy in kept.items()])

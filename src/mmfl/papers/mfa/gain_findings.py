@@ -1,4 +1,4 @@
-"""What the gains of copies of one task say: Figures 3 and 4 of Bhuyan, Moharir & Joshi 2022."""
+"""Findings on the gains of copies of one task: Figures 3 and 4 of Bhuyan, Moharir & Joshi 2022."""
 
 from collections.abc import Callable
 
@@ -25,24 +25,24 @@ def find_partial(frames: Frames) -> Findings:
     return Findings(table(frames), _claims(frames, above_one), notes(frames))
 
 
-def smoothed(frames: Frames) -> pd.DataFrame:
-    """Gains by the accuracies that are means over several rounds."""
+def smoothed_gains(frames: Frames) -> pd.DataFrame:
+    """Gains based on accuracies averaged over several rounds."""
     return with_gain(frames["gains"].query("window > 1"))
 
 
 def published(frames: Frames) -> pd.DataFrame:
-    """Gains by the accuracies of single rounds."""
+    """Gains based on accuracies of single rounds."""
     return with_gain(frames["gains"].query("window == 1"))
 
 
 def _claims(frames: Frames, about: Callable[[str, pd.DataFrame], list[Claim]]) -> list[Claim]:
-    """What is claimed of MFA-RR on each data set."""
-    mine = smoothed(frames).query("method == @ROTATING").groupby("data", sort=False)
-    return [claim for data, gains in mine for claim in about(str(data), gains)]
+    """The claims about MFA-RR on each data set."""
+    subset = smoothed_gains(frames).query("method == @ROTATING").groupby("data", sort=False)
+    return [claim for data, gains in subset for claim in about(str(data), gains)]
 
 
 def above_one(data: str, measured: pd.DataFrame) -> list[Claim]:
-    """The claim that the gain exceeds 1 whatever M, held against the M of least gain."""
+    """The claim that the gain exceeds 1 for every M, tested at the M with the smallest gain."""
     gains = measured.pivot(index="seed", columns="models", values="gain")
     least = gains.mean().idxmin()
     text = f"{data}: gain - 1 is positive for every M > 1 (least at M = {least})"
@@ -66,17 +66,17 @@ def table(frames: Frames) -> pd.DataFrame:
     lines = []
     keys = ["data", "method", "models"]
     single = dict(iter(published(frames).groupby(keys)))
-    for key, mine in smoothed(frames).groupby(keys, sort=False):
-        rounds = [spread(mine["alone"] / mine["models"], 1), spread(mine["together"], 1)]
-        gains = [shown_gain(mine, "gain", 2), shown_gain(single[key], "published_gain", 2)]
-        lines.append([*key, *rounds, *gains, f"{mine['together'].isna().sum()} of {len(mine)}"])
+    for key, subset in smoothed_gains(frames).groupby(keys, sort=False):
+        rounds = [spread(subset["alone"] / subset["models"], 1), spread(subset["together"], 1)]
+        gains = [shown_gain(subset, "gain", 2), shown_gain(single[key], "published_gain", 2)]
+        lines.append([*key, *rounds, *gains, f"{subset['together'].isna().sum()} of {len(subset)}"])
     names = ["data", "method", "M", "T_1(eps)", "T_P", "gain", "gain as published", "seeds without T_P"]
     return pd.DataFrame(lines, columns=names)
 
 
 def notes(frames: Frames) -> list[str]:
-    """How seeds that did not get there are counted, where there are any."""
-    late = smoothed(frames)["together"].isna().sum()
+    """A note on how seeds that did not reach the goal are counted, if there are any."""
+    late = smoothed_gains(frames)["together"].isna().sum()
     if not late:
         return []
     return [
@@ -86,7 +86,7 @@ def notes(frames: Frames) -> list[str]:
 
 
 def draw(frames: Frames) -> Figure:
-    """A row per data set: gain over M, and how the least accurate of the M models gets there."""
+    """A row per data set: gain by M, and the accuracy of the least accurate of the M models by round."""
     names = list(dict.fromkeys(frames["gains"]["data"]))
     figure, panels = grid(2 * len(names), columns=2)
     for n, data in enumerate(names):
@@ -97,12 +97,12 @@ def draw(frames: Frames) -> Figure:
 
 
 def draw_gains(axes: Axes, frames: Frames, data: str) -> None:
-    """Gains over M with their spread over seeds, between no gain and the largest possible."""
-    mine = smoothed(frames).query("data == @data")
-    lines = {str(method): gains.groupby("models")["gain"] for method, gains in mine.groupby("method", sort=False)}
+    """Gains by M with their spread over seeds, between no gain and the largest possible gain."""
+    subset = smoothed_gains(frames).query("data == @data")
+    lines = {str(method): gains.groupby("models")["gain"] for method, gains in subset.groupby("method", sort=False)}
     single = published(frames).query("data == @data and method == @ROTATING")
     lines[f"{ROTATING}, as published"] = single.groupby("models")["published_gain"]
-    most = int(mine["models"].max())
+    most = int(subset["models"].max())
     for n, (label, gains) in enumerate(lines.items()):
         mean, aside = gains.mean(), (n - 1) * most / 100
         axes.errorbar(
@@ -111,7 +111,7 @@ def draw_gains(axes: Axes, frames: Frames, data: str) -> None:
         )  # fmt: skip
     axes.plot([1, most], [1, most], ":", color="grey", linewidth=1, label="gain = M")
     axes.axhline(1, color="grey", linewidth=0.8)
-    axes.set(xlabel="models M", ylabel="gain", xticks=[1, *sorted(mine["models"].unique())])
+    axes.set(xlabel="models M", ylabel="gain", xticks=[1, *sorted(subset["models"].unique())])
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)
 

@@ -1,4 +1,4 @@
-"""Bhuyan, Moharir & Joshi 2022, Tables 5 and 6: different tasks, together until each is as good as after FedAvg."""
+"""Bhuyan, Moharir & Joshi 2022, Tables 5 and 6: different tasks train together until each is as good as with FedAvg."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -108,7 +108,7 @@ TABLE6 = Published(
 
 
 def find(paper: Published, frames: Frames) -> Findings:
-    """The paper's table with our numbers in it, and the gains."""
+    """The paper's table with our numbers, and the gains."""
     lines: list[list[str]] = []
     claims: list[Claim] = []
     for split, known in with_gain(frames["gains"]).groupby("split", sort=False):
@@ -122,10 +122,10 @@ def find(paper: Published, frames: Frames) -> Findings:
 
 
 def accuracy_lines(paper: Published, split: str, measured: pd.DataFrame) -> list[list[str]]:
-    """A line per task: accuracy in percent after FedAvg by itself and when all tasks together are as good."""
-    mine = measured.query("split == @split and window > 1")
+    """A line per task: accuracy in percent after FedAvg on the task alone, and after training all tasks together."""
+    subset = measured.query("split == @split and window > 1")
     lines = []
-    for task, seeds in mine.groupby("task", sort=False):
+    for task, seeds in subset.groupby("task", sort=False):
         before, after = paper.accuracies[split].get(str(task), ("", ""))
         values = spread(100 * seeds["alone"], 1), spread(100 * seeds["together"], 1)
         lines.append([SPLITS[split], str(task), str(before), values[0], str(after), values[1]])
@@ -144,7 +144,7 @@ def gain_lines(paper: Published, split: str, smooth: pd.DataFrame, single: pd.Da
 
 
 def notes(frames: Frames) -> list[str]:
-    """Which data it is, and seeds that did not get there."""
+    """Notes on the data, and on seeds that did not reach the goal."""
     data = frames["tasks"].drop_duplicates("task")
     lines = [
         "Data: " + "; ".join(f"{task}: {name}" for task, name in zip(data["task"], data["data"], strict=True)) + "."
@@ -167,9 +167,9 @@ def draw(frames: Frames) -> Figure:
     figure, panels = grid(len(splits), columns=2, height=1.6 + 0.42 * tasks)
     gains = with_gain(frames["gains"]).query("window > 1")
     for axes, split in zip(panels, splits, strict=True):
-        mine = gains.query("split == @split")
+        subset = gains.query("split == @split")
         draw_accuracies(axes, frames["tasks"].query("split == @split and window > 1"))
-        axes.set_title(f"{SPLITS[split]} examples: gain {shown_gain(mine, 'gain')}", fontsize=10)
+        axes.set_title(f"{SPLITS[split]} examples: gain {shown_gain(subset, 'gain')}", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     return figure

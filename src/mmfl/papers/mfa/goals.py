@@ -1,4 +1,7 @@
-"""Gain: rounds of FedAvg on one task after another, over rounds of all of them together (Bhuyan et al. 2022, eq. 3)."""
+"""Gain: rounds to train tasks one after another with FedAvg, divided by rounds to train them together (eq. 3).
+
+(Bhuyan, Moharir & Joshi 2022.)
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +37,7 @@ class Goal:
 
     @classmethod
     def of(cls, curves: pd.DataFrame, window: int) -> "Goal":
-        """The goal that FedAvg's accuracies, rounds x tasks, set.
+        """The goal that follows from FedAvg's accuracies, [rounds, tasks].
 
         >>> Goal.of(pd.DataFrame({"digits": [0.1, 0.5, 0.4, 0.5, 0.4]}, index=range(1, 6)), window=2)
         Goal(window=2, accuracy=array([0.45]), rounds=array([3]))
@@ -45,7 +48,7 @@ class Goal:
         return cls(window, accuracy, np.asarray(first, dtype=np.int64))
 
     def met(self, accuracies: Sequence[NDArray[np.float64]]) -> bool:
-        """Whether all tasks, with these accuracies round by round, are now as good at once."""
+        """Whether all tasks, with these accuracies by round, have now reached their goals at the same time."""
         if len(accuracies) < self.window:
             return False
         return bool((np.mean(accuracies[-self.window :], axis=0) >= self.accuracy - _ROUNDING).all())
@@ -59,12 +62,12 @@ class Baseline:
 
     @property
     def rounds(self) -> int:
-        """T_1: rounds that each task trained for."""
+        """T_1: the number of rounds for which each task trained."""
         return len(next(iter(self.curves.values())))
 
     @property
     def windows(self) -> tuple[int, int]:
-        """Single rounds, and a tenth of FedAvg's."""
+        """Windows to average over: single rounds, and a tenth of FedAvg's rounds."""
         return 1, max(2, self.rounds // 10)
 
     @cached_property
@@ -72,8 +75,8 @@ class Baseline:
         """A goal per window, by seed."""
         return {seed: [Goal.of(curve, window) for window in self.windows] for seed, curve in self.curves.items()}
 
-    def copied(self, names: Sequence[str]) -> "Baseline":
-        """The same for several copies of its one task."""
+    def with_copies(self, names: Sequence[str]) -> "Baseline":
+        """The same baseline for several copies of its single task."""
         return Baseline({seed: pd.DataFrame(dict.fromkeys(names, of.iloc[:, 0])) for seed, of in self.curves.items()})
 
 
@@ -85,12 +88,12 @@ def alone(
     rate: float,
     seeds: Sequence[int],
 ) -> Baseline:
-    """FedAvg on the tasks of a federation: `multi-fedavg` of a single task, or `full` where everyone takes part."""
+    """FedAvg on each task of a federation alone: `multi-fedavg` with a single task, or `full` if all clients train."""
     return Baseline({run.seed: run.accuracy for run in trainer.compare(federation, [method], rounds, rate, seeds)})
 
 
-class Reached(Exception):  # noqa: N818  # it is what training is for
-    """Nothing is left to train for."""
+class Reached(Exception):  # noqa: N818  # not an error: training has reached its goal
+    """All goals are reached, so training can stop."""
 
 
 class Chase(Listener):
@@ -106,7 +109,7 @@ class Chase(Listener):
         self.met: dict[tuple[str, int, int], int] = {}
 
     def round(self, records: Sequence[Record]) -> None:
-        """Looks who has got there."""
+        """Checks which replicas have reached their goals."""
         for record in records:
             method, seed = record["method"], record["seed"]
             so_far = self.accuracies.setdefault((method, seed), [])
@@ -190,5 +193,5 @@ def with_gain(measured: pd.DataFrame) -> pd.DataFrame:
 
 
 def shown_gain(measured: pd.DataFrame, column: str, digits: int = 3) -> str:
-    """A gain with its spread over seeds; a bound, where one of them did not meet the goals."""
+    """A gain with its spread over seeds; a bound if a seed did not reach the goals."""
     return ("at most " if measured["together"].isna().any() else "") + spread(measured[column], digits)

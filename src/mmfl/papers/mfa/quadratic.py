@@ -22,7 +22,7 @@ _DEVIATIONS = 8
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the experiments are: the paper's, or the quick form.
+    """The size of the experiments: the paper's, or the quick form.
 
     Figure 1 trains `few_and_many` models for `rounds`. Figure 2 trains `models` with each of the local `steps`, for
     what FedAvg reaches in `alone` rounds (T_1).
@@ -37,7 +37,7 @@ class Scale:
     alone: int
 
     def last(self, models: int) -> int:
-        """Rounds that suffice for the slowest model of Figure 2: T_1 and eight standard deviations more.
+        """Rounds that suffice for the slowest model of Figure 2: T_1 plus eight standard deviations.
 
         They are those of the round in which MFA-Rand brings a model together with a client for the (T_1 / M)-th time.
         """
@@ -78,7 +78,7 @@ def gain_parts(quick: bool) -> list[Part]:
 
 
 def gains(scale: Scale, steps: int, trainer: Trainer) -> Frames:
-    """What FedAvg reaches alone in T_1 rounds, and how many rounds M models together need for it."""
+    """What FedAvg reaches with one model in T_1 rounds, and how many rounds M models together need for it."""
     chain, watch = scale.chain, Watch(weights_of)
     single = chain.federation(1, RATES["constant"], steps)
     trainer.compare(single, [RAND], scale.alone, 1.0, [0], watch=watch, evaluate_every=scale.alone)
@@ -97,7 +97,7 @@ def gains(scale: Scale, steps: int, trainer: Trainer) -> Frames:
 
 
 def rounds_together(scale: Scale, steps: int, models: int, target: float, trainer: Trainer) -> pd.DataFrame:
-    """T_P of every run: the first round after which all models have F - F* at most at the target.
+    """T_P of every run: the first round after which F - F* of all models is at most the target.
 
     `one` is the mean over the models of each one's own first round.
     """
@@ -120,7 +120,7 @@ def rounds_together(scale: Scale, steps: int, models: int, target: float, traine
 
 
 def first(met: NDArray[np.bool_]) -> float:
-    """The first round after which a condition was met; nan where it never was. [rounds + 1], from before the first.
+    """The first round after which a condition [rounds + 1] holds, starting before round 1; nan if it never does.
 
     >>> first(np.array([False, False, True, False, True]))
     2.0

@@ -1,4 +1,4 @@
-"""What Figures 1 and 2 of Bhuyan, Moharir & Joshi 2022 say of our runs: tables, claims, pictures."""
+"""Findings for Figures 1 and 2 of Bhuyan, Moharir & Joshi 2022: tables, claims, figures."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -53,13 +53,13 @@ def find_gaps(frames: Frames) -> Findings:
 def settings_of(measured: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
     """Learning rate, number of models and gaps of every setting that was run."""
     for rate in RATE_NAMES:
-        here = measured[measured["rate"] == rate]
-        for models in sorted(here["models"].unique()):
-            yield rate, int(models), here[here["models"] == models]
+        at_rate = measured[measured["rate"] == rate]
+        for models in sorted(at_rate["models"].unique()):
+            yield rate, int(models), at_rate[at_rate["models"] == models]
 
 
 def where_it_starts(measured: pd.DataFrame) -> Iterator[Claim]:
-    """F* and the first gap, of the paper's federation."""
+    """The claims about F* and the first gap of the paper's federation."""
     chain = Chain()
     begun = measured[(measured["round"] == 0) & (measured["clients"] == chain.clients)]
     if len(begun):
@@ -69,7 +69,7 @@ def where_it_starts(measured: pd.DataFrame) -> Iterator[Claim]:
 
 
 def gap_claims(setting: str, models: int, group: pd.DataFrame, final: pd.DataFrame) -> list[Claim]:
-    """Equal means for two models, MFA-RR better for many, MFA-Rand noisier for any number."""
+    """The claims: equal means for two models, MFA-RR better for many, MFA-Rand noisier for any number."""
     if models == 2:
         text = f"{setting}: MFA-Rand and MFA-RR end alike on average"
         means = [alike(text, "similar means", final[RAND], final[ROTATE], 0.02)]
@@ -83,7 +83,7 @@ def gap_claims(setting: str, models: int, group: pd.DataFrame, final: pd.DataFra
 
 
 def noisier(text: str, ours: pd.Series, theirs: pd.Series) -> Claim:
-    """The claim that runs of one method spread more than another's: the F interval of the ratio lies above 1."""
+    """The claim that runs of one method vary more than another's: the F interval of the ratio lies above 1."""
     runs, paper = len(ours), "considerably higher"
     if runs < 2:
         return Claim(text, paper, "one seed", Verdict.OPEN)
@@ -96,7 +96,7 @@ def noisier(text: str, ours: pd.Series, theirs: pd.Series) -> Claim:
 
 
 def draw_gaps(frames: Frames) -> Figure:
-    """For each learning rate and number of models the means, and beside them the single runs."""
+    """For each learning rate and number of models: the means, and beside them the single runs."""
     settings = list(settings_of(frames["gaps"]))
     figure, axes = grid(2 * len(settings), columns=4)
     for n, (rate, models, group) in enumerate(settings):
@@ -116,7 +116,7 @@ def draw_gaps(frames: Frames) -> Figure:
 
 
 def with_gain(measured: pd.DataFrame) -> pd.DataFrame:
-    """The gain g = M T_1 / T_P, and `gain_of_one` with the mean rounds of a model by itself in place of T_P."""
+    """The gain g = M T_1 / T_P, and `gain_of_one` with the mean rounds of a single model in place of T_P."""
     in_turn = measured["models"] * measured["alone"]
     return measured.assign(gain=in_turn / measured["together"], gain_of_one=in_turn / measured["one"])
 
@@ -129,16 +129,16 @@ def find_gains(frames: Frames) -> Findings:
     for steps, models in settings:
         line = [steps, models]
         for method in METHODS:
-            mine = measured.query("steps == @steps and models == @models and method == @method")
+            subset = measured.query("steps == @steps and models == @models and method == @method")
             known = REFERENCE_GAIN.get((models, method), "—")
-            line += [known, spread(mine["gain"], 2), spread(mine["gain_of_one"], 2)]
+            line += [known, spread(subset["gain"], 2), spread(subset["gain_of_one"], 2)]
         lines.append(line)
     columns = ["E", "M"] + [f"{method}{what}" for method in METHODS for what in (", reference", "", ", one model")]
     return Findings(pd.DataFrame(lines, columns=columns), gain_claims(measured), gain_notes(measured))
 
 
 def gain_claims(measured: pd.DataFrame) -> list[Claim]:
-    """Gain grows for both; nearly linearly for MFA-RR, less for MFA-Rand."""
+    """The claims that the gain grows for both methods, nearly linearly for MFA-RR and less for MFA-Rand."""
     gains = measured.pivot_table(index="seed", columns=["method", "steps", "models"], values="gain", dropna=False)
     all_steps, all_models = sorted(measured["steps"].unique()), sorted(measured["models"].unique())
     many, one = all_models[-1], pd.Series(1.0, gains.index)
@@ -163,7 +163,7 @@ def gain_claims(measured: pd.DataFrame) -> list[Claim]:
 
 
 def least_certain(text: str, paper: str, pairs: Mapping[str, tuple[pd.Series, pd.Series]]) -> Claim:
-    """The claim that one quantity exceeds another in several settings at once: as certain as where it is least so."""
+    """The claim that one quantity exceeds another in several settings: the verdict is that of the least certain one."""
     order = [Verdict.FAILS, Verdict.OPEN, Verdict.HOLDS]
 
     def certainty(where: str) -> tuple[int, float]:
@@ -175,7 +175,7 @@ def least_certain(text: str, paper: str, pairs: Mapping[str, tuple[pd.Series, pd
 
 
 def gain_notes(measured: pd.DataFrame) -> list[str]:
-    """How the columns are to be read, and what is missing from them."""
+    """Notes on the columns, and on what is missing."""
     late = int(measured["together"].isna().sum())
     return [
         "A gain counts the round in which the last of the M models meets the target. Beside it, `one model`: the gain "

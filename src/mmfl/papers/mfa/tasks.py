@@ -17,7 +17,8 @@ from mmfl.partition import Partition, Split, owners
 from mmfl.randomness import Purpose, generator
 
 CAP = 400
-"""Most examples of a client in the Synthetic sets: the steps of the largest client bound the speed of a round."""
+"""The maximum number of examples of a client in the Synthetic sets: the largest client determines the time of a
+round."""
 
 ATTRIBUTES = (
     "Eyeglasses",
@@ -34,18 +35,18 @@ ATTRIBUTES = (
 
 
 def synthetic(number: int, clients: int, cap: int = CAP) -> Task:
-    """Synthetic(1,1)-A (0) or -B (1) over so many clients."""
+    """Synthetic(1,1)-A (0) or -B (1)."""
     sizes = [f"tasks.{n}.data.{key}={value}" for n in (0, 1) for key, value in (("clients", clients), ("cap", cap))]
     return federations("mfa-synthetic", [f"federation.clients={clients}", *sizes])(0).tasks[number]
 
 
 def faces() -> Sequence[Task]:
-    """Nine attributes of 96 people: of CelebA where the data folder has it, of generated faces elsewhere."""
+    """Nine attributes of 96 people: from CelebA if the data folder has it, otherwise from generated faces."""
     return federations("mfa-faces", celeba_settings() if folder_of("celeba").is_dir() else ())(0).tasks
 
 
 def celeba_settings() -> list[str]:
-    """What makes the preset of generated faces one of CelebA, with LEAF's network and its least number of pictures."""
+    """Settings that replace generated faces by CelebA, with LEAF's network and its minimum number of pictures."""
     lines: list[str] = []
     for n, attribute in enumerate(ATTRIBUTES):
         data = f'{{name="celeba", attribute="{attribute}", least=5}}'
@@ -68,7 +69,7 @@ def small_network(attribute: str) -> Task:
 
 
 def name(attribute: str) -> str:
-    """What a task is called.
+    """The name of a task.
 
     >>> name("Wearing_Hat")
     'wearing-hat'
@@ -77,7 +78,7 @@ def name(attribute: str) -> str:
 
 
 def named(tasks: Sequence[Task], name: str) -> Task:
-    """The task of a name."""
+    """The task with this name."""
     return next(task for task in tasks if task.name == name)
 
 
@@ -94,7 +95,7 @@ def on_training(task: Task) -> Task:
 
 
 def sharing(tasks: Sequence[Task], clients: int) -> Callable[[int], Federation]:
-    """The federation of some tasks by seed; a client is the same owner in all tasks of the same owners."""
+    """The federation of these tasks as a function of the seed; a client is the same owner in all tasks with owners."""
     return lambda seed: Federation(tasks, clients, partition=_same_owners(seed), seed=seed)
 
 

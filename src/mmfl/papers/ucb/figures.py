@@ -1,4 +1,4 @@
-"""Bhuyan & Moharir 2022: bandit allocations beside random ones, for few and many clients a round (Figures 1 to 8)."""
+"""Bhuyan & Moharir 2022: bandit and random allocations, with few and many clients per round (Figures 1 to 8)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -23,42 +23,42 @@ UNLIKE, ALIKE, FACES = "synthetic-1-1", "synthetic-iid", "faces"
 _WIDE, _NARROW = 0.05, 0.03  # within which accuracies count as the same: with 2 clients a round, and with more
 
 
-def ahead(here: Measured, ours: str, theirs: str, paper: str) -> Question:
-    """Whether one policy ends above another in both models."""
-    pairs = {model: (here.late(ours, model), here.late(theirs, model)) for model in MODELS}
+def ahead(results: Measured, ours: str, theirs: str, paper: str) -> Question:
+    """Whether the final accuracy of one policy is higher than another's, for both models."""
+    pairs = {model: (results.late(ours, model), results.late(theirs, model)) for model in MODELS}
     return Question(f"{NAMES[ours]} ends above {NAMES[theirs]} in both models", paper, pairs)
 
 
-def ahead_early(here: Measured, ours: str, theirs: str, paper: str) -> Question:
-    """Whether one policy begins above another in both models."""
-    pairs = {model: (here.early(ours, model), here.early(theirs, model)) for model in MODELS}
+def ahead_early(results: Measured, ours: str, theirs: str, paper: str) -> Question:
+    """Whether the early accuracy of one policy is higher than another's, for both models."""
+    pairs = {model: (results.early(ours, model), results.early(theirs, model)) for model in MODELS}
     return Question(f"{NAMES[ours]} begins above {NAMES[theirs]} in both models", paper, pairs)
 
 
-def level(here: Measured, ours: str, paper: str, tolerance: float) -> Question:
-    """Whether a policy ends where FedAvg does in both models."""
-    pairs = {model: (here.late(ours, model), here.late(FEDAVG, model)) for model in MODELS}
+def level(results: Measured, ours: str, paper: str, tolerance: float) -> Question:
+    """Whether the final accuracy of a policy equals FedAvg's, for both models."""
+    pairs = {model: (results.late(ours, model), results.late(FEDAVG, model)) for model in MODELS}
     return Question(f"{NAMES[ours]} ends level with {NAMES[FEDAVG]} in both models", paper, pairs, tolerance)
 
 
 def few_unlike(runs: Runs) -> Iterator[Question]:
     """Figure 1."""
-    here = runs.at(UNLIKE, FEW)
+    results = runs.at(UNLIKE, FEW)
     for bandit in BANDITS:
-        yield ahead(here, bandit, FEDAVG, "significantly better")
-    yield level(here, MULTI, "same level", _WIDE)
+        yield ahead(results, bandit, FEDAVG, "significantly better")
+    yield level(results, MULTI, "same level", _WIDE)
     for bandit in BANDITS:
-        yield ahead_early(here, bandit, MULTI, "instant leap against slow growth")
+        yield ahead_early(results, bandit, MULTI, "instant leap against slow growth")
 
 
 def many_unlike(runs: Runs) -> Iterator[Question]:
     """Figure 2."""
-    here = runs.at(UNLIKE, MANY)
+    results = runs.at(UNLIKE, MANY)
     for bandit in BANDITS:
-        yield ahead(here, MULTI, bandit, "higher in the long run")
-    yield level(here, MULTI, "as good", _NARROW)
+        yield ahead(results, MULTI, bandit, "higher in the long run")
+    yield level(results, MULTI, "as good", _NARROW)
     for bandit in BANDITS:
-        yield ahead_early(here, bandit, MULTI, "higher in the first rounds")
+        yield ahead_early(results, bandit, MULTI, "higher in the first rounds")
 
 
 def crossing(runs: Runs) -> Iterator[Question]:
@@ -73,25 +73,25 @@ def crossing(runs: Runs) -> Iterator[Question]:
 
 def few_alike(runs: Runs) -> Iterator[Question]:
     """Figure 4."""
-    here, unlike = runs.at(ALIKE, FEW), runs.at(UNLIKE, FEW)
+    results, unlike = runs.at(ALIKE, FEW), runs.at(UNLIKE, FEW)
     for bandit in BANDITS:
         for other in (MULTI, FEDAVG):
-            yield ahead(here, bandit, other, "better")
-    yield level(here, MULTI, "similar", _WIDE)
+            yield ahead(results, bandit, other, "better")
+    yield level(results, MULTI, "similar", _WIDE)
     for bandit in BANDITS:
-        leads = {model: (unlike.lead(bandit, MULTI, model), here.lead(bandit, MULTI, model)) for model in MODELS}
+        leads = {model: (unlike.lead(bandit, MULTI, model), results.lead(bandit, MULTI, model)) for model in MODELS}
         yield Question(f"{NAMES[bandit]} leads {NAMES[MULTI]} by less than on Synthetic(1,1)", "smaller gap", leads)
 
 
 def many_alike(runs: Runs) -> Iterator[Question]:
     """Figure 5."""
-    here, few = runs.at(ALIKE, MANY), runs.at(ALIKE, FEW)
+    results, few = runs.at(ALIKE, MANY), runs.at(ALIKE, FEW)
     for bandit in BANDITS:
         for other in (MULTI, FEDAVG):
-            yield ahead(here, bandit, other, "better")
+            yield ahead(results, bandit, other, "better")
     model = MODELS[1]
     for bandit in BANDITS:
-        leads = {model: (here.lead(bandit, MULTI, model), few.lead(bandit, MULTI, model))}
+        leads = {model: (results.lead(bandit, MULTI, model), few.lead(bandit, MULTI, model))}
         yield Question(f"{NAMES[bandit]} leads {NAMES[MULTI]} by more than with K={FEW}", "larger gap", leads)
 
 
@@ -99,7 +99,9 @@ def always_ahead(runs: Runs) -> Iterator[Question]:
     """Figure 6."""
     sweep = runs.sweep(ALIKE)
     for bandit in BANDITS:
-        ends = {f"K={drawn}": (here.late(bandit, BOTH), here.late(MULTI, BOTH)) for drawn, here in sweep.items()}
+        ends = {
+            f"K={drawn}": (results.late(bandit, BOTH), results.late(MULTI, BOTH)) for drawn, results in sweep.items()
+        }
         text = f"{NAMES[bandit]} ends above {NAMES[MULTI]} with every K, mean of both models"
         yield Question(text, "better in all scenarios", ends)
 
@@ -112,11 +114,11 @@ def few_faces(runs: Runs) -> Iterator[Question]:
 
 def ten_faces(runs: Runs) -> Iterator[Question]:
     """Figure 8."""
-    here = runs.at(FACES, TEN)
+    results = runs.at(FACES, TEN)
     for policy in (MULTI, *BANDITS):
-        yield level(here, policy, "similar", _NARROW)
+        yield level(results, policy, "similar", _NARROW)
     for policy in (MULTI, RANKLIST):
-        noises = {model: (here.noise(policy, model), here.noise(PARETO, model)) for model in MODELS}
+        noises = {model: (results.noise(policy, model), results.noise(PARETO, model)) for model in MODELS}
         yield Question(f"{NAMES[policy]} changes more from test to test than {NAMES[PARETO]}", "noisier", noises)
 
 
@@ -145,7 +147,7 @@ _KINDS = {UNLIKE: "Synthetic(1,1)", ALIKE: "Synthetic-IID", FACES: "faces"}
 
 
 def _curves(id: str, data: str, drawn: int, questions: Questions, *beside: tuple[str, int]) -> Reproduction:
-    """A figure of accuracy by round; its claims may also need the runs `beside`."""
+    """A figure of accuracy by round; its claims may also need the runs in `beside`."""
     return Reproduction(
         id,
         "ucb",
@@ -158,7 +160,7 @@ def _curves(id: str, data: str, drawn: int, questions: Questions, *beside: tuple
 
 
 def _sweep(id: str, data: str, questions: Questions) -> Reproduction:
-    """A figure of accuracy in the end, by K."""
+    """A figure of final accuracy by K."""
     return Reproduction(
         id,
         "ucb",

@@ -1,4 +1,4 @@
-"""How runs of Bhuyan & Moharir 2022 are read: accuracies by policy and start, questions about them, tables, panels."""
+"""Findings from the runs of Bhuyan & Moharir 2022: accuracies by policy and start, claims, tables, figures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import alike, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.reproduction import Claim, Findings, Frames, Verdict
-from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, warmed
+from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, with_warm_up
 from mmfl.report.plots import curve, grid, legend
 
 NAMES = {
@@ -25,14 +25,14 @@ BOTH = "mean of both"
 
 @dataclass(frozen=True)
 class Start:
-    """How the policies begin: as the paper has it, with a warm-up of the bandits alone, or all with one."""
+    """How the policies start: as in the paper, with a warm-up for the bandits only, or with a warm-up for all."""
 
     name: str
     warm: bool
 
     def method(self, policy: str) -> str:
-        """The policy's method under this start."""
-        return warmed(policy) if self.warm and policy not in BANDITS else policy
+        """The policy's method with this start."""
+        return with_warm_up(policy) if self.warm and policy not in BANDITS else policy
 
 
 PUBLISHED, FAIR = Start("as published", False), Start("same warm-up for all", True)
@@ -50,7 +50,7 @@ class Measured:
     start: Start
 
     def over(self, policy: str, model: str, first: float, last: float) -> pd.Series:
-        """Mean accuracy over the tests in some rounds."""
+        """Mean accuracy over the tests between two rounds."""
         tests = self.by_round(policy, model)
         return tests[(tests.index >= first) & (tests.index <= last)].mean()
 
@@ -63,11 +63,11 @@ class Measured:
         return self.over(policy, model, self.rounds - self.rounds // 10 + 1, self.rounds)
 
     def lead(self, ours: str, theirs: str, model: str) -> pd.Series:
-        """By how much one policy ends above another."""
+        """The difference in final accuracy between two policies."""
         return self.late(ours, model) - self.late(theirs, model)
 
     def noise(self, policy: str, model: str) -> pd.Series:
-        """How much the accuracy changes from one test to the next in the second half: root mean square."""
+        """The root mean square change of accuracy from one test to the next, in the second half of the rounds."""
         tests = self.by_round(policy, model)
         return tests[tests.index > self.rounds / 2].diff().pow(2).mean().pow(0.5)
 
@@ -83,16 +83,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Runs:
-    """All that was measured, seen under one start."""
+    """All measurements with one start."""
 
     frames: Frames
     start: Start
 
     def at(self, data: str, drawn: int) -> Measured:
-        """The tests on a data set with K clients a round; perhaps there are none."""
+        """The tests on a data set with K clients per round; possibly none."""
         tests = self.frames["accuracy"]
-        mine = tests[(tests["data"] == data) & (tests["K"] == drawn)]
-        return Measured(mine.assign(**{BOTH: mine[list(MODELS)].mean(axis=1)}), self.start)
+        subset = tests[(tests["data"] == data) & (tests["K"] == drawn)]
+        return Measured(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.start)
 
     def sweep(self, data: str) -> dict[int, Measured]:
         """The same by K."""
@@ -113,7 +113,8 @@ class Question:
     tolerance: float | None = None
 
     def claims(self, start: Start) -> list[Claim]:
-        """One claim, or none where nothing was measured: it holds if it does in all respects, fails if in one."""
+        """One claim, or none if nothing was measured. It holds if it holds in all respects, and fails if it fails in
+        one."""
         judge = greater if self.tolerance is None else partial(alike, tolerance=self.tolerance)
         text, paper = f"{self.text} ({start.name})", "not run" if start.warm else self.paper
         known = {name: pair for name, pair in self.pairs.items() if len((pair[0] - pair[1]).dropna())}
@@ -124,35 +125,35 @@ class Question:
         return [Claim(text, paper, ours, verdict) for verdict in worst[:1]]
 
     def compares_as(self, other: "Question") -> bool:
-        """Whether the numbers are the same: so it is where all policies have the same start anyway."""
+        """Whether both compare the same numbers, as when all policies have the same start anyway."""
         pairs = zip(self.pairs.values(), other.pairs.values(), strict=True)
-        return all(mine.equals(theirs) for pair in pairs for mine, theirs in zip(*pair, strict=True))
+        return all(subset.equals(theirs) for pair in pairs for subset, theirs in zip(*pair, strict=True))
 
 
 Questions = Callable[[Runs], Iterator[Question]]
 
 
 def find_curves(data: str, drawn: int, questions: Questions, frames: Frames) -> Findings:
-    """With one K: how each policy begins and ends, and what it costs."""
+    """For one K: early and final accuracy of each policy, and its costs."""
     effort = frames["effort"][(frames["effort"]["data"] == data) & (frames["effort"]["K"] == drawn)]
     published, fair = (Runs(frames, start).at(data, drawn) for start in STARTS)
     lines = [
         {
             "policy": NAMES[policy],
-            "warm-up": "yes" if here.start.warm or policy in BANDITS else "no",
+            "warm-up": "yes" if results.start.warm or policy in BANDITS else "no",
             **{
                 f"{model}, {when} tenth": spread(measure(policy, model))
                 for model in MODELS
-                for when, measure in (("first", here.early), ("last", here.late))
+                for when, measure in (("first", results.early), ("last", results.late))
             },
             **{
-                f"{what} a round": spread(effort[effort["method"] == here.start.method(policy)][what], digits)
+                f"{what} a round": spread(effort[effort["method"] == results.start.method(policy)][what], digits)
                 for what, digits in (("clients", 1), ("examples", 0))
             },
         }
         for policy in NAMES
-        for here in (published, fair)
-        if here.start is PUBLISHED or policy not in BANDITS
+        for results in (published, fair)
+        if results.start is PUBLISHED or policy not in BANDITS
     ]
     source = f"Data: {', '.join(effort['source'].unique()) or 'not run'}."
     notes = [source, _READING, *_warm_up(published, fair, drawn)]
@@ -168,8 +169,8 @@ _READING = (
 
 
 def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
-    """What the warm-up costs, what it gives, and what is left of a bandit's early lead once all have it."""
-    leads = [here.early(RANKLIST, BOTH) - here.early(MULTI, BOTH) for here in (published, fair)]
+    """What the warm-up costs, what it gains, and how much of a bandit's early lead remains if all policies have it."""
+    leads = [results.early(RANKLIST, BOTH) - results.early(MULTI, BOTH) for results in (published, fair)]
     lifts = [fair.over(MULTI, BOTH, t, t) - published.over(MULTI, BOTH, t, t) for t in (1, FIRST)]
     if any(series.dropna().empty for series in (*leads, *lifts)):
         return []
@@ -184,7 +185,7 @@ def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
 
 
 def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
-    """How each policy ends, by K."""
+    """Final accuracy of each policy by K."""
     starts = {start: Runs(frames, start).sweep(data) for start in STARTS}
     columns = {
         NAMES[policy] + (", warm-up" if start.warm else ""): (start, policy)
@@ -206,13 +207,13 @@ def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
 
 
 def _leads(starts: Mapping[Start, Mapping[int, Measured]], bandit: str) -> str:
-    leads = {drawn: here.lead(bandit, MULTI, BOTH).mean() for drawn, here in starts[PUBLISHED].items()}
+    leads = {drawn: results.lead(bandit, MULTI, BOTH).mean() for drawn, results in starts[PUBLISHED].items()}
     shown = ", ".join(f"{lead:+.3f} with K={drawn}" for drawn, lead in leads.items())
     return f"Lead of {NAMES[bandit]} over Multi-FedAvg as published, mean of both models: {shown}."
 
 
 def _claims(questions: Questions, frames: Frames) -> list[Claim]:
-    """Every question as published and then, where it compares other runs, with the same warm-up for all."""
+    """Every question as published and then, if it compares other runs, with the same warm-up for all."""
     found: list[Claim] = []
     for published, fair in zip(*(questions(Runs(frames, start)) for start in STARTS), strict=True):
         found += published.claims(PUBLISHED)
@@ -221,7 +222,7 @@ def _claims(questions: Questions, frames: Frames) -> list[Claim]:
 
 
 def draw_curves(data: str, drawn: int, frames: Frames) -> Figure:
-    """Test accuracy by round: a row of panels per start, a column per model."""
+    """Test accuracy by round: a row of panels for each start, a column for each model."""
 
     def tests(start: Start, policy: str, model: str) -> pd.DataFrame:
         found = Runs(frames, start).at(data, drawn).by_round(policy, model)
@@ -231,11 +232,11 @@ def draw_curves(data: str, drawn: int, frames: Frames) -> Figure:
 
 
 def draw_sweep(data: str, frames: Frames) -> Figure:
-    """Accuracy in the end against the clients a round, in the same panels."""
+    """Final accuracy by clients per round, in the same panels."""
 
     def ends(start: Start, policy: str, model: str) -> pd.DataFrame:
         sweep = Runs(frames, start).sweep(data)
-        return pd.DataFrame({drawn: here.late(policy, model) for drawn, here in sweep.items()}).T
+        return pd.DataFrame({drawn: results.late(policy, model) for drawn, results in sweep.items()}).T
 
     figure = _panels(ends, "clients a round, K")
     numbers = list(Runs(frames, PUBLISHED).sweep(data))

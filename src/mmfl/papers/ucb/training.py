@@ -1,4 +1,4 @@
-"""What is trained for Bhuyan & Moharir 2022: their policies on two models, with so many clients a round."""
+"""Training for Bhuyan & Moharir 2022: their policies on two models, with different numbers of clients per round."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ CLIENTS = 100
 FEDAVG, MULTI, RANKLIST, PARETO = "fedavg", "multi-fedavg", "ranklist-multi-ucb", "pareto-multi-ucb"
 MODELS = ("model 1", "model 2")
 FEW, TEN, MANY = 2, 10, 64  # clients a round of the figures that show every test
-FIRST = 2  # rounds that are tested for what the warm-up does, and are not in the paper's curves
+FIRST = 2  # first rounds, tested to show the effect of the warm-up; not in the paper's curves
 _SYNTHETIC = {"synthetic-a": "inputs = 60, classes = 5", "synthetic-b": "inputs = 30, classes = 10"}
 _ATTRIBUTES = {"smiling": "Smiling", "eyeglasses": "Eyeglasses"}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is trained. `drawn` are the numbers of clients a round, `cap` bounds a client's synthetic examples.
+    """How much is trained. `drawn` are the numbers of clients per round, `cap` limits a client's synthetic examples.
 
     Of a person there are `images` faces of so many pixels a `side`. What differs from the tasks of the presets is in
     `logistic` (the synthetic ones) and `pictures` (the faces).
@@ -66,20 +66,20 @@ QUICK = Scale(
 )
 
 
-def warmed(method: str) -> str:
-    """The name of a method that begins with the warm-up although the paper's does not."""
+def with_warm_up(method: str) -> str:
+    """The name of a method with a warm-up that the paper does not give it."""
     return f"{method}, warm-up"
 
 
-class Apart(AllocationRule):
-    """FedAvg with K / S clients on each of the S tasks, as if every task had a run of its own.
+class SeparateFedAvg(AllocationRule):
+    """FedAvg with K / S clients on each of the S tasks, as if every task had its own run.
 
     What a client does for one task does not keep it from another. The first task's clients are those that
     `RandomClients` draws where there is no other task.
     """
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """For each task the clients with the smallest random numbers."""
+        """For each task, the clients with the smallest random numbers."""
         able, tasks = view.able, view.able.shape[1]
         lots = np.where(able, view.uniform(Purpose.CLIENTS, tasks), np.inf)
         drawn = np.minimum(able.sum(0), max(1, round(view.budget / tasks)))
@@ -89,19 +89,19 @@ class Apart(AllocationRule):
 
 
 def policies() -> list[Method]:
-    """The paper's policies, and once more with a warm-up those that it starts without."""
+    """The paper's policies, and those without a warm-up once more with one."""
     return [
-        Method(FEDAVG, Apart(), Average()),
-        Method(warmed(FEDAVG), WarmUp(Apart()), Average()),
+        Method(FEDAVG, SeparateFedAvg(), Average()),
+        Method(with_warm_up(FEDAVG), WarmUp(SeparateFedAvg()), Average()),
         make_method(MULTI),
-        make_method({"method": MULTI, "name": warmed(MULTI), "warm_up": True}),
+        make_method({"method": MULTI, "name": with_warm_up(MULTI), "warm_up": True}),
         make_method(RANKLIST),
         make_method(PARETO),
     ]
 
 
 def synthetic(source: str, scale: Scale, seed: int) -> Federation:
-    """Two synthetic sets of a kind, independent of each other and new for every seed."""
+    """Two independent synthetic data sets of a kind, different for every seed."""
     common = f"name = '{source}', clients = {CLIENTS}, cap = {scale.cap}"
     settings = [
         setting
@@ -115,16 +115,16 @@ def synthetic(source: str, scale: Scale, seed: int) -> Federation:
 
 
 def people(scale: Scale, seed: int) -> Federation:
-    """Who smiles and who wears glasses: of CelebA where its folder is, else of generated faces, new for every seed.
+    """Smiling and eyeglasses: CelebA if its folder exists, otherwise generated faces, different for every seed.
 
     Both attributes have the same pictures, so one division of them over the clients serves both.
     """
-    given = scale.photographs and folder_of("celeba").is_dir()
-    changed = {"model": "celeba-cnn"} if given else scale.pictures
+    options = scale.photographs and folder_of("celeba").is_dir()
+    changed = {"model": "celeba-cnn"} if options else scale.pictures
     tasks = [
         task.model_copy(update=changed).build(
             celeba(_ATTRIBUTES[task.name], least=5)
-            if given
+            if options
             else faces(_ATTRIBUTES[task.name], CLIENTS, scale.images, scale.side, seed=seed)
         )
         for task in read(path_of("ucb-faces")).tasks
@@ -142,7 +142,7 @@ DATA: dict[str, Callable[[Scale, int], Federation]] = {
 
 
 def parts(*wanted: tuple[str, int | None]) -> Callable[[bool], list[Part]]:
-    """A part for each data set and number K of clients a round; None stands for all that the scale has."""
+    """A part for each data set and number K of clients per round; None stands for all K of the scale."""
 
     def of(quick: bool) -> list[Part]:
         scale = QUICK if quick else FULL
@@ -156,7 +156,7 @@ def parts(*wanted: tuple[str, int | None]) -> Callable[[bool], list[Part]]:
 
 
 def _run(data: str, drawn: int, scale: Scale, trainer: Trainer) -> Frames:
-    """All policies in lockstep. Kept are the tests of the figure and, where it shows them all, of the first rounds."""
+    """Trains all policies in lockstep; keeps the tests of the figure and of the first rounds."""
     whole = drawn in (FEW, TEN, MANY)
     tested_every = 1 if whole else scale.every
     rate, federation_of = drawn / CLIENTS, partial(DATA[data], scale)
@@ -171,7 +171,7 @@ def _run(data: str, drawn: int, scale: Scale, trainer: Trainer) -> Frames:
 
 
 def effort(comparison: Comparison) -> pd.DataFrame:
-    """What a round after the first costs on average: clients that train and their examples. And on which data."""
+    """Mean costs of a round after the first (clients that train and their examples), and the data."""
     found = []
     for run in comparison:
         later = Run(run.records[1:], run.method, run.seed, run.tasks, run.clients)

@@ -1,4 +1,4 @@
-"""How last updates age (Zhang et al. 2025, Figure 3): StaleVR's best betas, and StaleVRE's estimates of them."""
+"""How stale updates age (Zhang et al. 2025, Figure 3): StaleVR's best betas, and StaleVRE's estimates of them."""
 
 from dataclasses import dataclass
 
@@ -19,9 +19,9 @@ from mmfl.training import Replica
 from mmfl.updates import ClientRows, Trained, Updates
 
 CONSTANTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Betas that FedStale gives to everyone: 0 is `unbiased`, 1 is FedVARP."""
+"""The constant betas of FedStale: 0 is `unbiased`, 1 is FedVARP."""
 
-_FEW = 10  # betas whose mean is not drawn
+_MIN_BETAS = 10  # means over fewer are not drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class History:
 
     @property
     def estimated(self) -> NDArray[np.float64]:
-        """What StaleVRE's rule makes of this history: its estimate before each round, [rounds, clients].
+        """StaleVRE's estimates for this history, before each round, [rounds, clients].
 
         Its own memory does it, on models of a single weight: whoever trains has h = 1 and G = beta.
         """
@@ -70,17 +70,17 @@ class History:
 
 
 def _before(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What was known after each round, as of before it."""
+    """Values after each round, shifted to before the next round."""
     return np.vstack([np.zeros_like(counts[:1]), counts[:-1]])
 
 
 def betas_of(replica: Replica) -> list[NDArray[np.float64]]:
-    """What to watch: StaleVR's betas of the round just past, for each task; nothing of other methods."""
+    """What to observe: StaleVR's betas of the last round for each task; nothing for other methods."""
     return [memory.beta for memory in replica.state.aggregation if isinstance(memory, Betas)]
 
 
 def history(run: Run, betas: NDArray[np.float64], task: str) -> History:
-    """The history of a run's task, from its records and the betas that were seen, [rounds, clients]."""
+    """The history of a task of a run, from its records and the observed betas, [rounds, clients]."""
     active = np.zeros(betas.shape, dtype=bool)
     for record, row in zip(run.records, active, strict=True):
         row[record["drawn"].get(task, [[]])[0]] = True
@@ -108,13 +108,13 @@ def worth(known: pd.DataFrame) -> dict[str, float]:
 
 
 def by_idle(known: pd.DataFrame, longest: int = 60) -> pd.DataFrame:
-    """Sums of betas and of estimates after so many idle rounds, of clients that have trained twice."""
+    """Sums of betas and of estimates by number of idle rounds, over clients that have trained twice."""
     twice = known[(known["trained"] > 1) & (known["idle"] <= longest)].assign(betas=1)
     return twice.groupby("idle")[["betas", "beta", "estimate"]].sum().reset_index()
 
 
 def find(frames: Frames) -> Findings:
-    """How betas fall, and how near the estimates come, in each setting."""
+    """How betas fall, and how close the estimates are, in each setting."""
     of_setting = {str(name): part.set_index("seed") for name, part in frames["worth"].groupby("setting")}
     table = pd.DataFrame(
         [
@@ -163,14 +163,14 @@ def claims(setting: str, seen: pd.DataFrame) -> list[Claim]:
 
 
 def draw(frames: Frames) -> Figure:
-    """In each setting two clients over the rounds, then all clients over the rounds they were idle."""
+    """In each setting: two clients by round, then all clients by number of idle rounds."""
     settings, curves = frames["worth"]["setting"].unique(), frames["curves"]
     figure, axes = grid(3 * len(settings))
     limits = min(0.0, curves["beta"].min()) - 0.05, max(1.0, curves["beta"].max()) + 0.05
     for row, name in enumerate(settings):
         panels = axes[3 * row : 3 * row + 3]
-        mine = curves[curves["setting"] == name]
-        for panel, (group, client) in zip(panels, mine.groupby("group", sort=False), strict=False):
+        subset = curves[curves["setting"] == name]
+        for panel, (group, client) in zip(panels, subset.groupby("group", sort=False), strict=False):
             _draw_client(panel, client)
             panel.set_title(f"{name}: client {client['client'].iloc[0]}, {group}", fontsize=9)
         _draw_idle(panels[2], frames["idle"][frames["idle"]["setting"] == name])
@@ -183,7 +183,7 @@ def draw(frames: Frames) -> Figure:
 
 
 def _draw_client(axes: Axes, client: pd.DataFrame) -> None:
-    """The first training is drawn at 0: there is no last update yet."""
+    """The first training is drawn at 0, since there is no stale update yet."""
     active = client[client["active"] == 1]
     axes.plot(client["round"], client["beta"], color=COLOURS[0], label="best beta")
     axes.plot(client["round"], client["estimate"], "--", color=COLOURS[2], label="StaleVRE's estimate")
@@ -192,8 +192,8 @@ def _draw_client(axes: Axes, client: pd.DataFrame) -> None:
 
 
 def _draw_idle(axes: Axes, idle: pd.DataFrame) -> None:
-    """Means over all seeds, where there are enough betas for one."""
-    sums = idle.groupby("idle")[["betas", "beta", "estimate"]].sum().query(f"betas >= {_FEW}")
+    """Means over all seeds, if there are enough betas."""
+    sums = idle.groupby("idle")[["betas", "beta", "estimate"]].sum().query(f"betas >= {_MIN_BETAS}")
     for column, colour, dash in (("beta", COLOURS[0], "-"), ("estimate", COLOURS[2], "--")):
         axes.plot(sums.index, sums[column] / sums["betas"], dash, color=colour)
     axes.set(xlabel="rounds since the client trained")

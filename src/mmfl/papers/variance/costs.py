@@ -1,4 +1,4 @@
-"""What the methods of Table 1 cost (Zhang et al. 2024, the slides' cost columns), counted."""
+"""Measured costs of the methods of Table 1 (Zhang et al. 2024, the cost columns of the slides)."""
 
 import pandas as pd
 from matplotlib import pyplot
@@ -29,38 +29,38 @@ _COSTS = {
 
 
 def find(frames: Frames) -> Findings:
-    """Counts of a round, beside the slides' ratings of communication, computation and memory."""
+    """Costs per round, beside the slides' ratings of communication, computation and memory."""
     mean = frames["costs"].drop(columns="seed").groupby("method").mean()
     rows = []
     for method in (known for known in PAPER if known in mean.index):
-        mine = mean.loc[method].to_dict()
+        subset = mean.loc[method].to_dict()
         rows.append(
             {
                 "method": method,
                 "slides: communication, computation, memory": RATED.get(method, ""),
-                "updates sent": f"{mine['processors']:.1f}",
-                "MB up": _amount(mine["bytes_up"] / 1e6),
-                "MB down": _amount(mine["bytes_down"] / 1e6),
-                "trainings": f"{mine['trainings']:,.1f}",
-                "forward passes": f"{mine['forward_passes']:,.0f}",
-                "MB stored": _amount(mine["stored_bytes"] / 1e6),
+                "updates sent": f"{subset['processors']:.1f}",
+                "MB up": _amount(subset["bytes_up"] / 1e6),
+                "MB down": _amount(subset["bytes_down"] / 1e6),
+                "trainings": f"{subset['trainings']:,.1f}",
+                "forward passes": f"{subset['forward_passes']:,.0f}",
+                "MB stored": _amount(subset["stored_bytes"] / 1e6),
             }
         )
     return Findings(pd.DataFrame(rows), claims(mean))
 
 
 def claims(mean: pd.DataFrame) -> list[Claim]:
-    """A rating of High means more than four times what any method rated Low needs."""
+    """A rating of High should mean more than four times the cost of any method that is rated Low."""
     found = []
     for n, (word, (column, unit, size)) in enumerate(_COSTS.items()):
         high = [method for method, rating in RATED.items() if method in mean.index and "High" in rating.split(", ")[n]]
         low = [method for method, rating in RATED.items() if method in mean.index and method not in high]
         if high and low:
             cost = mean[column] / size
-            least, most, worst = cost[high].min(), cost[low].max(), cost[low].idxmax()
+            smallest, largest, worst = cost[high].min(), cost[low].max(), cost[low].idxmax()
             text = f"{word}: High for {'/'.join(high)}, Low for the others"
-            shown = f"{unit}: at least {_amount(least)} against at most {_amount(most)} ({worst})"
-            found.append(fact(text, "ratings", shown, bool(least > 4 * most)))
+            shown = f"{unit}: at least {_amount(smallest)} against at most {_amount(largest)} ({worst})"
+            found.append(fact(text, "ratings", shown, bool(smallest > 4 * largest)))
     return found
 
 
@@ -69,7 +69,7 @@ def _amount(number: float) -> str:
 
 
 def draw(frames: Frames) -> Figure:
-    """What each method asks for in a round, a panel per kind of cost."""
+    """The costs of each method per round, a panel per kind of cost."""
     mean = frames["costs"].drop(columns="seed").groupby("method").mean()
     methods = [method for method in reversed(PAPER) if method in mean.index]
     panels = {"trainings": 1.0, "forward_passes": 1.0, "bytes_up": 1e6, "bytes_down": 1e6, "stored_bytes": 1e6}

@@ -1,4 +1,4 @@
-"""Zhang et al. 2025 on last updates: how much a client's last one is worth (Figure 3), and what knowing it brings (5).
+"""Zhang et al. 2025 on last updates: how much weight a client's last one deserves (Figure 3), and what that gains (5).
 
 Both figures are of one setting, a single task whose clients take part with fixed probabilities, so they share a part.
 Figure 3 is drawn in the paper's three-task setting besides, where the probabilities follow the losses.
@@ -26,7 +26,7 @@ from mmfl.report.plots import COLOURS, curve, grid, legend
 from mmfl.runs.results import Comparison, Run
 
 STATIC = {0.0: "unbiased", **{beta: f"FedStale {beta:g}" for beta in aging.CONSTANTS[1:-1]}, 1.0: "FedVARP"}
-"""The rules with one beta for everyone, in every round."""
+"""The rules with the same constant beta for all clients."""
 
 _RATE = 0.1
 _EVERY = 2  # rounds between two tests
@@ -34,7 +34,7 @@ _EVERY = 2  # rounds between two tests
 
 @dataclass(frozen=True)
 class Form:
-    """A federation in its full or quick size; `groups` says which clients are of which of two kinds."""
+    """A federation in its full or quick form; `groups` divides the clients into two kinds."""
 
     name: str
     preset: str
@@ -50,7 +50,7 @@ class Form:
 
 
 def participation(clients: int) -> NDArray[np.float64]:
-    """Half of the clients take part in 4% of the rounds, half in 16%."""
+    """Half of the clients train in 4% of the rounds, the other half in 16%."""
     return np.repeat([0.04, 0.16], [clients // 2, clients - clients // 2])
 
 
@@ -82,12 +82,12 @@ def three_tasks(quick: bool) -> Form:
 
 
 def _digits(task: str) -> list[str]:
-    """Settings that put a linear model of the embedded digits in the place of a task."""
+    """Settings that replace a task by a linear model of the embedded digits."""
     return [f"tasks.{task}.data=digits", f"tasks.{task}.model=logistic", f"tasks.{task}.lr=0.3"]
 
 
 def compared(clients: int) -> list[Method]:
-    """What Figure 5 compares, all with the same draws; StaleVRE and full participation for orientation."""
+    """The methods of Figure 5, all with the same draws; also StaleVRE and full participation, for reference."""
     static = {name: FedStale(beta) for beta, name in STATIC.items()}
     rules = {"StaleVR": StaleVR(), "StaleVRE": StaleVRE(), **static, "unbiased": Unbiased(), "FedVARP": FedVARP()}
     fixed = Fixed(participation(clients))
@@ -95,7 +95,7 @@ def compared(clients: int) -> list[Method]:
 
 
 def train_one(form: Form, trainer: Trainer) -> Frames:
-    """All rules on the single task, StaleVR watched."""
+    """Trains all rules on the single task, and observes StaleVR."""
     federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
     methods = compared(federation_of(form.seeds[0]).clients)
     comparison = trainer.compare(
@@ -106,7 +106,7 @@ def train_one(form: Form, trainer: Trainer) -> Frames:
 
 
 def train_three(form: Form, trainer: Trainer) -> Frames:
-    """MMFL-StaleVR, watched."""
+    """Trains and observes MMFL-StaleVR."""
     federation_of, watch, method = federations(form.preset, form.settings), Watch(aging.betas_of), "mmfl-stalevr"
     comparison = trainer.compare(
         federation_of, [as_published(method)], form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=form.rounds
@@ -115,7 +115,7 @@ def train_three(form: Form, trainer: Trainer) -> Frames:
 
 
 def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
-    """What was seen of StaleVR's betas: two clients of the first seed, and statistics of all clients by seed."""
+    """StaleVR's observed betas: two clients of the first seed, and statistics of all clients by seed."""
     curves, idle, worths = [], [], []
     for n, run in enumerate(comparison):
         if run.method == method:
@@ -136,7 +136,7 @@ def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDAr
 
 
 def typical(frame: pd.DataFrame, group: NDArray[np.bool_]) -> pd.DataFrame:
-    """The rounds of the client of a group that trained the median number of times; of several, one in the middle."""
+    """The rounds of the client of a group that trained the median number of times."""
     trained = frame.groupby("client")["active"].sum().to_numpy()
     members = np.flatnonzero(group)
     chosen = int(members[np.argsort(trained[members], kind="stable")[len(members) // 2]])
@@ -144,13 +144,13 @@ def typical(frame: pd.DataFrame, group: NDArray[np.bool_]) -> pd.DataFrame:
 
 
 def find_betas(frames: Frames) -> Findings:
-    """Figure 3's findings, and on what data."""
+    """The findings of Figure 3, with a note on the data."""
     found = aging.find(frames)
     return Findings(found.table, found.claims, [*found.notes, _data_note(frames)])
 
 
 def find_accuracy(frames: Frames) -> Findings:
-    """Final accuracy of each rule, and StaleVR against each with one beta for everyone."""
+    """Final accuracy of each rule, and StaleVR compared with each constant beta."""
     ends = final(frames["accuracy"])["mean"].unstack("method")
     trusting = [name for beta, name in STATIC.items() if beta > 0 and name in ends]
     ahead = {name: difference(ends["StaleVR"], ends[name]) for name in ends if "StaleVR" in ends}
@@ -175,7 +175,7 @@ def find_accuracy(frames: Frames) -> Findings:
 
 
 def draw_accuracy(frames: Frames) -> Figure:
-    """Accuracy by round, and how far the rules with one beta end from StaleVR."""
+    """Accuracy by round, and the difference between each constant beta and StaleVR."""
     regular = frames["accuracy"].query(f"round % {_EVERY} == 0")
     figure, (left, right) = grid(2, height=4.2)
     for n, name in enumerate(regular["method"].unique()):
@@ -217,13 +217,13 @@ def _data_note(frames: Frames) -> str:
 
 
 def staleness_parts(quick: bool) -> list[Part]:
-    """The single task's part."""
+    """The part of the single task."""
     form = one_task(quick)
     return [Part(form.part, form.rounds, form.seeds, partial(train_one, form))]
 
 
 def beta_parts(quick: bool) -> list[Part]:
-    """The same part, and that of the three tasks."""
+    """The parts of the single task and of the three tasks."""
     form = three_tasks(quick)
     return [*staleness_parts(quick), Part(form.part, form.rounds, form.seeds, partial(train_three, form))]
 

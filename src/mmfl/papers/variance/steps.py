@@ -1,4 +1,4 @@
-"""Figures 2 and 4 of Zhang et al. 2025: how steady the global step is, and all tasks at once against one at a time."""
+"""Figures 2 and 4 of Zhang et al. 2025: the variation of the global step, and all tasks together or one at a time."""
 
 import numpy as np
 import pandas as pd
@@ -10,11 +10,11 @@ from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Reproduction
 from mmfl.papers.variance.table1 import parts3, parts5
 from mmfl.report.plots import COLOURS, DASHES, curve, grid, legend
 
-_SMOOTH = 3  # evaluations that an accuracy is averaged over before it counts as reached
+_SMOOTH = 3  # accuracy is averaged over so many tests before it is compared with a target
 
 
 def step_parts(quick: bool) -> list[Part]:
-    """The three-task runs of Table 1 that have the step sizes."""
+    """The three-task runs of Table 1 with recorded step sizes."""
     return [part for part in parts3(quick) if part.name.endswith("/memoryless")]
 
 
@@ -68,13 +68,13 @@ def draw_steps(frames: Frames) -> Figure:
 
 
 def roundrobin_parts(quick: bool) -> list[Part]:
-    """The runs of Table 1 that have MMFL-GVR and RoundRobin-GVR, three and five tasks."""
+    """The runs of Table 1 with MMFL-GVR and RoundRobin-GVR, three and five tasks."""
     wanted = ("memoryless", "full", "mmfl-gvr", "roundrobin-gvr")
     return [part for part in [*parts3(quick), *parts5(quick)] if part.name.split("/")[1] in wanted]
 
 
 def rounds_to(frames: Frames) -> pd.DataFrame:
-    """The first tested round at which the mean over the tasks, averaged over three tests, meets each target.
+    """The first tested round in which the mean over tasks, averaged over three tests, reaches each target.
 
     Columns tasks, method, seed, target, rounds (nan where it is never met).
     """
@@ -92,24 +92,26 @@ def rounds_to(frames: Frames) -> pd.DataFrame:
 
 
 def find_roundrobin(frames: Frames) -> Findings:
-    """Rounds to each target accuracy for both."""
+    """Rounds to each target accuracy, for both methods."""
     reached = rounds_to(frames)
     met = reached.groupby(["tasks", "target"])["rounds"].transform("count") > 0
     rows = []
-    for (tasks, target), mine in reached[met].groupby(["tasks", "target"]):
-        cells = {method: _reached(run["rounds"]) for method, run in mine.groupby("method")}
+    for (tasks, target), subset in reached[met].groupby(["tasks", "target"]):
+        cells = {method: _describe_rounds(run["rounds"]) for method, run in subset.groupby("method")}
         rows.append([tasks, f"{target:.2f}", cells.get("mmfl-gvr", ""), cells.get("roundrobin-gvr", "")])
     table = pd.DataFrame(rows, columns=["tasks", "target accuracy", "mmfl-gvr", "roundrobin-gvr"])
-    return Findings(table, [claim for tasks, mine in reached.groupby("tasks") for claim in _sooner(str(tasks), mine)])
+    return Findings(
+        table, [claim for tasks, subset in reached.groupby("tasks") for claim in _speed_claims(str(tasks), subset)]
+    )
 
 
-def _reached(rounds: pd.Series) -> str:
+def _describe_rounds(rounds: pd.Series) -> str:
     missed = f" (missed by {rounds.isna().sum()} of {len(rounds)})" if rounds.isna().any() else ""
     return spread(rounds, 0) + missed
 
 
-def _sooner(tasks: str, reached: pd.DataFrame) -> list[Claim]:
-    """Rounds to the middle and to the highest target that all runs of both methods meet, and how the gap grows."""
+def _speed_claims(tasks: str, reached: pd.DataFrame) -> list[Claim]:
+    """Rounds to the middle and the highest target that all runs of both methods reach, and how the gap grows."""
     wide = reached.pivot_table(index=["target", "seed"], columns="method", values="rounds", dropna=False)
     if set(wide) != {"mmfl-gvr", "roundrobin-gvr"}:
         return []
@@ -117,9 +119,9 @@ def _sooner(tasks: str, reached: pd.DataFrame) -> list[Claim]:
     targets = both.index.get_level_values("target").unique()
     claims = []
     for target in dict.fromkeys([*targets[len(targets) // 2 :][:1], *targets[-1:]]):
-        mine = both.loc[target]
+        subset = both.loc[target]
         text = f"{tasks} tasks: one task a round takes more rounds to accuracy {target:.2f} than all at once"
-        claims.append(greater(text, "more rounds at every target", mine["roundrobin-gvr"], mine["mmfl-gvr"]))
+        claims.append(greater(text, "more rounds at every target", subset["roundrobin-gvr"], subset["mmfl-gvr"]))
     if len(targets) > 1:
         gap = (both["roundrobin-gvr"] - both["mmfl-gvr"]).unstack("target")
         text = f"{tasks} tasks: the difference in rounds grows with the target"
@@ -134,8 +136,8 @@ def draw_roundrobin(frames: Frames) -> Figure:
     figure, axes = grid(len(numbers))
     for panel, tasks in zip(axes, numbers, strict=True):
         for n, method in enumerate(["mmfl-gvr", "roundrobin-gvr"]):
-            mine = reached[(reached["tasks"] == tasks) & (reached["method"] == method)]
-            wide = mine.pivot_table(index="target", columns="seed", values="rounds")
+            subset = reached[(reached["tasks"] == tasks) & (reached["method"] == method)]
+            wide = subset.pivot_table(index="target", columns="seed", values="rounds")
             curve(panel, wide, method, n)
             panel.plot(wide.index, wide.mean(axis=1), "o", color=COLOURS[n], linestyle=DASHES[n], markersize=3)
         panel.set_title(f"{tasks} tasks")

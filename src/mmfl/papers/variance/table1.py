@@ -82,7 +82,7 @@ _SMALL = {
 
 
 def babble(owners: int = 40, windows: int = 12, length: int = 8, characters: int = 6, seed: int = 0) -> Dataset:
-    """A text for each owner, made by a random chain in which each character has two likely successors."""
+    """Random text for each owner, from a Markov chain in which each character has two likely successors."""
     rng = generator(seed, Purpose.DATA)
     chain = rng.dirichlet([0.2] * characters, size=characters).cumsum(1)
     text = rng.integers(0, characters, (owners * windows, length + 1))
@@ -105,7 +105,7 @@ def parts3(quick: bool) -> list[Part]:
 
 
 def parts5(quick: bool) -> list[Part]:
-    """Five tasks of four kinds (quick: digits and made-up text)."""
+    """Five tasks of four kinds (quick: digits and generated text)."""
     kinds = {"fashion-a": "linear", "fashion-b": "linear", "cifar10": "hidden", "emnist": "hidden"}
     small = _settings({task: _SMALL[kind] for task, kind in {**kinds, "shakespeare": "text"}.items()})
     settings = ["federation.clients=40", *small] if quick else []
@@ -135,26 +135,26 @@ def _run(
 
 
 def relative(frames: Frames) -> pd.DataFrame:
-    """Mean over the tasks divided by full participation's, seeds x methods; without full participation as it is."""
+    """Mean over tasks relative to full participation, [seeds, methods]; absolute if full participation was not run."""
     means = final(frames["accuracy"], _LAST)["mean"].unstack("method")
     known = [method for method in PAPER if method in means]
     return means[known].div(means["full"], axis=0) if "full" in means else means[known]
 
 
 def find(column: int, frames: Frames) -> Findings:
-    """Our column of the table beside the paper's, the gap to full participation and the paper's orderings."""
+    """Our column of the table beside the paper's, the gap to full participation, and the paper's orderings."""
     ratio = relative(frames)
     last = final(frames["accuracy"], _LAST)
     rows = []
     for method in map(str, ratio):
-        paper, mine = PAPER[method], last.loc[[method]]
+        paper, subset = PAPER[method], last.loc[[method]]
         rows.append(
             {
                 "method": method,
                 "paper": "" if paper is None else f"{paper[column]:.3f}",
                 "ours, relative": spread(ratio[method]) if "full" in ratio else "—",
-                "ours, absolute": spread(mine["mean"]),
-                **{task: f"{mine[task].mean():.3f}" for task in mine.columns.drop("mean")},
+                "ours, absolute": spread(subset["mean"]),
+                **{task: f"{subset[task].mean():.3f}" for task in subset.columns.drop("mean")},
             }
         )
     notes = ["Difference of relative accuracy, row minus column, with half its 95% interval, paired over seeds:"]
@@ -164,7 +164,7 @@ def find(column: int, frames: Frames) -> Findings:
 
 
 def _gap(ratio: pd.DataFrame, numbers: dict[str, float]) -> list[Claim]:
-    """How far the paper's best method stays below full participation."""
+    """The gap between the paper's best method and full participation."""
     if not {_BEST, "full"} <= set(numbers):
         return []
     margin = numbers[_BEST] - 1
@@ -173,7 +173,7 @@ def _gap(ratio: pd.DataFrame, numbers: dict[str, float]) -> list[Claim]:
 
 
 def _orderings(ratio: pd.DataFrame, numbers: dict[str, float]) -> list[Claim]:
-    """What the paper's text and its ranking of sampled methods say, as far as they were run."""
+    """The claims of the paper's text and of its ranking of sampled methods, for the methods that were run."""
     numbers = {method: number for method, number in numbers.items() if method not in ("full", "mmfl-gvr-star")}
     ranked = sorted(numbers, key=lambda method: -numbers[method])
     below = list(pairwise(ranked))
@@ -200,17 +200,17 @@ def _orderings(ratio: pd.DataFrame, numbers: dict[str, float]) -> list[Claim]:
 
 
 def _pairs(ratio: pd.DataFrame) -> pd.DataFrame:
-    """Every method against every other."""
+    """Every method compared with every other."""
     rows = []
-    for mine in ratio:
-        gaps = {str(other): difference(ratio[mine], ratio[other]) for other in ratio}
+    for subset in ratio:
+        gaps = {str(other): difference(ratio[subset], ratio[other]) for other in ratio}
         cells = {other: f"{gap.mean:+.3f} ± {gap.half:.3f}" for other, gap in gaps.items()}
-        rows.append({"method": mine, **cells, str(mine): ""})
+        rows.append({"method": subset, **cells, str(subset): ""})
     return pd.DataFrame(rows)
 
 
 def draw(frames: Frames) -> Figure:
-    """Accuracy by round of every task and their mean, and the final relative accuracy beside the paper's."""
+    """Accuracy by round of every task and of their mean, and the final relative accuracy beside the paper's."""
     table = frames["accuracy"]
     panels = [str(column) for column in table if column not in KEYS]
     methods = [method for method in PAPER if method in set(table["method"])]
