@@ -39,7 +39,7 @@ class Batches:
 
     def __init__(self, jobs: Jobs, device_data: DeviceData):
         self.device = device_data.device
-        self.size, self.batch, self.steps = jobs.size, jobs.batch, jobs.steps
+        self.size, self.batch = jobs.size, jobs.batch
         self.per_epoch = -(-jobs.size // jobs.batch)
         self.jobs = jobs
         rows = self._find_rows(jobs, device_data)
@@ -79,7 +79,7 @@ class Batches:
         return to_device(place, self.device)
 
     def _shuffle(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
-        """`first` and `order`.
+        """Computes `first` and `order`.
 
         Each (job, epoch) is a segment; one sort by (segment, random bits) shuffles all segments.
         """

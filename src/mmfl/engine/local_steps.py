@@ -45,8 +45,8 @@ class JobTensors:
 class LocalSteps:
     """Takes the local steps of some jobs, parameter by parameter.
 
-    With `factored`, gradients of linear layers stay factored under every rule that adds to the gradient. Otherwise
-    only where it adds nothing; a sum is then rounded once, as it has always been on a CPU.
+    With `factored`, gradients of linear layers stay factored under every rule that adds to the gradient; without it
+    only where nothing is added. It is off on a CPU, where the sum of gradient and offset is rounded before the step.
     """
 
     def __init__(self, rule: LocalRule, layout: Layout, tensors: JobTensors, factored: bool):

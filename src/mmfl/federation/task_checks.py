@@ -44,7 +44,7 @@ def _check_module(task: "Task", module: nn.Module) -> None:
 
 
 def _try_model(task: "Task", module: nn.Module) -> Tensor:
-    """Outputs for the first two examples, from a model that works and keeps nothing to ittask."""
+    """The model's outputs for the first two examples; refuses a model that fails on them or changes its buffers."""
     x = as_inputs(task.data.x[:2])
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:

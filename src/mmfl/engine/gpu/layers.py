@@ -92,7 +92,8 @@ def _cohort_max_pool(input: Tensor, window: tuple[int, int], ceil: bool) -> Tens
 
         sizes = [(size + (side - 1) * ceil) // side for size, side in zip(input.shape[3:], window, strict=True)]
         return CohortMaxPool.apply(input, window, tuple(sizes))  # type: ignore[no-any-return, no-untyped-call]
-    return _max_pool(input.flatten(0, 1), window, ceil).unflatten(0, input.shape[:2])
+    pooled = _max_pool(input.flatten(0, 1), window, ceil)
+    return pooled.view(*input.shape[:2], *pooled.shape[1:])
 
 
 def pair(value: Any) -> tuple[int, int]:
