@@ -65,7 +65,7 @@ def work_of(phase: str, asked: Iterable[Workload]) -> float:
     return total
 
 
-class FactoredGradient:
+class Product:
     """A large matrix product of the same precision; `rate` is the best of those measured, in operations a second."""
 
     def __init__(self, engine: Simulation):
@@ -81,7 +81,7 @@ class FactoredGradient:
                 self.rate = max(self.rate, self.work / (now(self.engine.device) - begun))
 
 
-def row(name: str, seconds: float, whole: float, work: float, product: FactoredGradient, repeats: int) -> str:
+def row(name: str, seconds: float, whole: float, work: float, product: Product, repeats: int) -> str:
     """A line of the table."""
     cells = f"| {name} | {1000 * seconds / repeats:.1f} | {seconds / whole:.1%} |"
     if not work:
@@ -93,7 +93,7 @@ def row(name: str, seconds: float, whole: float, work: float, product: FactoredG
 def profile_round(options: argparse.Namespace, engine: Timed) -> list[str]:
     """The phases of some rounds."""
     federation, rate = federation_of(options.preset)
-    product = FactoredGradient(engine.engine)
+    product = Product(engine.engine)
     happening = rounds_of(federation, options.method, rate, engine, evaluate_every=1)
     for _ in range(40 if engine.device.type == "cuda" else 1):  # recordings are made
         next(happening)
@@ -117,7 +117,7 @@ def profile_round(options: argparse.Namespace, engine: Timed) -> list[str]:
 def profile_cohort(options: argparse.Namespace, engine: Timed) -> list[str]:
     """Local training of so many clients of the first task, by the best of some repeats."""
     federation, _ = federation_of(options.preset, f"federation.clients={options.cohort}", "federation.lacks=0.0")
-    product = FactoredGradient(engine.engine)
+    product = Product(engine.engine)
     training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(options.cohort), 1, 0, SGD())
     engine.train([training])
     spent = []
@@ -130,7 +130,7 @@ def profile_cohort(options: argparse.Namespace, engine: Timed) -> list[str]:
     return [row(f"training of {options.cohort} clients", best, best, work, product, 1), _said(product)]
 
 
-def _said(product: FactoredGradient) -> str:
+def _said(product: Product) -> str:
     side = product.a.shape[0]
     return f"\nMatrix product {side} x {side} x {side}: {product.rate / 1e9:.1f} GFLOP/s"
 
