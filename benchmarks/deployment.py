@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from mmfl.deployment.loopback import Local
-from mmfl.runs.results import RunDirectory
+from mmfl.runs.directory import RunDirectory
 
 ECHO = Path(__file__).parent.parent / "tests" / "flower" / "echo.py"
 MODULE = """

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.allocation import ALLOCATIONS
 from mmfl.data import SOURCES
-from mmfl.deployment.settings import Settings
+from mmfl.deployment.settings import DeploymentSettings
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.objectives import LOSSES, METRICS
@@ -50,7 +50,7 @@ SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
     "`[privacy]`": ("What is done to an update before it leaves its client; see [privacy](privacy.md).", PrivacyConfig),
     "A deployment's settings": (
         "Given to `mmfl deploy` by options or as `--set KEY=VALUE`; see [deployment](deployment.md).",
-        Settings,
+        DeploymentSettings,
     ),
 }
 NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {

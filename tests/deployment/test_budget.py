@@ -8,7 +8,7 @@ import pytest
 from mmfl.cli import commands as cli
 from mmfl.cli import deployment as commands
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.submission import Ended
+from mmfl.runs.status import RunEnd
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def shown(tmp_path, monkeypatch, capsys, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands.programs, "require", lambda: None)
-    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: Ended("stopped"))
+    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: RunEnd("stopped"))
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 
     def shown(*words):

@@ -17,7 +17,7 @@ def test_faults_are_counted_by_kind_in_figure_and_table(tmp_path):
     sources = gather([tmp_path / "run"])
     comparison = side_by_side(sources)
     figure = FIGURES["faults"](comparison)
-    counted = {t: record["faults"] for t, record in enumerate(real.records, 1) if "faults" in record}
+    counted = {t: record.faults for t, record in enumerate(real.records, 1) if record.faults}
     assert set(counted) == {2, 3}
     assert dict(zip(figure.table["round"], figure.table["events"], strict=True)) == {
         t: faults["garbage"] for t, faults in counted.items()

@@ -16,10 +16,11 @@ from mmfl.deployment import submission
 from mmfl.deployment.bundle import RunConfig, check_module, write_app
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import Local
-from mmfl.deployment.submission import Ended, Trail
+from mmfl.deployment.submission import Trail
 from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.errors import UserError
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
+from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")
 WORKER = (sys.executable, str(ECHO))
@@ -31,15 +32,15 @@ class Heard(Listener):
     """Writes down what it hears, and does something after the first round."""
 
     def __init__(self, then=lambda: None):
-        self.rounds, self.then, self.ended = [], then, False
+        self.rounds, self.then, self.ended = [], then, None
 
     def round(self, records):
-        self.rounds += [record["round"] for record in records]
+        self.rounds += [record.round for record in records]
         if len(self.rounds) == 1:
             self.then()
 
-    def end(self):
-        self.ended = True
+    def end(self, end):
+        self.ended = end
 
 
 @needs_flower
@@ -58,15 +59,15 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
             submitted.trail.stop()
 
         heard = Heard(then)
-        assert submitted.follow(heard, 50, local.check) == Ended("stopped")
+        assert submitted.follow(heard, 50, local.check) == RunEnd("stopped")
         assert local.nodes[0].worker is not first
         assert local.nodes[0].worker.alive
         monkeypatch.setattr(submission, "_SILENCE", 1.0)  # nothing tells of a crash but the SuperLink, when asked
         crashed = local.submit({"nodes": 2, "rounds": 1, "crash": True}).follow(check=local.check)
-        assert crashed.state == "failed"
-        assert "told to crash" in crashed.message
+        assert crashed.condition == "failed"
+        assert "told to crash" in crashed.reason
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert heard.ended
+    assert heard.ended == RunEnd("stopped")
     assert heard.rounds == [record["round"] for record in records]
     assert [record["same"] for record in records] == [2] * len(records)
     assert {record["most"] for record in records} == {str(MAX_MESSAGE_BYTES)}  # of the gate, which the server must know
@@ -210,10 +211,10 @@ def test_a_trail_tells_every_record_once_though_the_file_is_cut_short_or_written
     with metrics.open("a") as file:
         file.write(lines[2].replace('"seconds": 2', '"seconds": 7') + lines[3][:20])
         file.flush()
-        assert [record["round"] for record in trail.fresh()] == [2]
+        assert [record.round for record in trail.fresh()] == [2]
         file.write(lines[3][20:].replace('"seconds": 3', '"seconds": 9'))
         file.flush()
-        assert [record["round"] for record in trail.fresh()] == [3]
+        assert [record.round for record in trail.fresh()] == [3]
     assert trail.fresh() == []
 
 
@@ -223,9 +224,9 @@ def test_a_trail_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
     (tmp_path / "ended.json").write_text('{"state": "failed", "mess')
     assert trail.ended() is None
     (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes"}')
-    assert trail.ended() == Ended("failed", "no nodes")
+    assert trail.ended() == RunEnd("failed", "no nodes")
     (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes", "run": 7}')
-    assert trail.ended(7) == Ended("failed", "no nodes")
+    assert trail.ended(7) == RunEnd("failed", "no nodes")
     assert trail.ended(8) is None
     trail.stop()
     trail.clear()

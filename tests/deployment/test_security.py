@@ -18,10 +18,10 @@ from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.node import Node, NodeSpec
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.submission import Ended
 from mmfl.deployment.superlink import Control, check_link, free_port, start_link
 from mmfl.errors import UserError
 from mmfl.report.display import show_summary
+from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")
 __all__ = ["clean"]
@@ -169,7 +169,7 @@ def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
 def test_brackets_in_addresses_and_paths_are_shown(capsys):
     show_summary(console, {"nodes": "at [::1]:8001"})
     with pytest.raises(typer.Exit):
-        finish(Ended("stopped"), Path("runs/[a]"), 1.0)
+        finish(RunEnd("stopped"), Path("runs/[a]"), 1.0)
     assert capsys.readouterr().out == "nodes  at [::1]:8001\n\nstopped; go on with: mmfl resume runs/[a]\n"
 
 

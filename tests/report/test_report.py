@@ -14,13 +14,15 @@ from PIL import Image
 import mmfl
 import prompt
 from conftest import refused, toy_task
+from mmfl.record import Cost, Drawn, RoundRecord, TaskRecord
 from mmfl.report import tables
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
 from mmfl.report.gather import Source, gather, side_by_side, unlike
 from mmfl.report.page import page, place, write
 from mmfl.report.palette import ink, luminance, shade
-from mmfl.runs.results import Comparison, Run, RunDirectory, load
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.results import Comparison, Run, load
 
 SCRIPT = "<script>alert(1)</script>"
 METHODS = ["random", "mmfl-stalevre", "mmfl-group", "full"]
@@ -207,7 +209,7 @@ def test_a_place_that_cannot_be_written_is_named(runs, tmp_path):
 def changed(runs: Path, to: Path, change) -> Path:
     """The run with every record changed."""
     directory = RunDirectory.create(to, RunDirectory.open(runs).config())
-    directory.append([change(record) for record in RunDirectory.open(runs).records()])
+    directory.append([RoundRecord.from_json(change(record.to_json())) for record in RunDirectory.open(runs).records()])
     return to
 
 
@@ -296,12 +298,11 @@ def test_metrics_that_are_better_when_low_are_said_to_be(tmp_path):
         assert (worst["(worst)"] >= worst[task] - 1e-12).all()
 
 
-def record(round: int, drawn: int = 0, **values: float) -> dict:
+def record(round: int, drawn: int = 0, method: str = "random", **values: float) -> RoundRecord:
     """A round of the task `a`, which one of five clients trained."""
-    values = {"metric": round / 5000, "loss": 1.0, "step_size": 1.0} | values
-    cost = {"trainings": 1, "processors": 1, "forward_passes": 0, "bytes_up": 9, "bytes_down": 9, "stored_bytes": 0}
-    told = {"round": round, "mean": 0.5, "worst": 0.5, "tasks": {"a": values}, "clients": 5, "clients_seen": 1}
-    return told | {"cost": cost, "drawn": {"a": [[drawn], [1]]}, "seconds": 0.1, "method": "random", "seed": 0}
+    tasks = {"a": TaskRecord(**{"metric": round / 5000, "loss": 1.0, "step_size": 1.0} | values)}
+    cost = Cost(trainings=1, processors=1, bytes_up=9, bytes_down=9)
+    return RoundRecord(round, method, 0, 0.5, 0.5, tasks, 5, 1, cost, {"a": Drawn([drawn], [1])}, seconds=0.1)
 
 
 def results_title(comparison: Comparison) -> str:
@@ -352,7 +353,7 @@ def test_bands_of_what_cannot_be_negative_end_at_zero():
     ]
     line = FIGURES["loss"](Comparison(runs)).panels[0].marks[0]
     np.testing.assert_array_equal(line.low, 0)
-    runs[0].records[0]["tasks"]["a"]["loss"] = -0.1  # of a loss that can be
+    runs[0].records[0] = record(1, loss=-0.1)  # of a loss that can be
     assert (FIGURES["loss"](Comparison(runs)).panels[0].marks[0].low < 0).all()
 
 
@@ -396,7 +397,7 @@ def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_war
         ("third", {"methods": ["full"], "rounds": 6, "rate": 0.5, "seeds": [0], "tasks": tasks}, 2),
     ):
         directory = RunDirectory.create(tmp_path / name, config)
-        directory.append([record(t) | {"method": config["methods"][0]} for t in range(1, rounds + 1)])
+        directory.append([record(t, method=config["methods"][0]) for t in range(1, rounds + 1)])
     sources = gather([tmp_path / "one", tmp_path / "other"])
     assert unlike(sources) == ["rounds trained: 2 (one), 6 (other)", "tasks.a.lr: 0.1 (one), 0.2 (other)"]
     both = side_by_side(sources)

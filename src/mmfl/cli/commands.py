@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from mmfl.runs.config import Config
-    from mmfl.runs.results import RunDirectory
+    from mmfl.runs.directory import RunDirectory
 
 # Whatever imports torch, which takes seconds, is imported by the commands that need it: help and completion do not.
 
@@ -167,8 +167,9 @@ def resume(
     The result is the same as if it had never stopped.
     """
     from mmfl.runs import config as configuration
+    from mmfl.runs.directory import RunDirectory
+    from mmfl.runs.layout import CONFIG
     from mmfl.runs.lock import check_free
-    from mmfl.runs.results import RunDirectory
 
     place = RunDirectory.open(directory)
     check_free(directory)  # again when it begins; here for an answer at once
@@ -179,7 +180,7 @@ def resume(
         )
     if values.get("source") == "deployment":
         return deployment.resume(directory, values)
-    config = configuration.parse(values, str(directory / "config.toml"))
+    config = configuration.parse(values, str(directory / CONFIG))
     return carry_on(config, directory, device or config.device, lambda _: place, resume=True)
 
 
@@ -208,12 +209,13 @@ def report(
 ) -> None:
     """Write a run's report, one HTML file.
 
-    ListenerGroup runs are compared.
+    Several runs are compared.
     """
     from mmfl.report import exports, figures, page
     from mmfl.report.display import show_results
     from mmfl.report.gather import gather, note, repeated, side_by_side
     from mmfl.report.interactive import require_plotly
+    from mmfl.runs.layout import REPORT_PAGE
 
     formats = exports.formats_of(export) if export else []
     if json_:
@@ -222,7 +224,7 @@ def report(
         show_json(json.loads(table.reset_index().to_json(orient="records")))
         return
     require_plotly()
-    path = page.place(out) if out else directories[0] / "report.html"
+    path = page.place(out) if out else directories[0] / REPORT_PAGE
     sources = gather(directories)
     comparison = side_by_side(sources)
     if again := repeated(directories):
@@ -361,7 +363,7 @@ app.add_typer(deployment.app)
 
 def start(config: "Config", out: Path | None, quiet: bool) -> None:
     """A new run."""
-    from mmfl.runs.results import RunDirectory
+    from mmfl.runs.directory import RunDirectory
 
     path = out or _new_directory(config)
     RunDirectory.refuse_used(path)
@@ -379,7 +381,8 @@ def carry_on(
     """Conducts the experiment in its directory, and shows it; where several processes do, the first one shows."""
     from mmfl.engine import Simulation
     from mmfl.report.display import Display, conclude, show_summary
-    from mmfl.runs.experiment import ListenerGroup, conduct
+    from mmfl.runs.experiment import conduct
+    from mmfl.runs.listener import ListenerGroup
     from mmfl.trackers import make_trackers
     from mmfl.updates.world import leave
 

@@ -10,6 +10,7 @@ from typer import _completion_shared as typers
 
 from mmfl.cli import names
 from mmfl.runs import presets
+from mmfl.runs.layout import CONFIG
 
 _VALUES = {
     "method": names.METHODS,
@@ -140,7 +141,7 @@ def _tasks(file: Path) -> list[str]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file()
+    return (path / CONFIG).is_file()
 
 
 def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:

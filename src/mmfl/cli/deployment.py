@@ -22,8 +22,8 @@ from mmfl.deployment.superlink import serve as serve_link
 from mmfl.errors import UserError
 
 if TYPE_CHECKING:
-    from mmfl.deployment.submission import Ended
-    from mmfl.runs.experiment import Listener
+    from mmfl.runs.listener import Listener
+    from mmfl.runs.status import RunEnd
 
 # As in mmfl.cli, whatever imports torch is imported by the functions that need it.
 
@@ -96,7 +96,7 @@ def deploy(
     ] = None,
 ) -> None:
     """Train over real nodes."""
-    from mmfl.runs.results import RunDirectory
+    from mmfl.runs.directory import RunDirectory
     from mmfl.trackers import make_trackers
 
     programs.require()
@@ -137,9 +137,9 @@ def resume(directory: Path, values: Mapping[str, Any]) -> None:
 def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], resume: bool = False) -> None:
     """Runs a deployment in its directory, and shows it."""
     from mmfl.deployment.loopback import deploy_local
-    from mmfl.deployment.submission import Ended
     from mmfl.report.display import Display, show_summary
-    from mmfl.runs.experiment import ListenerGroup
+    from mmfl.runs.listener import ListenerGroup
+    from mmfl.runs.status import RunEnd
     from mmfl.trackers import make_trackers
 
     module = check_module(Path(where["module"]))
@@ -180,7 +180,7 @@ def conduct(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], r
             root = where.get("root_certificates")
             ended = _at_server(module, Address.parse(where["server"]), root, settings, path, resume, listener)
     except KeyboardInterrupt:
-        ended = Ended("stopped")
+        ended = RunEnd("stopped")
     finish(ended, path, time.monotonic() - begun)
 
 
@@ -198,15 +198,15 @@ def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[fl
     return budget, f"{budget:.1f} trainings a round (rate {settings['rate']:g}){more}"
 
 
-def finish(ended: "Ended", path: Path, seconds: float) -> None:
+def finish(ended: "RunEnd", path: Path, seconds: float) -> None:
     """The results of a run that finished, or what to do with one that did not."""
-    if ended.state == "stopped":
+    if ended.condition == "stopped":
         say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130)
-    if ended.state != "finished":
+    if ended.condition != "finished":
         logs = path / "logs"
         where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
-        raise UserError(f"the run failed: {ended.message}\nWhat was printed is in {where}.")
+        raise UserError(f"the run failed: {ended.reason}\nWhat was printed is in {where}.")
     from mmfl.report.display import conclude
     from mmfl.runs.results import load
 
@@ -364,7 +364,7 @@ def _at_server(
     path: Path,
     resume: bool,
     listener: "Listener",
-) -> "Ended":
+) -> "RunEnd":
     """A run at a SuperLink that runs already, on this machine."""
     from mmfl.deployment.submission import Submission
 

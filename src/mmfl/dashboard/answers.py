@@ -15,7 +15,7 @@ from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
-from mmfl.runs.listing import CONFIG
+from mmfl.runs.layout import CONFIG
 
 MOST = 24  # runs that are shown side by side, as many as colours and dashes tell apart; the page knows it, too
 _KEPT = 100  # answers about selections, a figure each
@@ -70,14 +70,14 @@ class Answers:
 
     def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
         ids, beyond = _ids(query)
-        glances = [self.index.run(id).look() for id in ids]
-        versions = repr((beyond, [(glance.id, glance.version, glance.damage) for glance in glances]))
+        summaries = [self.index.run(id).look() for id in ids]
+        versions = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
         mark = mark_of(f"{kind} {versions}".encode())
         if mark == known:
             return None, mark
         if mark not in self.kept:
             if versions != self.versions:
-                self.selection, self.versions = select(glances, self.index.records(ids), beyond), versions
+                self.selection, self.versions = select(summaries, self.index.records(ids), beyond), versions
             self.kept[mark] = make(self.selection).encode()
         self.kept.move_to_end(mark)
         while len(self.kept) > _KEPT:

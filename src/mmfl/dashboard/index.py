@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmfl.errors import UserError, nearest
-from mmfl.runs.growing import Growing
-from mmfl.runs.listing import CONFIG, Glance, Watched
-from mmfl.runs.records import METRICS, Records
-from mmfl.runs.status import STATE
+from mmfl.runs.layout import CONFIG, METRICS, STATE
+from mmfl.runs.listing import RunSummary, WatchedRun
+from mmfl.runs.records import Records
+from mmfl.runs.tail import TailReader
 
 _DEPTH = 5  # folders below the one that is served
 _MOST = 100 << 20  # bytes of records that are kept read
@@ -19,13 +19,13 @@ class Followed:
     """The records of a run, read as they come."""
 
     def __init__(self, path: Path):
-        self.file = Growing(path)
+        self.file = TailReader(path)
         self.records = Records()
 
     def look(self) -> Records:
         """All of them; only what is new is read."""
-        lines, anew = self.file.fresh()
-        if anew:
+        lines, rewritten = self.file.new_lines()
+        if rewritten:
             self.records = Records()
         self.records.add(lines)
         return self.records
@@ -36,16 +36,16 @@ class Index:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.runs: dict[str, Watched] = {}
+        self.runs: dict[str, WatchedRun] = {}
         self.read: OrderedDict[str, Followed] = OrderedDict()
 
-    def look(self) -> list[Glance]:
+    def look(self) -> list[RunSummary]:
         """All runs that are there now, the latest first."""
         found = dict(_find(self.folder, "", _DEPTH))
-        self.runs = {id: self.runs.get(id) or Watched(id, path) for id, path in found.items()}
-        return sorted((run.look() for run in self.runs.values()), key=lambda glance: (-glance.began, glance.id))
+        self.runs = {id: self.runs.get(id) or WatchedRun(id, path) for id, path in found.items()}
+        return sorted((run.look() for run in self.runs.values()), key=lambda summary: (-summary.began, summary.id))
 
-    def run(self, id: str) -> Watched:
+    def run(self, id: str) -> WatchedRun:
         """One of the runs that were found."""
         if id not in self.runs:
             self.look()

@@ -11,10 +11,11 @@ from mmfl.deployment.bundle import SERVER, RunConfig, check_module
 from mmfl.deployment.child_processes import ChildProcesses, terminable
 from mmfl.deployment.node import WORKER, Node, NodeSpec
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.submission import Ended, Submission
+from mmfl.deployment.submission import Submission
 from mmfl.deployment.superlink import Link, free_port, start_link
 from mmfl.errors import UserError
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
+from mmfl.runs.status import RunEnd
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ def deploy_local(
     last: int = 0,
     worker: Sequence[str] = WORKER,
     server: str = SERVER,
-) -> Ended:
+) -> RunEnd:
     """Runs a deployment on loopback from start to end; `listener` hears of its rounds, of which there are `last`."""
     local = Local(module, directory, secure, worker, server, options, spare=0)
     with terminable(), local:

@@ -17,10 +17,13 @@ from mmfl.deployment.user_module import Module
 from mmfl.errors import UserError
 from mmfl.methods import make_method
 from mmfl.runs.checkpoint import write_atomically
-from mmfl.runs.experiment import Experiment, Listener, conduct
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import Experiment, conduct
+from mmfl.runs.layout import CONFIG, ENDED, EVENTS, STOP
+from mmfl.runs.listener import Listener
 from mmfl.runs.lock import hold
-from mmfl.runs.results import Comparison, RunDirectory
-from mmfl.runs.status import Journal
+from mmfl.runs.results import Comparison
+from mmfl.runs.status import StatusWriter
 
 
 def run(
@@ -40,8 +43,8 @@ def run(
     if settings.least > settings.clients:
         raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
     limits = Limits(settings.timeout, settings.gather, settings.patience, settings.least, settings.norm)
-    events = Events(None if directory is None else directory / "events.jsonl")
-    asked_to_stop = (lambda: False) if directory is None else (directory / "stop").exists
+    events = Events(None if directory is None else directory / EVENTS)
+    asked_to_stop = (lambda: False) if directory is None else (directory / STOP).exists
     engine = Deployment(transport, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
     experiment = Experiment(
         lambda seed: engine.federation,
@@ -56,7 +59,7 @@ def run(
     if directory is None:
         return conduct(experiment, engine, listener=listener)
     with hold(directory):
-        known, begun = directory, (directory / "config.toml").is_file()
+        known, begun = directory, (directory / CONFIG).is_file()
 
         def open_directory() -> RunDirectory:
             if begun:
@@ -64,7 +67,7 @@ def run(
             return RunDirectory.create(known, config(settings), locked=True)
 
         if begun:
-            Journal(known, settings.rounds).wait(f"{settings.clients} clients")
+            StatusWriter(known, settings.rounds).wait(f"{settings.clients} clients")
 
         return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 
@@ -106,4 +109,4 @@ def conclude(directory: Path, work: Callable[[], Comparison], run: int = 0) -> N
     finally:
         directory.mkdir(parents=True, exist_ok=True)
         told = {"state": state, "message": message, "run": run}
-        write_atomically(directory / "ended.json", json.dumps(told).encode())
+        write_atomically(directory / ENDED, json.dumps(told).encode())

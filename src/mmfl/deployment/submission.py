@@ -9,53 +9,45 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import SERVER, RunConfig, write_app
 from mmfl.deployment.superlink import Control
 from mmfl.errors import UserError
-from mmfl.runs.experiment import Listener, interruptible
-from mmfl.runs.growing import Growing
-from mmfl.runs.records import METRICS, parse
-from mmfl.runs.results import RunDirectory
-from mmfl.training import Record, Replica
+from mmfl.record import RoundRecord
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import interruptible
+from mmfl.runs.layout import ENDED, EVENTS, METRICS, STOP
+from mmfl.runs.listener import Listener, RunInfo
+from mmfl.runs.records import parse
+from mmfl.runs.status import RunEnd
+from mmfl.runs.tail import TailReader
 
-EVENTS = "events.jsonl"
-ENDED, STOP = "ended.json", "stop"  # files that the server writes in the end, and looks for after every round
 _DEAF = 3  # times that the SuperLink may fail to answer
 _log = logging.getLogger(__name__)
 _SILENCE = 15.0  # seconds without news after which the SuperLink is asked whether the run still runs
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a run ended: `state` is finished, stopped or failed."""
-
-    state: str
-    message: str = ""
 
 
 class Trail:
     """What a run writes into its directory, as it comes."""
 
     def __init__(self, directory: Path):
-        self.directory, self.metrics = directory, Growing(directory / METRICS)
+        self.directory, self.metrics = directory, TailReader(directory / METRICS)
         self.seen: set[bytes] = set()
         self.fresh()  # what is there before the run begins is not news
 
-    def fresh(self) -> list[Record]:
+    def fresh(self) -> list[RoundRecord]:
         """The records that have come since the last call; a run that resumes may have written the file anew."""
         records = []
-        for line in self.metrics.fresh()[0]:
+        for line in self.metrics.new_lines()[0]:
             mark = hashlib.blake2b(line, digest_size=16).digest()
             if mark not in self.seen:
                 self.seen.add(mark)
                 records += [record] if (record := parse(line)) else []
         return records
 
-    def ended(self, run: int = 0) -> Ended | None:
+    def ended(self, run: int = 0) -> RunEnd | None:
         """How the run of this number ended, once it has."""
         try:
             found: dict[str, Any] = json.loads((self.directory / ENDED).read_text())
@@ -63,7 +55,8 @@ class Trail:
             return None
         if found.get("run", run) != run:  # an earlier one, which took its time to end
             return None
-        return Ended(str(found.get("state")), str(found.get("message", "")))
+        state, reason = found.get("state"), str(found.get("message", ""))
+        return RunEnd(state if state in ("finished", "stopped") else "failed", reason)
 
     def waits(self) -> str:
         """What the server is waiting for, if that is the last thing that happened."""
@@ -105,19 +98,22 @@ class Submission:
 
     def follow(
         self, listener: Listener | None = None, last: int = 0, check: Callable[[], None] = lambda: None
-    ) -> Ended:
+    ) -> RunEnd:
         """Stays until the run has ended. Ctrl-C stops it after the round that is under way; a second one at once.
 
         `check` is called often, and may raise an error.
         """
-        news = _News(listener or Listener(), last, RunDirectory(self.trail.directory), self.rate)
+        news = _News(listener or Listener(), last, self.trail, self.rate)
         try:
             with interruptible() as interrupted:
-                return self._follow(news, check, interrupted)
-        finally:
-            news.end()
+                end = self._follow(news, check, interrupted)
+        except BaseException as error:
+            news.end(RunEnd.by(error))
+            raise
+        news.end(end)
+        return end
 
-    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> Ended:
+    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
         heard = time.monotonic()
         asked, deaf, waiting = False, 0, ""
         while True:
@@ -153,7 +149,7 @@ class Submission:
         with suppress(UserError):
             self.control.ask(programs.stop_run(self.run), f"stopping run {self.run}")
 
-    def lost(self) -> Ended | None:
+    def lost(self) -> RunEnd | None:
         """How the run ended according to the SuperLink, which notices a server that was killed."""
         answer = self.control.ask(programs.show_run(self.run), f"asking after run {self.run}")
         runs = answer.get("runs")
@@ -162,7 +158,7 @@ class Submission:
         if not status.startswith("finished"):
             return None
         details = str(found.get("status-details") or found.get("details") or status)
-        return Ended("stopped" if status.endswith("stopped") else "failed", details)
+        return RunEnd("stopped" if status.endswith("stopped") else "failed", details)
 
 
 class _News:
@@ -171,27 +167,38 @@ class _News:
     A tracker that cannot start is a warning: the nodes are at work already.
     """
 
-    def __init__(self, listener: Listener, last: int, directory: RunDirectory, rate: float):
-        self.listener, self.last, self.directory, self.rate = listener, last, directory, rate
+    def __init__(self, listener: Listener, last: int, trail: Trail, rate: float):
+        self.listener, self.last, self.trail, self.rate = listener, last, trail, rate
         self.begun = False
 
-    def tell(self, records: Sequence[Record]) -> None:
+    def tell(self, records: Sequence[RoundRecord]) -> None:
         for record in records:
             if not self.begun:
                 self._begin(record)
             self.listener.round([record])
 
-    def _begin(self, record: Record) -> None:
+    def _begin(self, record: RoundRecord) -> None:
         self.begun = True
-        federation = SimpleNamespace(task_names=list(record["tasks"]), clients=record.get("clients"), tasks=[])
-        method = SimpleNamespace(name=record["method"])
-        stand_in = SimpleNamespace(method=method, seed=record["seed"], rate=self.rate, federation=federation)
-        self.listener.opened(self.directory)
+        config: dict[str, Any] = {}
+        with suppress(UserError):
+            config = RunDirectory(self.trail.directory).config()
+        info = RunInfo(
+            methods=[record.method],
+            seeds=[record.seed],
+            tasks=list(record.tasks),
+            clients=record.clients,
+            rate=self.rate,
+            rounds=self.last,
+            first=record.round,
+            directory=self.trail.directory,
+            config=config,
+            stop=lambda reason: self.trail.stop(),
+        )
         try:
-            self.listener.begin([cast(Replica, stand_in)], record["round"], self.last)
+            self.listener.begin(info)
         except UserError as error:
             _log.warning("%s", error)
 
-    def end(self) -> None:
+    def end(self, end: RunEnd) -> None:
         if self.begun:
-            self.listener.end()
+            self.listener.end(end)

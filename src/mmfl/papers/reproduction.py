@@ -14,7 +14,7 @@ from mmfl.engine.precision import Precision
 from mmfl.federation import Federation
 from mmfl.methods import METHODS, Method
 from mmfl.runs.config import read
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
 from mmfl.runs.presets import path_of
 from mmfl.runs.results import Comparison
 
@@ -70,7 +70,7 @@ class Trainer:
         watch: Listener | None = None,
         **options: Any,
     ) -> Comparison:
-        """Trains methods x seeds in lockstep; `watch` looks at the replicas besides."""
+        """Trains methods x seeds in lockstep; `watch` listens besides."""
         listeners = [each for each in (self.listener, watch) if each is not None]
         how = options | {"device": self.device, "precision": self.precision, "listeners": listeners}
         return compare(federation, methods, rounds, rate, seeds, **how)

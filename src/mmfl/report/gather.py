@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.errors import UserError
-from mmfl.runs.results import MADE_WITH, Comparison, Run, RunDirectory, load
+from mmfl.runs.directory import MADE_WITH, RunDirectory
+from mmfl.runs.results import Comparison, Run, load
 
-_FREE = {"method", "methods", "seed", "seeds", MADE_WITH}  # in which runs may differ and still be one experiment
+_FREE = {
+    "method",
+    "methods",
+    "seed",
+    "seeds",
+    "format",
+    MADE_WITH,
+}  # in which runs may differ and still be one experiment
 _MOST = 12  # settings that a note names
 _LONGEST = 60  # characters of a value
 
@@ -113,7 +121,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(source: Source) -> int:
-    return max((run.records[-1]["round"] for run in source.runs if run.records), default=0)
+    return max((run.records[-1].round for run in source.runs if run.records), default=0)
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from mmfl.report.gather import UNLIKE, Source, unlike
 from mmfl.report.interactive import plotly_script, spec_of, theme
 from mmfl.report.traces import text_of
 from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.results import Comparison
 
 _SHEET = 610  # pixels of a figure that a sheet of paper holds
@@ -75,7 +76,7 @@ def place(out: Path) -> Path:
         return out
     if out.suffix and not out.is_dir():
         raise UserError(f"report '{out}' ends in {out.suffix}; expected a name that ends in .html, or a folder.")
-    return out / "report.html"
+    return out / REPORT_PAGE
 
 
 def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Source] = ()) -> str:
@@ -108,7 +109,7 @@ def _title(comparison: Comparison) -> str:
 def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
     """What was run, at a glance."""
     seeds = sorted({run.seed for run in comparison})
-    rounds = sorted({run.records[-1]["round"] for run in comparison if run.records})
+    rounds = sorted({run.records[-1].round for run in comparison if run.records})
     clients = sorted({run.clients for run in comparison})
     facts = {
         "methods": ", ".join(comparison.methods),

@@ -65,9 +65,9 @@ def clusters(comparison: Comparison) -> Figure | None:
     panels, tables = [], []
     for method in comparison.methods:
         run = comparison.of(method)[0]
-        known = [record for record in run.records if record.get("clusters")]
+        known = [(record.round, record.extras["clusters"]) for record in run.records if record.extras.get("clusters")]
         for n in dict.fromkeys(evenly(len(known), _CLUSTERINGS)):
-            panel, table = _clustering(run, known[n]["round"], known[n]["clusters"])
+            panel, table = _clustering(run, *known[n])
             panels.append(panel)
             tables.append(table)
     if not panels:

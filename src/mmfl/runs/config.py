@@ -10,23 +10,24 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from mmfl.federation.arrivals import ARRIVALS
-from mmfl.federation.availability import AVAILABILITIES
 from mmfl.data import SOURCES, Dataset
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError, nearest
-from mmfl.runs.experiment import Experiment, Listener, seeds_of
 from mmfl.federation import Federation
-from mmfl.methods import make_method
-from mmfl.models import MODELS
+from mmfl.federation.arrivals import ARRIVALS
+from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.objectives import LOSSES, METRICS
-from mmfl.partition import PARTITIONS, SIZES, Partition
-from mmfl.runs.presets import NAMES, path_of
-from mmfl.privacy import Privacy
-from mmfl.registry import build, call, find, read_spec
-from mmfl.runs.results import MADE_WITH
 from mmfl.federation.schedules import SCHEDULES
 from mmfl.federation.task import Task
+from mmfl.methods import make_method
+from mmfl.models import MODELS
+from mmfl.partition import PARTITIONS, SIZES, Partition
+from mmfl.privacy import Privacy
+from mmfl.registry import build, call, find, read_spec
+from mmfl.runs.directory import MADE_WITH
+from mmfl.runs.experiment import Experiment, seeds_of
+from mmfl.runs.layout import format_problem
+from mmfl.runs.presets import NAMES, path_of
 
 Spec = str | dict[str, Any]
 EMBEDDED = path_of("demo")
@@ -165,6 +166,8 @@ class Config(_Section):
     """What is told every round besides the run's directory: names, or tables with `name` and options."""
     python_path: str | None = Field(default=None, examples=["code"])
     """Folder in which dotted paths such as `my_module.Network` are looked for. Without it that of the file."""
+    format: int = Field(default=1, examples=[1])
+    """Version of the configuration's format. A version that is newer than this mmfl knows is refused."""
 
     @model_validator(mode="before")
     @classmethod
@@ -338,6 +341,8 @@ def _into(place: Any, step: str, setting: str) -> Any:
 
 def parse(values: dict[str, Any], source: str) -> Config:
     """Checks values against the model; the first mistake is named with its place and what was expected."""
+    if problem := format_problem(values):
+        raise UserError(f"{source} cannot be read: {problem}.")
     try:
         return Config.model_validate(values)
     except ValidationError as error:

@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mmfl.errors import UserError
-
-LOCK = "lock"
+from mmfl.runs.layout import LOCK
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,27 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
+from mmfl.runs.layout import LOG, STATE
 from mmfl.runs.lock import is_alive, start_time
 
-STATE, LOG = "state.json", "log.txt"
 Condition = Literal["running", "finished", "stopped", "failed", "lost"]
 _LONGEST = 500  # letters of a line of the log
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ended, and why it was stopped or has failed."""
+
+    condition: Literal["finished", "stopped", "failed"]
+    reason: str = ""
+
+    @classmethod
+    def by(cls, error: BaseException) -> "RunEnd":
+        """The end that an exception makes: Ctrl-C stops a run, anything else is a failure."""
+        if isinstance(error, KeyboardInterrupt):
+            return cls("stopped", "interrupted")
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        return cls("failed", _line(text))
 
 
 @dataclass(frozen=True)
@@ -63,8 +79,8 @@ def read(directory: Path) -> RunStatus | None:
     return replace(state, condition="lost", reason="its process has ended without a word") if state.lost else state
 
 
-class Journal:
-    """Keeps state and log of a run while it is conducted, and says at the end how it ended; without a path, nothing.
+class StatusWriter:
+    """Writes state and log of a run under way, and at the end how it ended; without a path it writes nothing.
 
     Warnings of the package's logger go into the log as well.
     """
@@ -76,8 +92,9 @@ class Journal:
         began, round = (before.began, before.round) if before else (now, 0)
         self.state = RunStatus("running", round, rounds, began, now, pid, socket.gethostname(), start_time(pid))
         self.warnings = _Warnings(self)
+        self.end = RunEnd("finished")
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "StatusWriter":
         if self.path:
             logging.getLogger("mmfl").addHandler(self.warnings)
         return self
@@ -86,16 +103,17 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger("mmfl").removeHandler(self.warnings)
-        if error is None:
+        end = RunEnd.by(error) if error else self.end
+        if end.condition == "finished":
             self._set("finished")
             self.note(f"finished: {self.state.round} rounds")
-        elif isinstance(error, KeyboardInterrupt):
+        elif end.condition == "stopped":
+            why = f" ({end.reason})" if error is None else ""
             self._set("stopped")
-            self.note(f"stopped after round {self.state.round}; `mmfl resume` goes on from here")
+            self.note(f"stopped after round {self.state.round}{why}; `mmfl resume` goes on from here")
         else:
-            reason = _line(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
-            self._set("failed", reason=reason)
-            self.note(f"failed after round {self.state.round}: {reason}")
+            self._set("failed", reason=end.reason)
+            self.note(f"failed after round {self.state.round}: {end.reason}")
 
     def begin(self, round: int, what: str, versions: str = "") -> None:
         """The run begins, or goes on after a round."""
@@ -138,13 +156,13 @@ def timestamp(seconds: float) -> str:
 class _Warnings(logging.Handler):
     """Notes warnings of the package; where nobody else would hear them, they are printed as they would be without."""
 
-    def __init__(self, journal: Journal):
+    def __init__(self, writer: StatusWriter):
         super().__init__(logging.WARNING)
-        self.journal = journal
+        self.writer = writer
         self.alone = not logging.getLogger("mmfl").hasHandlers()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.journal.note(f"{record.levelname.lower()}: {record.getMessage()}")
+        self.writer.note(f"{record.levelname.lower()}: {record.getMessage()}")
         if self.alone and logging.lastResort:
             logging.lastResort.handle(record)
 

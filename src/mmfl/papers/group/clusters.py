@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mmfl.allocation.groups import Cycle, k_means, scaling, silhouette
 from mmfl.engine import Simulation, Workload
@@ -17,7 +18,8 @@ from mmfl.papers.evidence import greater, spread
 from mmfl.papers.measurements import Watch, rows
 from mmfl.papers.reproduction import Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, grid, legend
-from mmfl.training import Replica
+from mmfl.runs.results import Comparison
+from mmfl.training import TrainingState
 
 LOOKED = (5, 25)
 """The rounds of the paper's Figure 3."""
@@ -37,62 +39,58 @@ _MARKS = "os^Dv"
 
 @dataclass(frozen=True, eq=False)
 class Sight:
-    """What is seen of a replica after a round: its cycle, where it has one, and maybe losses [clients, tasks]."""
+    """What is seen of a replica after a round: its cycle, where it has one, and in some rounds its weights."""
 
     round: int
     cycle: Cycle | None
-    losses: NDArray[np.float64] | None
+    weights: Sequence[Tensor] | None
 
 
-def see(engine: Simulation, looked: Sequence[int], replica: Replica) -> Sight:
-    """Looks at a replica; all clients' losses are measured after the rounds that are `looked` at."""
-    state, everyone = replica.state, np.arange(replica.federation.clients)
+def see(looked: Sequence[int], state: TrainingState) -> Sight:
+    """Looks at a replica; its weights are kept after the rounds that are `looked` at."""
     cycle = state.allocation if isinstance(state.allocation, Cycle) else None
-    if state.round not in looked:
-        return Sight(state.round, cycle, None)
-    asked = [Workload(replica.federation, s, weights, everyone) for s, weights in enumerate(state.weights)]
-    return Sight(state.round, cycle, np.stack(engine.losses(asked), axis=1))
+    weights = [each.clone() for each in state.weights] if state.round in looked else None
+    return Sight(state.round, cycle, weights)
 
 
-def in_force(watch: Watch[Sight]) -> pd.DataFrame:
+def in_force(watch: Watch[Sight], compared: Comparison) -> pd.DataFrame:
     """The clusters of methods that have some, every few rounds: their number and agreement with the true ones."""
     return rows(
         [
-            {**key, "clusters": len(sight.cycle.centroids), "agreement": agreement(sight.cycle, replica.federation)}
-            for key, replica, sight in _seen(watch)
+            {**key, "clusters": len(sight.cycle.centroids), "agreement": agreement(sight.cycle, federation)}
+            for key, federation, sight in _seen(watch, compared)
             if sight.cycle is not None and sight.round > 0 and sight.round % _EVERY == 0
         ]
     )
 
 
-def of_replicas(watch: Watch[Sight]) -> pd.DataFrame:
-    """How distinct the true clusters are in the losses that were measured, for every method and seed."""
-    return rows(
-        [
-            {**key, **distinctness(sight.losses, replica.federation)}
-            for key, replica, sight in _seen(watch)
-            if sight.losses is not None
-        ]
-    )
+def structure(watch: Watch[Sight], compared: Comparison, engine: Simulation) -> dict[str, pd.DataFrame]:
+    """All clients' losses with the weights that were kept.
+
+    `structure` tells for every method and seed how distinct the true clusters are in them. `losses` are those of
+    methods that form clusters, of the first seed alone: a row per client, with its true cluster.
+    """
+    distinct, losses = [], []
+    for key, federation, sight in _seen(watch, compared):
+        if sight.weights is None:
+            continue
+        everyone = np.arange(federation.clients)
+        workloads = [Workload(federation, s, weights, everyone) for s, weights in enumerate(sight.weights)]
+        measured = np.stack(engine.losses(workloads), axis=1)
+        distinct.append({**key, **distinctness(measured, federation)})
+        if sight.cycle is not None and key["seed"] == compared.runs[0].seed:
+            frame = pd.DataFrame(measured.round(4), columns=federation.task_names)
+            losses.append(frame.assign(truth=federation.groups[0], **key))
+    together = pd.concat(losses, ignore_index=True) if losses else pd.DataFrame()
+    return {"structure": rows(distinct), "losses": together}
 
 
-def of_clients(watch: Watch[Sight]) -> pd.DataFrame:
-    """The measured losses of methods that form clusters, first seed alone: a row per client, with its true cluster."""
-    found = [
-        pd.DataFrame(sight.losses.round(4), columns=replica.federation.task_names).assign(
-            truth=replica.federation.groups[0], **key
-        )
-        for key, replica, sight in _seen(watch)
-        if sight.losses is not None and sight.cycle is not None and replica.seed == watch.replicas[0].seed
-    ]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-
-
-def _seen(watch: Watch[Sight]) -> Iterator[tuple[dict[str, Any], Replica, Sight]]:
-    """Every sight with its replica and what tells it from the others."""
+def _seen(watch: Watch[Sight], compared: Comparison) -> Iterator[tuple[dict[str, Any], Federation, Sight]]:
+    """Every sight with the federation of its run and what tells it from the others."""
     for sights in watch.seen:
-        for replica, sight in zip(watch.replicas, sights, strict=True):
-            yield {"method": replica.method.name, "seed": replica.seed, "round": sight.round}, replica, sight
+        for run, sight in zip(compared, sights, strict=True):
+            assert run.federation is not None
+            yield {"method": run.method, "seed": run.seed, "round": sight.round}, run.federation, sight
 
 
 def agreement(cycle: Cycle, federation: Federation) -> float:
