@@ -11,13 +11,13 @@ from terminal import Terminal
 
 from mmfl.cli import names
 from mmfl.data import SOURCES
-from mmfl.deployment.settings import Settings
+from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine.precision import Precision
 from mmfl.engine.simulation import Mode
 from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
-from mmfl.runs import config
+from mmfl.runs import config_schema
 from mmfl.trackers import TRACKERS
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "flwr")
@@ -101,10 +101,10 @@ def test_names_to_complete_are_those_of_the_tables():
     assert get_args(Precision) == names.PRECISIONS
     assert get_args(Mode) == names.ENGINES
     sections = {"federation": names.FEDERATION, "privacy": names.PRIVACY, "tasks": names.TASK}
-    assert {*names.CONFIG, *sections} == {*config.Config.model_fields, "method"}
-    models = (config.FederationConfig, config.PrivacyConfig, config.TaskConfig)
+    assert {*names.CONFIG, *sections} == {*config_schema.Config.model_fields, "method"}
+    models = (config_schema.FederationConfig, config_schema.PrivacyConfig, config_schema.TaskConfig)
     assert list(sections.values()) == [tuple(model.model_fields) for model in models]
-    assert tuple(Settings.model_fields) == names.DEPLOYMENT
+    assert tuple(DeploymentSettings.model_fields) == names.DEPLOYMENT
 
 
 @pytest.mark.parametrize(

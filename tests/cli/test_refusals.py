@@ -52,7 +52,7 @@ def test_a_refusal_says_what_where_and_what_was_expected(refused, words, error):
 def test_a_run_directory_that_exists_is_refused_before_anything_is_loaded_or_shown(refused, tmp_path, monkeypatch):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").touch()
-    monkeypatch.setattr("mmfl.runs.config.Config.experiment", lambda config: pytest.fail("data was loaded"))
+    monkeypatch.setattr("mmfl.runs.config_schema.Config.experiment", lambda config: pytest.fail("data was loaded"))
     out, err = refused("run", "--out", "used")
     assert (out, "run directory 'used' exists" in err) == ("", True)
 

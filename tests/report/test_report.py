@@ -18,9 +18,9 @@ from mmfl.record import Cost, Drawn, RoundRecord, TaskRecord
 from mmfl.report import tables
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
-from mmfl.report.gather import Source, gather, side_by_side, unlike
 from mmfl.report.page import page, place, write
 from mmfl.report.palette import ink, luminance, shade
+from mmfl.report.sources import Source, combine_sources, list_differences, load_sources
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.results import Comparison, Run, load
 
@@ -220,7 +220,7 @@ def named(path: Path) -> dict[str, object]:
 def test_a_run_without_a_finished_round_is_refused(tmp_path):
     RunDirectory.create(tmp_path / "empty", {})
     with refused("run", "empty", "no finished round yet"):
-        gather([tmp_path / "empty"])
+        load_sources([tmp_path / "empty"])
 
 
 def test_old_records_without_the_newer_fields_are_shown_without_them(runs, tmp_path):
@@ -375,9 +375,9 @@ def test_seeds_of_one_experiment_are_put_together_and_other_runs_told_apart(tmp_
     compare(tmp_path / "a", ["random"], seeds=[0, 1], rounds=2)
     compare(tmp_path / "b", ["random"], seeds=[2], rounds=2)
     compare(tmp_path / "c", ["random", "full"], seeds=[3], rounds=3)
-    one = side_by_side(gather([tmp_path / "a", tmp_path / "b", tmp_path / "a"]))
+    one = combine_sources(load_sources([tmp_path / "a", tmp_path / "b", tmp_path / "a"]))
     assert [(run.method, run.seed) for run in one] == [("random", 0), ("random", 1), ("random", 2)]
-    both = side_by_side(gather([tmp_path / "a", tmp_path / "c"]))
+    both = combine_sources(load_sources([tmp_path / "a", tmp_path / "c"]))
     assert both.methods == ["random (a)", "random (c)", "full (c)"]
     assert [both.full_of(method) for method in both.methods] == [None, "full (c)", "full (c)"]
     table = both.table()
@@ -398,19 +398,19 @@ def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_war
     ):
         directory = RunDirectory.create(tmp_path / name, config)
         directory.append([record(t, method=config["methods"][0]) for t in range(1, rounds + 1)])
-    sources = gather([tmp_path / "one", tmp_path / "other"])
-    assert unlike(sources) == ["rounds trained: 2 (one), 6 (other)", "tasks.a.lr: 0.1 (one), 0.2 (other)"]
-    both = side_by_side(sources)
+    sources = load_sources([tmp_path / "one", tmp_path / "other"])
+    assert list_differences(sources) == ["rounds trained: 2 (one), 6 (other)", "tasks.a.lr: 0.1 (one), 0.2 (other)"]
+    both = combine_sources(sources)
     assert both.methods == ["random", "full"]
     assert both.full_of("random") is None  # that of another experiment
     shown = Page(page(both, [], sources))
-    assert shown.words["li"] == unlike(sources)
+    assert shown.words["li"] == list_differences(sources)
     done = mmfl_report("one", "other", "one", "--out", "both.html", cwd=tmp_path)
     assert "given more than once, and counted once: one\n" in done.stdout
     assert "These runs differ in more than methods and seeds" in done.stdout
-    unfinished = gather([tmp_path / "one", tmp_path / "third"])
-    assert unlike(unfinished) == ["rounds: 2 (one), 6 (third)"]  # of which 2 were trained
-    assert unlike(sources[:1]) == []
+    unfinished = load_sources([tmp_path / "one", tmp_path / "third"])
+    assert list_differences(unfinished) == ["rounds: 2 (one), 6 (third)"]  # of which 2 were trained
+    assert list_differences(sources[:1]) == []
 
 
 def test_the_place_of_a_report_is_a_page_or_a_folder_and_a_folder_of_runs_is_no_run(runs, tmp_path):
@@ -420,13 +420,13 @@ def test_the_place_of_a_report_is_a_page_or_a_folder_and_a_folder_of_runs_is_no_
     (tmp_path / "v1.0").mkdir()
     assert place(tmp_path / "v1.0") == tmp_path / "v1.0" / "report.html"
     with refused("is not a run directory: it has no config.toml, but holds the runs run."):
-        gather([runs.parent])
+        load_sources([runs.parent])
 
 
 def test_runs_of_other_tasks_are_not_compared(runs, tmp_path):
     mmfl.train(mmfl.Federation([toy_task("other")], 4), "full", rounds=1, directory=tmp_path / "other")
     with refused("'other' has the tasks other", SCRIPT, "expected the same"):
-        gather([runs, tmp_path / "other"])
+        load_sources([runs, tmp_path / "other"])
 
 
 # --- in a browser ---

@@ -10,6 +10,7 @@ import mmfl
 from mmfl.engine import Simulation
 from mmfl.federation.schedules import Decay
 from mmfl.methods import METHODS, make_method
+from mmfl.record import RoundRecord
 from mmfl.runs.experiment import seeds_of
 from mmfl.training import Replica, rounds
 from mmfl.updates import Trained
@@ -144,7 +145,7 @@ class Nonsense(Simulation):
 
 
 @cache
-def harmed() -> dict[str, tuple[Replica, list[dict]]]:
+def harmed() -> dict[str, tuple[Replica, list[RoundRecord]]]:
     engine, federation = Nonsense(mode="vectorised"), digits(capacity="mixed")
     replicas = [Replica.start(federation, make_method(method), 0, 0.6, engine) for method in METHODS]
     history = zip(*rounds(replicas, engine, 12, evaluate_every=12), strict=True)
@@ -158,7 +159,7 @@ def test_no_method_is_harmed_by_clients_that_send_nonsense(method):
     rejected = sum(task.rejected for record in history for task in record.tasks.values())
     asked = sum(client in (3, 7) for record in history for clients, _ in record.drawn.values() for client in clients)
     assert rejected == asked > 0
-    assert history[-1]["tasks"]["task0"]["metric"] > 0.3
+    assert history[-1].tasks["task0"].metric > 0.3
     for state in (*replica.state.aggregation, *replica.state.local):
         if state is not None:
             kept = state.clients.stored if hasattr(state, "clients") else state.stored

@@ -24,7 +24,7 @@ PRECISIONS = ("float32", "tf32", "bfloat16")
 
 CONFIG = (
     *("method", "methods", "rounds", "rate", "seeds", "evaluate_every", "evaluate_last", "checkpoint_every"),
-    *("diagnose", "engine", "precision", "trackers", "device", "python_path"),
+    *("diagnose", "engine", "precision", "trackers", "device", "python_path", "format"),
 )
 FEDERATION = (
     *("clients", "partition", "capacity", "lacks", "arrivals", "task_arrivals", "departures", "availability"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.dashboard import log
-from mmfl.dashboard.drawing import Selection, drawn, select, tabled
+from mmfl.dashboard.drawing import Selection, figure_json, select, tables_json
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figures import FIGURES
@@ -62,11 +62,11 @@ class Answers:
 
     def _figure(self, query: Query, known: str) -> Answer:
         name, columns, dark = query.get("name", [""])[0], _columns(query), query.get("dark") == ["1"]
-        make = partial(drawn, name=name, columns=columns, dark=dark)
+        make = partial(figure_json, name=name, columns=columns, dark=dark)
         return self._of_selection(f"{name} {columns} {dark}", query, known, make)
 
     def _table(self, query: Query, known: str) -> Answer:
-        return self._of_selection("table", query, known, tabled)
+        return self._of_selection("table", query, known, tables_json)
 
     def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
         ids, beyond = _ids(query)

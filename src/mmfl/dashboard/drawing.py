@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from mmfl.errors import UserError, nearest
 from mmfl.report.figures import FIGURES
-from mmfl.report.gather import Source, note, side_by_side
 from mmfl.report.interactive import spec_of
+from mmfl.report.sources import Source, combine_sources, note
 from mmfl.report.tables import paired, results
 from mmfl.runs.layout import METRICS
 from mmfl.runs.listing import RunSummary
@@ -48,10 +48,10 @@ def select(summaries: Sequence[RunSummary], records: Sequence[Records], beyond: 
             theirs, ours = (", ".join(each.tasks) for each in (summary, first))
             notes.append(f"{summary.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")
     notes += [differing] if (differing := note(sources)) else []
-    return Selection(side_by_side(sources), notes)
+    return Selection(combine_sources(sources), notes)
 
 
-def drawn(selection: Selection, name: str, columns: int, dark: bool) -> str:
+def figure_json(selection: Selection, name: str, columns: int, dark: bool) -> str:
     """A figure as JSON, as plotly.js takes it; null where there is nothing to show."""
     if name not in FIGURES:
         raise UserError(f"there is no figure '{name}': {nearest(name, FIGURES)}")
@@ -61,7 +61,7 @@ def drawn(selection: Selection, name: str, columns: int, dark: bool) -> str:
     return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, columns)})
 
 
-def tabled(selection: Selection) -> str:
+def tables_json(selection: Selection) -> str:
     """The tables of results as JSON, each with a title, headings and rows."""
     found = {**results(selection.runs), **paired(selection.runs)} if selection.runs else {}
     tables = [

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from mmfl.record import RoundRecord
 from mmfl.report import exports, figures, interactive, page, tables
-from mmfl.report.gather import Source
+from mmfl.report.sources import Source
 from mmfl.report.terminal_table import listing
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.layout import REPORT_PAGE, REPORT_PICTURES

@@ -17,8 +17,8 @@ from mmfl.federation.objectives import METRICS, lower_is_better
 from mmfl.report import tables
 from mmfl.report.figure import Figure
 from mmfl.report.figures import figures
-from mmfl.report.gather import UNLIKE, Source, unlike
 from mmfl.report.interactive import plotly_script, spec_of, theme
+from mmfl.report.sources import DIFFERENCES_NOTE, Source, list_differences
 from mmfl.report.traces import text_of
 from mmfl.runs.checkpoint import write_atomically
 from mmfl.runs.layout import REPORT_PAGE
@@ -128,8 +128,8 @@ def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
 
 def _differing(sources: Sequence[Source]) -> str:
     """A warning where runs are compared that differ in more than methods and seeds."""
-    found = "".join(f"<li>{escape(text)}</li>" for text in unlike(sources)) if sources else ""
-    return f'<div class="note" role="note"><p>{UNLIKE}:</p><ul>{found}</ul></div>' if found else ""
+    found = "".join(f"<li>{escape(text)}</li>" for text in list_differences(sources)) if sources else ""
+    return f'<div class="note" role="note"><p>{DIFFERENCES_NOTE}:</p><ul>{found}</ul></div>' if found else ""
 
 
 def _tasks(comparison: Comparison, sources: Sequence[Source]) -> Iterable[str]:
