@@ -1,4 +1,4 @@
-"""The runs below a folder: which there are, and what was recorded in those that are looked at."""
+"""The runs below a folder, and the records of those that are shown."""
 
 import os
 from collections import OrderedDict
@@ -12,18 +12,18 @@ from mmfl.runs.records import Records
 from mmfl.runs.tail import TailReader
 
 _DEPTH = 5  # folders below the one that is served
-_MOST = 100 << 20  # bytes of records that are kept read
+_MAX_KEPT_BYTES = 100 << 20  # bytes of records that are kept read
 
 
-class Followed:
-    """The records of a run, read as they come."""
+class FollowedRecords:
+    """The records of a run, read as they are written."""
 
     def __init__(self, path: Path):
         self.file = TailReader(path)
         self.records = Records()
 
     def look(self) -> Records:
-        """All of them; only what is new is read."""
+        """All records; only new lines are read."""
         lines, rewritten = self.file.new_lines()
         if rewritten:
             self.records = Records()
@@ -37,7 +37,7 @@ class Index:
     def __init__(self, folder: Path):
         self.folder = folder
         self.runs: dict[str, WatchedRun] = {}
-        self.read: OrderedDict[str, Followed] = OrderedDict()
+        self.read: OrderedDict[str, FollowedRecords] = OrderedDict()
 
     def look(self) -> list[RunSummary]:
         """All runs that are there now, the latest first."""
@@ -54,19 +54,19 @@ class Index:
         return self.runs[id]
 
     def records(self, ids: Sequence[str]) -> list[Records]:
-        """What is recorded of some runs. Of those that were not asked for lately it is forgotten, if it is much."""
+        """The records of some runs. Those of other runs are kept in memory too, up to a limit."""
         found = []
         for id in ids:
-            self.read.setdefault(id, Followed(self.run(id).path / METRICS))
+            self.read.setdefault(id, FollowedRecords(self.run(id).path / METRICS))
             self.read.move_to_end(id)
             found.append(self.read[id].look())
-        while len(self.read) > len(ids) and sum(each.file.offset for each in self.read.values()) > _MOST:
+        while len(self.read) > len(ids) and sum(each.file.offset for each in self.read.values()) > _MAX_KEPT_BYTES:
             self.read.popitem(last=False)
         return found
 
 
 def _find(folder: Path, name: str, depth: int) -> Iterator[tuple[str, Path]]:
-    """Names and paths of the runs in a folder, and below; there are none within a run."""
+    """Names and paths of the runs in a folder and below; a run is not searched for others."""
     try:
         with os.scandir(folder) as entries:
             inside = {entry.name: entry for entry in entries}

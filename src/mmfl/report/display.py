@@ -86,7 +86,7 @@ class Display(Listener):
         return means
 
     def _tested(self, t: int) -> str:
-        """What is to be said where the metrics that are shown are not of this round."""
+        """Which round the metrics are from, where it is not this one."""
         last = max((record.round for record in self.latest.values()), default=0)
         return "" if last == t else f"tested in round {last}" if last else "not tested yet"
 
@@ -143,10 +143,10 @@ class Output:
         return HTML(page.export_html(code_format='<pre style="line-height:normal">{code}</pre>', inline_styles=True))
 
 
-def show_summary(console: Console, replicas_text: dict[str, str]) -> None:
+def show_summary(console: Console, texts: dict[str, str]) -> None:
     """A one-glance summary before training."""
-    width = max(len(label) for label in replicas_text)
-    for label, text in replicas_text.items():
+    width = max(len(label) for label in texts)
+    for label, text in texts.items():
         console.print(f"[bold]{label:<{width}}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
@@ -157,8 +157,8 @@ def show_results(console: Console, comparison: Comparison) -> None:
 
 
 def conclude(console: Console, comparison: Comparison, path: Path, seconds: float) -> str:
-    """Shows the result of a run that took so many seconds, and writes its report into its directory: a page where
-    plotly is installed, pictures otherwise. Says where it is."""
+    """Shows the result of a run and writes its report into its directory: a page where plotly is installed, pictures
+    otherwise. Returns a line that says how long the run took and where the report is."""
     show_results(console, comparison)
     begun = time.monotonic()
     if interactive.installed():

@@ -54,7 +54,7 @@ def _table(
 
 
 def _numbers(values: Sequence[float | None]) -> NDArray[Any]:
-    """An array, of whole numbers where all of them are; nan in place of None."""
+    """An array of numbers: integers where all of them are, and nan for None."""
     array = np.array(values)
     return array.astype(np.float64) if array.dtype == object else array
 
@@ -120,7 +120,7 @@ def spread(comparison: Comparison) -> str:
 
 
 def evenly(length: int, most: int) -> list[int]:
-    """At most so many places of a sequence, evenly spaced, with its first and last.
+    """Evenly spaced places of a sequence, `most` of them at most, with the first and the last.
 
     >>> evenly(3, 5), evenly(9, 3)
     ([0, 1, 2], [0, 4, 8])

@@ -44,8 +44,7 @@ class RunDirectory:
     def create(
         cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None, locked: bool = False
     ) -> "RunDirectory":
-        """A new directory, with the configuration and what the run is made with; one that is there already, and not
-        empty, is never written over."""
+        """A new directory with the configuration and versions of a run; an existing one is used only if it is empty."""
         directory = cls(Path(path), locked)
         cls.refuse_used(directory.path)
         content = tomli_w.dumps({"format": FORMAT, **config, MADE_WITH: made_with(device)}).encode()
@@ -59,7 +58,7 @@ class RunDirectory:
 
     @staticmethod
     def refuse_used(path: Path) -> None:
-        """Says so where a new run would write over something, or cannot be in this place."""
+        """Raises an error if a new run would overwrite something, or cannot be created here."""
         check_name("run directory", str(path))
         try:
             is_file = not stat.S_ISDIR(path.stat().st_mode)
@@ -118,7 +117,7 @@ class RunDirectory:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Says how to go on where the run cannot be written, as on a full disk."""
+        """Turns a failed write, as on a full disk, into an error that says how to resume the run."""
         try:
             yield
         except OSError as error:
@@ -136,15 +135,15 @@ class RunDirectory:
             os.fsync(file.fileno())
 
     def read_metrics(self) -> Records:
-        """All records, with what is wrong with them."""
+        """All records, with what is wrong with them, if anything."""
         try:
             return read_records(self.metrics)
         except OSError as error:
             raise UserError(f"{self.metrics} cannot be read: {error.strerror}.") from None
 
     def records(self) -> list[RoundRecord]:
-        """All records. Those that are there twice are left out with a warning; where some are missing or broken that is
-        an error. The last line may have been cut short by a crash."""
+        """All records. Second copies are dropped with a warning; missing or broken records are an error. The last line
+        may be incomplete after a crash."""
         found = self.read_metrics()
         settings, state = read_config_summary(self.path / CONFIG), read_state(self.path)
         if problem := found.problem(state.done if state else 0, replicas=settings.replicas if settings else 0):
@@ -154,7 +153,7 @@ class RunDirectory:
         return found.all
 
     def rewind(self, round: int, replicas: int) -> list[RoundRecord]:
-        """Forgets what was recorded after a round, and returns the rest, which must be there of all replicas."""
+        """Deletes the records after a round and returns the others, which must be complete for all replicas."""
         found = self.read_metrics()
         if problem := found.problem(round, until=round, replicas=replicas):
             raise UserError(
@@ -170,7 +169,7 @@ PUT_BACK = "Put the file back as it was, or start a new run."
 
 
 def _runs_in(folder: Path) -> str:
-    """The runs that a folder holds, for whoever named the folder in place of one; nothing where it holds none."""
+    """Names the runs in a folder, for a message to someone who gave the folder instead of a run."""
     try:
         found = sorted(each.name for each in folder.iterdir() if (each / CONFIG).is_file())
     except OSError:

@@ -1,7 +1,7 @@
-"""Runs at a glance: how they are doing, from their configurations, states and last records, without loading the rest.
+"""Summaries of runs: how they are doing, from their configurations, states and last records.
 
-Nothing here needs torch. Of the records, which may be many, only the last are parsed; of the others it is only seen
-whether they are there.
+Nothing here needs torch. Only the last records are parsed, since there may be many; the others are only checked for
+being there.
 """
 
 import json
@@ -35,13 +35,13 @@ class ConfigSummary:
 
     @property
     def replicas(self) -> int:
-        """Methods with a seed each."""
+        """How many pairs of method and seed there are."""
         return len(self.methods) * self.seeds
 
 
 @dataclass(frozen=True)
 class Latest:
-    """What the last records say: `means` has the mean over tasks by method, averaged over seeds, when last tested."""
+    """What the last records say. `means` has the mean over tasks when last tested, by method, averaged over seeds."""
 
     round: int = 0
     methods: Sequence[str] = ()
@@ -52,8 +52,11 @@ class Latest:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as it is now. `unreadable` is one whose files are damaged, or not those of a run; `damage` says what is
-    wrong with its records, `notes` what could be repaired. `version` changes with the records."""
+    """A run as it is now.
+
+    A run is `unreadable` if its files are damaged, or are not those of a run. `damage` says what is wrong with its
+    records, `notes` what could be repaired. `version` changes with the records.
+    """
 
     id: str
     condition: Condition | Literal["unreadable"]
@@ -83,7 +86,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 
 class WatchedRun:
-    """A run that is looked at again and again; files that have not changed are not read again."""
+    """A run that is summarised repeatedly; files that have not changed are not read again."""
 
     def __init__(self, id: str, path: Path):
         self.id, self.path = id, path
@@ -92,7 +95,7 @@ class WatchedRun:
         self.latest = Latest()
         self.state: RunStatus | None = None
         self.scan = Scan(path / METRICS)
-        self.judged: tuple[Any, ...] = ()
+        self.checked: tuple[Any, ...] = ()
         self.damage, self.notes = "", list[str]()
 
     def look(self) -> RunSummary:
@@ -107,7 +110,7 @@ class WatchedRun:
         settings = self.settings or ConfigSummary((), (), 0, 0, {})
         latest = self.latest
         now = self._state(settings, latest)
-        self._judge(settings)
+        self._check_records(settings)
         damaged = format_problem(settings.config) if self.settings else f"{CONFIG} is not that of a run"
         damaged = damaged or (self.damage and f"{METRICS} is damaged: {self.damage}")
         return RunSummary(
@@ -134,13 +137,13 @@ class WatchedRun:
         self.stamps[name] = _stamp(self.path / name)
         return self.stamps[name] != before
 
-    def _judge(self, settings: ConfigSummary) -> None:
-        """Sees what is wrong with the records, which are read whole only where something is."""
+    def _check_records(self, settings: ConfigSummary) -> None:
+        """Checks the records, which are read in full only if something is wrong with them."""
         done = self.state.done if self.state else 0
-        judged = (self.stamps[METRICS], done, settings.replicas)
-        if judged == self.judged:
+        checked = (self.stamps[METRICS], done, settings.replicas)
+        if checked == self.checked:
             return
-        self.judged, self.damage, self.notes = judged, "", []
+        self.checked, self.damage, self.notes = checked, "", []
         if not self.scan.complete(done, settings.replicas):
             try:
                 found = read_records(self.path / METRICS)
@@ -151,7 +154,7 @@ class WatchedRun:
             self.notes = [] if self.damage else found.notes()
 
     def _state(self, settings: ConfigSummary, latest: Latest) -> RunStatus:
-        """What the state file says; of runs without one, what can be told from the rest."""
+        """What the state file says; without one, what the other files tell."""
         if self.state and self.state.condition != "lost":
             return self.state
         ended = _ended(self.path)
@@ -163,7 +166,7 @@ class WatchedRun:
 
 
 def read_config_summary(path: Path) -> ConfigSummary | None:
-    """What a configuration says, of a simulation, of a run from Python or of a deployment; None if it is of none."""
+    """Summary of the configuration of a simulation, a run from Python or a deployment; None if it is none of these."""
     try:
         config = tomllib.loads(path.read_text())
         known = config.get("settings", config)
@@ -207,7 +210,7 @@ def read_latest(path: Path) -> Latest:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Differs once a file has changed; None where there is none."""
+    """Changes whenever the file does; None where there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -216,7 +219,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _ended(directory: Path) -> tuple[Condition, str] | None:
-    """How a deployment says that it ended, which it also does when it ends before its first round."""
+    """How a deployment ended, as its server wrote it; it may have ended before its first round."""
     try:
         told = json.loads((directory / ENDED).read_bytes())
         condition = next(each for each in get_args(Condition) if each == told["state"])

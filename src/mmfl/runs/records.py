@@ -1,7 +1,7 @@
 """The records of a run, a line of JSON for every method and seed in every round, read and checked in one place.
 
-A line that a crash has cut short is normal at the end of the file, and nowhere else. Everything that reads records sees
-here whether some are missing, doubled or broken. Nothing here needs torch.
+An incomplete last line is normal after a crash; anywhere else it is damage. Whatever reads records learns here whether
+some are missing, repeated or broken. Nothing here needs torch.
 """
 
 import json
@@ -92,14 +92,14 @@ class Records:
         return "; ".join(found)
 
     def notes(self) -> list[str]:
-        """What was left out without harm: lines that are no records, and second copies."""
+        """What was left out without losing anything: lines that are not records, and second copies."""
         found = [f"{_lines(self._broken)}, and left out"] if self._broken else []
         texts = _named(self._repeated, len(self._rounds))
         return [*found, *(f"{text} recorded twice with the same numbers, and counted once" for text in texts)]
 
 
 def read(path: Path) -> Records:
-    """The records of a file, none where there is no file. A last line that was cut short is not looked at."""
+    """The records of a file, none where there is no file. An incomplete last line is ignored."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -131,8 +131,10 @@ def _is_record(values: Any) -> bool:
 
 
 class Scan:
-    """Follows a growing file and sees whether all records are there, in order; they are not parsed, which takes eight
-    times as long. Where it says no, `read` says what is wrong."""
+    """Checks that all records are there, in order, in a file that is being appended to.
+
+    Lines are not parsed, which would take several times as long. Where this finds a problem, `read` says which.
+    """
 
     def __init__(self, path: Path):
         self.file = TailReader(path)
@@ -170,7 +172,7 @@ def _lines(numbers: Sequence[int]) -> str:
 
 
 def _named(rounds: dict[_Replica, list[int]], replicas: int) -> list[str]:
-    """Rounds in words, with methods and seeds where these are not all, and a verb."""
+    """Rounds in words with a verb; with methods and seeds, unless it is the same rounds of all of them."""
     if len(rounds) == replicas and len({tuple(each) for each in rounds.values()}) == 1:
         return [_rounds(next(iter(rounds.values())))]
     texts = [

@@ -40,7 +40,7 @@ class CheckpointPace:
         return round % self.every == 0 and not slow
 
     def write(self, save: Callable[[], None]) -> None:
-        """Writes one, and sees how long it takes."""
+        """Writes one, and measures how long that takes."""
         begun = self.clock()
         save()
         self.written = self.clock()
@@ -68,7 +68,7 @@ def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine
 
 
 def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> list[RoundRecord]:
-    """Puts replicas and engine back to the last checkpoint; returns the records up to it and forgets later ones."""
+    """Restores replicas and engine from the last checkpoint; returns the records up to it and deletes later ones."""
     like = Snapshot([replica.state for replica in replicas])
     found = checkpoint.read(directory.checkpoints, mark, like, engine.world)
     round, snapshot = found or (0, like)

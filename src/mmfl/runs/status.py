@@ -1,6 +1,6 @@
-"""The state of a run, in `state.json` of its directory, and its log, in `log.txt`: for people and pages that look on.
+"""The state of a run, in `state.json` of its directory, and its log, in `log.txt`, for people and for the dashboard.
 
-Both are beside the point of a run: nothing is read back from them, and where they cannot be written the run goes on.
+A run does not depend on either: it never reads them back, and goes on where they cannot be written.
 """
 
 import json
@@ -57,18 +57,21 @@ class RunStatus:
 
     @property
     def done(self) -> int:
-        """Rounds that are known to be recorded. Records are written before the state tells of them, but a run that goes
-        on after a crash forgets some, so nothing is known of one that runs or was lost."""
+        """Rounds that are known to be recorded.
+
+        Records are written before the state is, but a run that is resumed drops those after its checkpoint. So nothing
+        is known of a run that is running or lost.
+        """
         return 0 if self.condition in ("running", "lost") else int(self.round)
 
     @property
     def lost(self) -> bool:
-        """Whether it is said to run while its process is gone; of another machine's processes nothing is known."""
+        """Whether the state says `running` but the process is gone; processes on other machines cannot be checked."""
         return self.condition == "running" and self.host == socket.gethostname() and not is_alive(self.pid, self.birth)
 
 
 def read(directory: Path) -> RunStatus | None:
-    """The state as of now, `lost` where the process has ended without a word; None where none can be read."""
+    """The current state, `lost` where the process has ended without writing so; None where it cannot be read."""
     try:
         state = RunStatus(**json.loads((directory / STATE).read_bytes()))
         numbers = (state.round, state.rounds, state.began, state.updated, state.pid)
@@ -122,7 +125,7 @@ class StatusWriter:
         self.note(f"resumed after round {round}: {what}; {process}" if round else f"began: {what}; {process}")
 
     def wait(self, what: str) -> None:
-        """The run is there, and waits for something before it begins or goes on."""
+        """The run waits for something before it begins or goes on."""
         self._set("running")
         self.note(f"waiting for {what}")
 
@@ -154,7 +157,7 @@ def timestamp(seconds: float) -> str:
 
 
 class _Warnings(logging.Handler):
-    """Notes warnings of the package; where nobody else would hear them, they are printed as they would be without."""
+    """Writes the package's warnings to the log, and prints them where no other handler would."""
 
     def __init__(self, writer: StatusWriter):
         super().__init__(logging.WARNING)

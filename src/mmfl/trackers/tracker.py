@@ -24,10 +24,10 @@ _log = logging.getLogger(__name__)
 class Tracker(Listener, ABC, Generic[Handle]):
     """Writes every replica (a method with a seed) to a run of its own; their group is the experiment.
 
-    A tracker says how a run is started, or gone on with, how numbers are logged to it, and how it ends. The experiment
-    has the name of the run's directory ("mmfl" where there is none) or the one given.
+    A subclass says how a run is started or continued, how numbers are logged to it, and how it ends. The experiment is
+    named after the run's directory ("mmfl" where there is none), unless a name is given.
 
-    Of a resumed run it is told all earlier rounds again: that it may have them already, in part, is its business.
+    When a run is resumed, `log` is called for all earlier rounds again, some of which the tracker may have already.
 
     A mistake at the start ends the experiment. What fails later (a full disk, a server that is gone) is a warning, and
     training goes on without the tracker.
@@ -44,7 +44,7 @@ class Tracker(Listener, ABC, Generic[Handle]):
                 f"tracker '{self.name}' needs '{error.name}', which is not installed; "
                 "expected the extra: pip install 'mmfl[trackers]'."
             ) from None
-        self.given = experiment
+        self.given_name = experiment
         self.directory: RunDirectory | None = None
         self.runs: dict[tuple[str, int], Handle] = {}
         self.known: dict[str, str] = {}  # ids by which runs are found again
@@ -53,7 +53,7 @@ class Tracker(Listener, ABC, Generic[Handle]):
 
     @abstractmethod
     def start(self, run: str, parameters: Parameters) -> Handle:
-        """Starts a run, or goes on with it."""
+        """Starts a run, or continues it."""
 
     @abstractmethod
     def log(self, run: Handle, round: int, values: Mapping[str, float]) -> None:
@@ -66,10 +66,10 @@ class Tracker(Listener, ABC, Generic[Handle]):
     @property
     def experiment(self) -> str:
         """What the runs are grouped by."""
-        return self.given or (self.directory.path.resolve().name if self.directory else "mmfl")
+        return self.given_name or (self.directory.path.resolve().name if self.directory else "mmfl")
 
     def begin(self, info: RunInfo) -> None:
-        """Starts a run for each replica, or goes on with it."""
+        """Starts a run for each replica, or continues it."""
         self.directory = RunDirectory(info.directory) if info.directory else None
         self.round_heard, self.logged = 0, {}
         try:
