@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from mmfl.deployment.loopback import LocalDeployment
-from mmfl.runs.results import RunDirectory
+from mmfl.runs.directory import RunDirectory
 
 ECHO = Path(__file__).parent.parent / "tests" / "deployment" / "echo.py"
 MODULE = """
