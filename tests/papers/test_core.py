@@ -326,9 +326,9 @@ def test_seeds_are_written_as_a_range_where_they_are_one(results):
 
 def test_unknown_names_are_answered_with_the_nearest():
     known = {name: table(name, part("one", [])) for name in ("mfa-fig1", "ucb-fig1")}
-    assert [each.id for each in reproduce.chosen(["ucb-fig1", "mfa-fig1"], known)] == ["ucb-fig1", "mfa-fig1"]
+    assert [each.id for each in reproduce.select(["ucb-fig1", "mfa-fig1"], known)] == ["ucb-fig1", "mfa-fig1"]
     with refused("unknown table or figure 'mfa-fgi1'", "did you mean 'mfa-fig1'?"):
-        reproduce.chosen(["ucb-fig1", "mfa-fgi1"], known)
+        reproduce.select(["ucb-fig1", "mfa-fgi1"], known)
 
 
 def test_parts_are_chosen_by_pattern_and_a_pattern_without_a_match_is_refused():
