@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 from mmfl.deployment.loopback import LocalDeployment
-from mmfl.runs.results import RunDirectory
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.layout import METRICS
 
 ECHO = Path(__file__).parent.parent / "tests" / "deployment" / "echo.py"
 MODULE = """
@@ -44,7 +45,7 @@ def seconds(folder: Path, echo: bool, nodes: int, settings: dict) -> list[float]
     with LocalDeployment(ECHO if echo else module, directory, **options) as local:
         local.start([[n] for n in range(nodes)])
         local.submit(settings).follow(check=local.check)
-    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (directory / METRICS).read_text().splitlines()]
     return [record["seconds"] for record in records][1:]
 
 

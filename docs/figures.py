@@ -63,7 +63,7 @@ def who_trained_what(run: mmfl.Run) -> NDArray[np.float64]:
     """The task of each client in each round, [clients, rounds]; nan if it did not train."""
     raster = np.full((run.clients, len(run.records)), np.nan)
     for t, record in enumerate(run.records):
-        for task, (clients, _) in record["drawn"].items():
+        for task, (clients, _) in record.drawn.items():
             raster[clients, t] = run.tasks.index(task)
     return raster
 
@@ -197,7 +197,7 @@ def stale() -> Figure:
         "StaleVRE": StaleVRE(),
     }
     sampled = [mmfl.Method(name, RandomProcessors(), rule) for name, rule in methods.items()]
-    watch = Watch(lambda replica: (replica.state.weights[0].clone(), betas(replica.state)))
+    watch = Watch(lambda state: (state.weights[0].clone(), betas(state)))
     seeds = 5
     runs = mmfl.compare(
         federation, ["full", *sampled], rounds=60, rate=0.2, seeds=seeds, evaluate_every=60, listeners=[watch]
@@ -215,7 +215,7 @@ def stale() -> Figure:
         beta = np.array([seen[replica][1] for seen in watch.seen])[:, client]
         rounds = np.arange(len(beta)) + (name == "StaleVRE")  # an estimate is from the round before
         axes[0].plot(rounds, beta, linestyle=dash, color=colour, label=label)
-    drawn = [r["round"] for r in runs.of("StaleVR")[0].records if client in r["drawn"].get("linear", [[]])[0]]
+    drawn = [r.round for r in runs.of("StaleVR")[0].records if client in r.drawn_clients("linear")]
     axes[0].plot(drawn, np.full(len(drawn), 1.12), "k|", label="the client trains")
     axes[0].set(xlabel="round", ylabel="beta", title=f"worth of the last update of client {client}")
     axes[0].legend(fontsize=8)
@@ -301,7 +301,7 @@ class Chain:
 
     def watch(self) -> Watch:
         """A listener that records the mean distance of the tasks' weights from the optimum."""
-        return Watch(lambda replica: np.mean([norm(w.numpy() - self.optimum) for w in replica.state.weights]))
+        return Watch(lambda state: np.mean([norm(w.numpy() - self.optimum) for w in state.weights]))
 
     def losses(self, w: NDArray[np.float64]) -> NDArray[np.float64]:
         """F_k of each client at its own point, [clients]."""

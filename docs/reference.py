@@ -25,7 +25,7 @@ from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS
 from mmfl.models import MODELS
 from mmfl.partition import PARTITIONS, SIZES
-from mmfl.runs.config import Config, FederationConfig, PrivacyConfig, TaskConfig
+from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, TaskConfig
 from mmfl.trackers import TRACKERS
 
 PAGE = Path(__file__).parent / "configuration.md"

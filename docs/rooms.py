@@ -13,7 +13,18 @@ import grimp
 ROOT = Path(__file__).parents[1]
 DRAWING = ROOT / "docs" / "rooms.svg"
 WIDTH, ROW, BOX = 760, 62, (112, 30)
-SMALL = ("__main__", "public", "checks", "delegation", "errors", "randomness", "registry", "tensors", "theory")
+SMALL = (
+    "__main__",
+    "public",
+    "checks",
+    "delegation",
+    "errors",
+    "randomness",
+    "record",
+    "registry",
+    "tensors",
+    "theory",
+)
 """Modules rather than rooms, which everybody may use or which only gather names."""
 
 STYLE = """

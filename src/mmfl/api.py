@@ -14,8 +14,10 @@ from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.privacy import Privacy
 from mmfl.report.display import Display
-from mmfl.runs.experiment import Experiment, Listener, ListenerGroup, conduct, seeds_of
-from mmfl.runs.results import Comparison, Run, RunDirectory
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import Experiment, conduct, seeds_of
+from mmfl.runs.listener import Listener, ListenerGroup
+from mmfl.runs.results import Comparison, Run
 
 
 def train(
@@ -69,7 +71,8 @@ def compare(
     - `diagnose` measures all clients' losses in every round, even if the method does not need them; this does not count
       towards the method's costs.
     - `privacy` clips every update and adds noise to it before the server uses it.
-    - `listeners` are called after every round: trackers such as `mmfl.trackers.TensorBoard`, or your own.
+    - `listeners` are called after every round and can stop the run: trackers such as `mmfl.trackers.TensorBoard`, or
+      your own.
     - `progress` shows the progress live; by default in notebooks only.
 
     >>> import mmfl
@@ -104,5 +107,4 @@ def compare(
     place = None if directory is None else open_directory
     console = Console()
     display = [Display(console)] if progress or (progress is None and console.is_jupyter) else []
-    heard_by = ListenerGroup([*listeners, *display])
-    return conduct(experiment, simulation, place, resume, heard_by)
+    return conduct(experiment, simulation, place, resume, ListenerGroup([*listeners, *display]))

@@ -9,7 +9,7 @@ from mmfl.federation import Always, Bernoulli, Federation, RoundView, Task, Trac
 from mmfl.local import LocalRule
 from mmfl.methods import Method
 from mmfl.runs.config import preset
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
 from mmfl.runs.results import Comparison, Run, load
 from mmfl.updates import Updates
 

@@ -179,7 +179,7 @@ main()
         pytest.param("mmfl.training.loop:evaluate", 6, id="in the middle of a round"),
         pytest.param("mmfl.runs.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
         pytest.param("mmfl.runs.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
-        pytest.param("mmfl.runs.results:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
+        pytest.param("mmfl.runs.directory:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
         pytest.param("pathlib:Path.replace", 6, id="before a checkpoint gets its name"),
     ],
 )

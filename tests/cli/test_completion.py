@@ -17,7 +17,7 @@ from mmfl.engine.trainer import Mode
 from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
-from mmfl.runs import config
+from mmfl.runs import config_schema
 from mmfl.trackers import TRACKERS
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "flwr")
@@ -100,7 +100,12 @@ def test_names_read_from_the_source_are_those_of_the_tables():
     assert names.precisions() == list(get_args(Precision))
     assert names.engines() == list(get_args(Mode))
     assert names.deployment_keys() == list(DeploymentSettings.model_fields)
-    for model in (config.Config, config.FederationConfig, config.PrivacyConfig, config.TaskConfig):
+    for model in (
+        config_schema.Config,
+        config_schema.FederationConfig,
+        config_schema.PrivacyConfig,
+        config_schema.TaskConfig,
+    ):
         assert names.config_keys(model.__name__) == list(model.model_fields)
 
 

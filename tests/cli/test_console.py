@@ -142,7 +142,7 @@ def test_output_that_nobody_reads_ends_a_command_without_a_word(tmp_path, argume
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-BROKEN = f"import mmfl.cli.listings\ndef broken(folder): raise {{}}\nmmfl.cli.listings.listed = broken\n{PROGRAM}"
+BROKEN = f"import mmfl.cli.listings\ndef broken(folder): raise {{}}\nmmfl.cli.listings.list_runs = broken\n{PROGRAM}"
 
 
 @pytest.mark.parametrize(

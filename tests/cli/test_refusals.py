@@ -1,13 +1,15 @@
 """What is refused is named as it was typed, at once, and for the reason that holds."""
 
 import sys
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from mmfl import cli
+from mmfl.record import RoundRecord, TaskRecord
 from mmfl.report.display import Display
+from mmfl.runs.listener import RunInfo
+from mmfl.runs.status import RunEnd
 
 
 @pytest.fixture
@@ -50,7 +52,7 @@ def test_a_refusal_says_what_where_and_what_was_expected(refused, words, error):
 def test_a_run_directory_that_exists_is_refused_before_anything_is_loaded_or_shown(refused, tmp_path, monkeypatch):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").touch()
-    monkeypatch.setattr("mmfl.runs.config.Config.experiment", lambda config: pytest.fail("data was loaded"))
+    monkeypatch.setattr("mmfl.runs.config_schema.Config.experiment", lambda config: pytest.fail("data was loaded"))
     out, err = refused("run", "--out", "used")
     assert (out, "run directory 'used' exists" in err) == ("", True)
 
@@ -58,12 +60,12 @@ def test_a_run_directory_that_exists_is_refused_before_anything_is_loaded_or_sho
 def test_progress_says_of_which_round_the_metrics_are(tmp_path):
     with (tmp_path / "shown").open("w") as file:
         display = Display(Console(file=file, width=100))
-        display.begin([SimpleNamespace(federation=SimpleNamespace(task_names=["a"]))], 1, 4)
+        display.begin(RunInfo(["full"], [0], ["a"], clients=1, rate=1.0, rounds=4))
         for round, metric in ((1, None), (3, 0.5), (4, None)):
-            record = {"round": round, "method": "full", "seed": 0, "mean": metric, "tasks": {"a": {"metric": metric}}}
+            record = RoundRecord(round, "full", 0, mean=metric, tasks={"a": TaskRecord(metric)})
             display.spoken = -1e9  # the last line was long ago
             display.round([record])
-        display.end()
+        display.end(RunEnd("finished"))
     first, tested, later = (tmp_path / "shown").read_text().splitlines()
     assert first.startswith("round 1/4  (not tested yet)  ")
     assert tested.startswith("round 3/4  full: a 0.500  ")

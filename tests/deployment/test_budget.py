@@ -7,7 +7,7 @@ import pytest
 
 from mmfl import cli
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.submission import RunOutcome
+from mmfl.runs.status import RunEnd
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def shown(tmp_path, monkeypatch, capsys, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mmfl.deployment.programs.require_flower", lambda: None)
-    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: RunOutcome("stopped"))
+    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: RunEnd("stopped"))
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 
     def shown(*words):

@@ -14,9 +14,9 @@ from traces import clean, needs_flower
 
 import mmfl
 from mmfl.deployment.loopback import LocalDeployment
-from mmfl.deployment.submission import RunOutcome
-from mmfl.runs.experiment import Listener
-from mmfl.runs.results import RunDirectory
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.listener import Listener
+from mmfl.runs.status import RunEnd
 
 __all__ = ["clean"]
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ def test_the_command_line_deploys_over_a_node_with_a_key_and_gives_the_simulatio
     for mine, theirs in zip(weights_of(place), expected.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     run = mmfl.load(place).runs[0]
-    assert [r["drawn"] for r in run.records] == [r["drawn"] for r in expected.records]
+    assert [r.drawn for r in run.records] == [r.drawn for r in expected.records]
     assert run.faults.empty
     assert {event["kind"] for event in events(place)} == {"joined"}
 
@@ -52,7 +52,7 @@ class Troubles(Listener):
 
     def round(self, records):
         self.records += records
-        for action in self.plan.pop(records[0]["round"], ()):
+        for action in self.plan.pop(records[0].round, ()):
             action()
 
 
@@ -112,9 +112,9 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
         (orders / "hold-3").unlink()
         local.join([0])
         everyone = settings | {"gather": 600.0}
-        assert local.submit(everyone, resume=True).follow(troubles, 3, local.check) == RunOutcome("finished")
+        assert local.submit(everyone, resume=True).follow(troubles, 3, local.check) == RunEnd("finished")
     run = mmfl.load(tmp_path / "run").runs[0]
-    assert [record["round"] for record in run.records] == [1, 2, 3]
+    assert [record.round for record in run.records] == [1, 2, 3]
     told = [event for event in events(tmp_path / "run") if event["kind"] not in ("joined", "waiting")]
 
     def kinds(round: int) -> list[str]:
@@ -125,10 +125,10 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
     assert kinds(2).count("rejected") == 1
     assert (lost[0]["round"], lost[0]["kind"]) in [(2, "late"), (2, "failed")]  # Flower may notice by itself
     assert [event["kind"] for event in told if event.get("node") == str(second.id)] == ["garbage", "late"]
-    assert troubles.records[0]["faults"] == {"garbage": 1, "rejected": 2}
+    assert troubles.records[0].faults == {"garbage": 1, "rejected": 2}
     seen: dict[int, set[int]] = {}
     for record in troubles.records:  # a round without a checkpoint when the server was lost is there twice
-        seen.setdefault(record["round"], {i for clients, _ in record["drawn"].values() for i in clients})
+        seen.setdefault(record.round, {i for clients, _ in record.drawn.values() for i in clients})
     assert seen[1] == {0, 1, 2}
     assert seen[2] in [{0, 1, 2}, {0, 1, 2, 3}]  # the fourth one's node joins
     assert seen[3] == {0, 1, 2, 3}  # the first one on its new node, the second one after its silence
@@ -167,10 +167,10 @@ def test_a_hundred_rounds_of_random_kills_are_finished(clean, tmp_path):
                 ended = local.submit(settings, resume).follow(troubles, 100, local.check)
             except ServerKilledError:
                 resume = True
-        assert ended == RunOutcome("finished")
+        assert ended == RunEnd("finished")
         assert set(killed) == {"worker", "node", "server"}
     run = mmfl.load(tmp_path / "run").runs[0]
-    assert [record["round"] for record in run.records] == list(range(1, 101))
+    assert [record.round for record in run.records] == list(range(1, 101))
     assert run.faults.sum().sum() > 0
     assert run.participation.to_numpy().min() > 0
     assert run.accuracy.iloc[-1].min() > 0.8

@@ -66,7 +66,7 @@ def test_a_deployment_gives_the_simulations_weights(method):
     simulated = mmfl.train(federation(), method, rounds=4, rate=0.5, device="cpu")
     for mine, theirs in zip(real.weights, simulated.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    drawn = [[record["drawn"] for record in each.records] for each in (real, simulated)]
+    drawn = [[record.drawn for record in each.records] for each in (real, simulated)]
     assert drawn[0] == drawn[1]
     np.testing.assert_allclose(real.accuracy, simulated.accuracy, atol=1e-6)
 
@@ -84,7 +84,7 @@ def updates_sent(transport: InsideTransport, method: str, rounds: int = 4) -> tu
 
     transport.trouble = count
     real, _ = deployed(method, rounds, transport=transport)
-    drawn = sum(len(clients) for record in real.records for clients, _ in record["drawn"].values())
+    drawn = sum(len(clients) for record in real.records for clients, _ in record.drawn.values())
     return len(sent), drawn, real
 
 
@@ -110,7 +110,7 @@ def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_i
         asked = [(node, fields) for node, fields in asked if "announce" not in fields]
         first, second = asked[: len(NODES)], asked[len(NODES) :]
         assert all({"train", "losses"} <= set(fields) for _, fields in first)
-        drawn = {i for clients, _ in record["drawn"].values() for i in clients}
+        drawn = {i for clients, _ in record.drawn.values() for i in clients}
         assert {node for node, _ in second} == {100 + n for n, clients in enumerate(NODES) if drawn & set(clients)}
         assert all(set(fields) == {"collect"} for _, fields in second)
 
@@ -137,7 +137,7 @@ def test_a_node_that_forgot_its_last_update_sends_the_new_one_whole():
     same = mmfl.train(federation(), "mmfl-stalevr", rounds=6, rate=0.5, device="cpu")
     for mine, theirs in zip(real.weights, same.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    assert len(sent) > sum(len(clients) for record in real.records for clients, _ in record["drawn"].values())
+    assert len(sent) > sum(len(clients) for record in real.records for clients, _ in record.drawn.values())
 
 
 def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
@@ -211,8 +211,8 @@ def test_what_cannot_be_right_is_refused_and_the_round_goes_on(part, tmp_path):
     bad = [event for event in events if event["kind"] == KINDS[part]]
     assert bad
     assert {event["round"] for event in bad} == {2}
-    assert real.records[1]["faults"] == {KINDS[part]: len(bad)}
-    assert "faults" not in real.records[2]
+    assert real.records[1].faults == {KINDS[part]: len(bad)}
+    assert not real.records[2].faults
 
 
 def test_weights_of_those_who_answered_are_what_the_draw_says():
@@ -237,8 +237,8 @@ def test_a_silent_node_is_absent_until_it_answers():
     transport = transport_to(federation(), NODES)
     transport.trouble = lambda node, round, reply: None if node == 100 and round == 2 else reply
     real, _ = deployed("mmfl-lvr", 4, 1.0, transport=transport, timeout=0.2)
-    assert real.records[1]["faults"] == {"late": 1}
-    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    assert real.records[1].faults == {"late": 1}
+    present = [{i for clients, _ in record.drawn.values() for i in clients} for record in real.records]
     assert {0, 3} <= present[0]
     for t in (1, 2, 3):
         assert not {0, 3} & present[t]
@@ -259,7 +259,7 @@ def test_a_late_answer_is_not_used_but_the_node_is_there_again():
 
     transport.trouble = late
     real, _ = deployed("random", 5, 1.0, transport=transport, timeout=0.2)
-    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    present = [{i for clients, _ in record.drawn.values() for i in clients} for record in real.records]
     assert not {0, 3} & present[2]
     assert {0, 3} <= present[3]
 
@@ -278,11 +278,11 @@ def test_nodes_join_and_leave_between_rounds():
 
     transport.trouble = change
     real, _ = deployed("full", 6, 1.0, transport=transport)
-    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    present = [{i for clients, _ in record.drawn.values() for i in clients} for record in real.records]
     assert present[1] == {0, 1, 2, 3, 4}
     assert present[2] == set(range(6))
     assert present[5] == {1, 2, 4, 5}
-    assert real.records[4]["faults"].get("left") == 1
+    assert real.records[4].faults.get("left") == 1
 
 
 def test_a_client_belongs_to_one_node_at_a_time():
@@ -293,8 +293,8 @@ def test_a_client_belongs_to_one_node_at_a_time():
         (transport.services.pop(100, None) and None) or reply if round == 2 else reply
     )
     real, _ = deployed("full", 4, 1.0, transport=transport)
-    assert real.records[0]["faults"]["refused"] == 1
-    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    assert real.records[0].faults["refused"] == 1
+    present = [{i for clients, _ in record.drawn.values() for i in clients} for record in real.records]
     assert present[2] == {0, 1, 2, 4, 5}  # 3 went with its node, 0 is spoken for by the other
 
 
@@ -320,8 +320,8 @@ def test_a_node_that_introduces_itself_badly_is_not_counted(announcement):
 
     transport.services[50] = Liar()
     real, _ = deployed("full", 1, 1.0, transport=transport)
-    assert real.records[0]["faults"]["garbage"] == 1
-    assert real.records[0]["clients_seen"] == CLIENTS
+    assert real.records[0].faults["garbage"] == 1
+    assert real.records[0].clients_seen == CLIENTS
 
 
 def test_a_client_number_beyond_those_that_may_take_part_is_refused():
@@ -329,8 +329,8 @@ def test_a_client_number_beyond_those_that_may_take_part_is_refused():
     transport = transport_to(simulated, NODES)
     settings = DeploymentSettings.of({"clients": 5, "method": "full", "rounds": 1, "rate": 1.0, "gather": 0})
     real = run(transport, module_of(simulated), settings).runs[0]
-    assert real.records[0]["faults"] == {"refused": 1}
-    assert real.records[0]["clients_seen"] == 5
+    assert real.records[0].faults == {"refused": 1}
+    assert real.records[0].clients_seen == 5
 
 
 def test_a_round_waits_for_clients_and_says_when_they_do_not_come():
@@ -360,8 +360,8 @@ def test_a_node_whose_message_came_back_must_say_again_who_it_is():
 
     transport.trouble, transport.receive = trouble, returned
     real, _ = deployed("random", 6, 1.0, transport=transport, timeout=0.2)
-    assert any(record.get("faults", {}).get("lost") for record in real.records)
-    present = [{i for clients, _ in record["drawn"].values() for i in clients} for record in real.records]
+    assert any(record.faults.get("lost") for record in real.records)
+    present = [{i for clients, _ in record.drawn.values() for i in clients} for record in real.records]
     assert not {0, 3} & present[2]
     assert {0, 3} <= present[5]
 
@@ -432,7 +432,7 @@ def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
     assert real.loss.max().max() < 10
     assert real.faults.sum().sum() > 0
     assert (tmp_path / "run" / "events.jsonl").stat().st_size < 20_000
-    assert real.records[-1]["clients_seen"] >= 4
+    assert real.records[-1].clients_seen >= 4
 
 
 def test_who_does_not_tell_its_loss_is_not_drawn():
@@ -440,8 +440,8 @@ def test_who_does_not_tell_its_loss_is_not_drawn():
     transport.trouble = lambda node, round, reply: b"" if node == 100 and b"losses" in reply else reply
     real, _ = deployed("mmfl-lvr", 4, 1.0, transport=transport)
     for record in real.records:
-        assert not {0, 3} & {i for clients, _ in record["drawn"].values() for i in clients}
-        assert record["faults"]["garbage"] == 1
+        assert not {0, 3} & {i for clients, _ in record.drawn.values() for i in clients}
+        assert record.faults["garbage"] == 1
 
 
 def test_many_strangers_are_one_event(tmp_path):
@@ -459,8 +459,8 @@ def test_many_strangers_are_one_event(tmp_path):
 
     transport.services[103] = Crowd()
     real, _ = deployed("full", 1, 1.0, transport=transport)
-    assert real.records[0]["faults"] == {"refused": 1}
-    assert real.records[0]["clients_seen"] == CLIENTS
+    assert real.records[0].faults == {"refused": 1}
+    assert real.records[0].clients_seen == CLIENTS
 
 
 def test_a_message_that_is_not_taken_loses_its_node_alone():
@@ -472,8 +472,8 @@ def test_a_message_that_is_not_taken_loses_its_node_alone():
 
     transport.send = refuses
     real, _ = deployed("full", 3, 1.0, transport=transport)
-    assert real.records[1]["faults"] == {"lost": 1}
-    assert real.records[2]["clients_seen"] == CLIENTS
+    assert real.records[1].faults == {"lost": 1}
+    assert real.records[2].clients_seen == CLIENTS
 
 
 def test_waiting_for_clients_can_be_stopped(tmp_path):
@@ -494,7 +494,7 @@ def test_an_answer_larger_than_the_server_takes_fails_its_node_alone_and_says_so
         (t, "failed", node) for t in (1, 2) for node in ("100", "102")
     ]
     assert "MB; the server takes" in failed[0]["detail"]
-    assert [task["active"] for record in real.records for task in record["tasks"].values()] == [2] * 4
+    assert [task.active for record in real.records for task in record.tasks.values()] == [2] * 4
 
 
 # --- stopping and going on ---
@@ -530,7 +530,7 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
     again = transport_to(federation(), NODES)  # nodes that remember nothing
     real, _ = deployed(method, 6, transport=again, directory=place, resume=True)
     same, _ = deployed(method, 6)
-    assert [record["round"] for record in real.records] == [1, 2, 3, 4, 5, 6]
+    assert [record.round for record in real.records] == [1, 2, 3, 4, 5, 6]
     for mine, theirs in zip(real.weights, same.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 

@@ -16,10 +16,11 @@ from mmfl.deployment import submission
 from mmfl.deployment.bundle import RunConfig, check_module, write_app
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import LocalDeployment
-from mmfl.deployment.submission import RunOutcome, RunWatcher
+from mmfl.deployment.submission import RunWatcher
 from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.errors import UserError
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
+from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")
 WORKER = (sys.executable, str(ECHO))
@@ -31,15 +32,15 @@ class Heard(Listener):
     """Writes down what it hears, and does something after the first round."""
 
     def __init__(self, then=lambda: None):
-        self.rounds, self.then, self.ended = [], then, False
+        self.rounds, self.then, self.ended = [], then, None
 
     def round(self, records):
-        self.rounds += [record["round"] for record in records]
+        self.rounds += [record.round for record in records]
         if len(self.rounds) == 1:
             self.then()
 
-    def end(self):
-        self.ended = True
+    def end(self, end):
+        self.ended = end
 
 
 @needs_flower
@@ -58,15 +59,15 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
             submitted.watcher.request_stop()
 
         heard = Heard(then)
-        assert submitted.follow(heard, 50, local.check) == RunOutcome("stopped")
+        assert submitted.follow(heard, 50, local.check) == RunEnd("stopped")
         assert local.nodes[0].worker is not first
         assert local.nodes[0].worker.alive
         monkeypatch.setattr(submission, "_SECONDS_BEFORE_QUERY", 1.0)  # only the SuperLink knows of a crash
         crashed = local.submit({"nodes": 2, "rounds": 1, "crash": True}).follow(check=local.check)
-        assert crashed.state == "failed"
-        assert "told to crash" in crashed.message
+        assert crashed.condition == "failed"
+        assert "told to crash" in crashed.reason
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert heard.ended
+    assert heard.ended == RunEnd("stopped")
     assert heard.rounds == [record["round"] for record in records]
     assert [record["same"] for record in records] == [2] * len(records)
     assert {record["max_bytes"] for record in records} == {str(MAX_MESSAGE_BYTES)}  # of the proxy
@@ -205,10 +206,10 @@ def test_a_run_watcher_returns_every_record_once_though_the_file_is_cut_short_or
     with metrics.open("a") as file:
         file.write(lines[2].replace('"seconds": 2', '"seconds": 7') + lines[3][:20])
         file.flush()
-        assert [record["round"] for record in watcher.new_records()] == [2]
+        assert [record.round for record in watcher.new_records()] == [2]
         file.write(lines[3][20:].replace('"seconds": 3', '"seconds": 9'))
         file.flush()
-        assert [record["round"] for record in watcher.new_records()] == [3]
+        assert [record.round for record in watcher.new_records()] == [3]
     assert watcher.new_records() == []
 
 
@@ -218,9 +219,9 @@ def test_a_run_watcher_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_
     (tmp_path / "ended.json").write_text('{"state": "failed", "mess')
     assert watcher.outcome() is None
     (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes"}')
-    assert watcher.outcome() == RunOutcome("failed", "no nodes")
+    assert watcher.outcome() == RunEnd("failed", "no nodes")
     (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes", "run": 7}')
-    assert watcher.outcome(7) == RunOutcome("failed", "no nodes")
+    assert watcher.outcome(7) == RunEnd("failed", "no nodes")
     assert watcher.outcome(8) is None
     watcher.request_stop()
     watcher.clear_outcome()

@@ -83,7 +83,7 @@ def test_commands_for_real_machines_train_over_registered_nodes_as_a_simulation_
     for mine, theirs in zip(weights_of(server / "run"), expected.weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     pd.testing.assert_frame_equal(run.accuracy, expected.accuracy)
-    assert [task["active"] for record in run.records for task in record["tasks"].values()] == [4] * 4
+    assert [task.active for record in run.records for task in record.tasks.values()] == [4] * 4
     assert run.faults.empty
     assert sorted(event["node"] for event in events(server / "run") if event["kind"] == "joined") == sorted(ids)
 

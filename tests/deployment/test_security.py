@@ -22,10 +22,10 @@ from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.loopback import assign_clients
 from mmfl.deployment.node import NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.submission import RunOutcome
 from mmfl.deployment.superlink import ControlAPI, control_address, free_port, start_superlink
 from mmfl.errors import UserError
 from mmfl.report.display import show_summary
+from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")
 __all__ = ["clean"]
@@ -173,7 +173,7 @@ def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
 def test_brackets_in_addresses_and_paths_are_shown(capsys):
     show_summary(console, {"nodes": "at [::1]:8001"})
     with pytest.raises(typer.Exit):
-        show_outcome(RunOutcome("stopped"), Path("runs/[a]"), 1.0)
+        show_outcome(RunEnd("stopped"), Path("runs/[a]"), 1.0)
     assert capsys.readouterr().out == "nodes  at [::1]:8001\n\nstopped; go on with: mmfl resume runs/[a]\n"
 
 

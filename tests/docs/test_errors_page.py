@@ -75,6 +75,13 @@ def loaded_after_damage():
     mmfl.load("runs/first")
 
 
+def loaded_of_a_later_version():
+    finished("random")
+    path = Path("runs/first/config.toml")
+    path.write_text(path.read_text().replace("format = 1", "format = 9"))
+    mmfl.load("runs/first")
+
+
 def resumed_without_checkpoints():
     finished("random")
     Path("runs/first/checkpoint/round-000001.json").write_text("{")
@@ -83,7 +90,7 @@ def resumed_without_checkpoints():
 
 def run_on_a_full_disk():
     class Fills(mmfl.Listener):
-        def begin(self, replicas, first, last):
+        def begin(self, info):
             Path("runs/first/metrics.jsonl").symlink_to("/dev/full")
 
     mmfl.train(Federation([DIGITS()], clients=4), "random", 1, directory="runs/first", listeners=[Fills()])
@@ -162,6 +169,7 @@ MISTAKES = {
     "Too much capacity": written(lambda: Federation([DIGITS()], clients=4, capacity=2)),
     "The rate is not a share": typed("run", "--set", "rate=15", "--out", "runs/second"),
     "The run directory exists": written(lambda: (finished("random"), finished("random"))),
+    "A later version wrote it": written(loaded_of_a_later_version),
     "Not a run directory": typed("resume", "runs/frist"),
     "A run from Python": lambda folder: (finished("random"), typed("resume", "runs/first")(folder)),
     "The checkpoint belongs to another run": written(resumed_as_another_method),

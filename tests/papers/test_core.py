@@ -95,7 +95,7 @@ def test_a_fact_is_decided_and_a_spread_needs_two():
 def compared():
     """Two methods, two seeds, five rounds tested at 2, 4 and 5; and the rounds that were watched."""
     federation = mmfl.Federation([toy_task("a"), toy_task("b")], clients=6)
-    watch = Watch(lambda replica: replica.state.round)
+    watch = Watch(lambda state: state.round)
     comparison = NOTHING.compare(federation, ["random", "full"], 5, 0.5, 2, watch=watch, evaluate_every=2)
     return comparison, watch
 
@@ -129,7 +129,7 @@ def test_step_sizes_are_of_every_round_and_costs_of_the_mean_round(compared):
     assert sizes[sizes["method"] == "full"][["a", "b"]].to_numpy() == pytest.approx(1.0)
     costs = mean_costs(compared[0]).set_index(["method", "seed"])
     assert costs.loc[("full", 0), "trainings"] == 12
-    drawn = [record["cost"]["trainings"] for record in compared[0].of("random")[1].records]
+    drawn = [record.cost.trainings for record in compared[0].of("random")[1].records]
     assert costs.loc[("random", 1), "trainings"] == pytest.approx(np.mean(drawn))
 
 
@@ -350,10 +350,10 @@ def test_a_part_of_several_tables_is_run_once(tmp_path):
 
 
 def test_several_listeners_hear_of_a_comparison():
-    first, second = (Watch(lambda replica: replica.seed) for _ in range(2))
+    first, second = (Watch(lambda state: state.round) for _ in range(2))
     federation = mmfl.Federation([toy_task()], clients=4)
     Trainer("cpu", first).compare(federation, ["full"], 2, 1.0, [5], watch=second, evaluate_every=2)
-    assert first.seen == second.seen == [[5]] * 3
+    assert first.seen == second.seen == [[0], [1], [2]]
 
 
 # --- through the front door ---

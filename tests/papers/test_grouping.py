@@ -16,6 +16,7 @@ from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SE
 from mmfl.papers.reproduce import parts_of, render, train
 from mmfl.papers.reproduction import Trainer, Verdict
 from mmfl.papers.store import Results
+from mmfl.record import Drawn, RoundRecord
 
 CATALOGUE = {made.id: made for made in grouping.REPRODUCTIONS}
 TASKS = ("mnist", "emnist-a")
@@ -209,7 +210,10 @@ def test_clusters_grow_distinct_or_not(later, verdict):
 
 def run_of(federation, tasks, drawn):
     """A run whose rounds drew these clients, a dictionary by task each."""
-    records = [{"drawn": {task: [clients, [1] * len(clients)] for task, clients in each.items()}} for each in drawn]
+    records = [
+        RoundRecord(t, "full", 0, drawn={task: Drawn(clients, [1] * len(clients)) for task, clients in each.items()})
+        for t, each in enumerate(drawn, 1)
+    ]
     return SimpleNamespace(federation=federation, tasks=tasks, records=records)
 
 

@@ -14,13 +14,15 @@ from PIL import Image
 import mmfl
 import prompt
 from conftest import refused, toy_task
+from mmfl.record import Cost, Drawn, RoundRecord, TaskRecord
 from mmfl.report import tables
 from mmfl.report.exports import export, formats_of
 from mmfl.report.figures import FIGURES, figures
-from mmfl.report.gather import Source, gather, side_by_side, unlike
 from mmfl.report.page import page, place, write
 from mmfl.report.palette import ink, luminance, shade
-from mmfl.runs.results import Comparison, Run, RunDirectory, load
+from mmfl.report.sources import Source, combine_sources, list_differences, load_sources
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.results import Comparison, Run, load
 
 SCRIPT = "<script>alert(1)</script>"
 METHODS = ["random", "mmfl-stalevre", "mmfl-group", "full"]
@@ -207,7 +209,7 @@ def test_a_place_that_cannot_be_written_is_named(runs, tmp_path):
 def changed(runs: Path, to: Path, change) -> Path:
     """The run with every record changed."""
     directory = RunDirectory.create(to, RunDirectory.open(runs).config())
-    directory.append([change(record) for record in RunDirectory.open(runs).records()])
+    directory.append([RoundRecord.from_json(change(record.to_json())) for record in RunDirectory.open(runs).records()])
     return to
 
 
@@ -218,7 +220,7 @@ def named(path: Path) -> dict[str, object]:
 def test_a_run_without_a_finished_round_is_refused(tmp_path):
     RunDirectory.create(tmp_path / "empty", {})
     with refused("run", "empty", "no finished round yet"):
-        gather([tmp_path / "empty"])
+        load_sources([tmp_path / "empty"])
 
 
 def test_old_records_without_the_newer_fields_are_shown_without_them(runs, tmp_path):
@@ -296,12 +298,11 @@ def test_metrics_that_are_better_when_low_are_said_to_be(tmp_path):
         assert (worst["(worst)"] >= worst[task] - 1e-12).all()
 
 
-def record(round: int, drawn: int = 0, **values: float) -> dict:
+def record(round: int, drawn: int = 0, method: str = "random", **values: float) -> RoundRecord:
     """A round of the task `a`, which one of five clients trained."""
-    values = {"metric": round / 5000, "loss": 1.0, "step_size": 1.0} | values
-    cost = {"trainings": 1, "processors": 1, "forward_passes": 0, "bytes_up": 9, "bytes_down": 9, "stored_bytes": 0}
-    told = {"round": round, "mean": 0.5, "worst": 0.5, "tasks": {"a": values}, "clients": 5, "clients_seen": 1}
-    return told | {"cost": cost, "drawn": {"a": [[drawn], [1]]}, "seconds": 0.1, "method": "random", "seed": 0}
+    tasks = {"a": TaskRecord(**{"metric": round / 5000, "loss": 1.0, "step_size": 1.0} | values)}
+    cost = Cost(trainings=1, processors=1, bytes_up=9, bytes_down=9)
+    return RoundRecord(round, method, 0, 0.5, 0.5, tasks, 5, 1, cost, {"a": Drawn([drawn], [1])}, seconds=0.1)
 
 
 def results_title(comparison: Comparison) -> str:
@@ -352,7 +353,7 @@ def test_bands_of_what_cannot_be_negative_end_at_zero():
     ]
     line = FIGURES["loss"](Comparison(runs)).panels[0].marks[0]
     np.testing.assert_array_equal(line.low, 0)
-    runs[0].records[0]["tasks"]["a"]["loss"] = -0.1  # of a loss that can be
+    runs[0].records[0] = record(1, loss=-0.1)  # of a loss that can be
     assert (FIGURES["loss"](Comparison(runs)).panels[0].marks[0].low < 0).all()
 
 
@@ -374,9 +375,9 @@ def test_seeds_of_one_experiment_are_put_together_and_other_runs_told_apart(tmp_
     compare(tmp_path / "a", ["random"], seeds=[0, 1], rounds=2)
     compare(tmp_path / "b", ["random"], seeds=[2], rounds=2)
     compare(tmp_path / "c", ["random", "full"], seeds=[3], rounds=3)
-    one = side_by_side(gather([tmp_path / "a", tmp_path / "b", tmp_path / "a"]))
+    one = combine_sources(load_sources([tmp_path / "a", tmp_path / "b", tmp_path / "a"]))
     assert [(run.method, run.seed) for run in one] == [("random", 0), ("random", 1), ("random", 2)]
-    both = side_by_side(gather([tmp_path / "a", tmp_path / "c"]))
+    both = combine_sources(load_sources([tmp_path / "a", tmp_path / "c"]))
     assert both.methods == ["random (a)", "random (c)", "full (c)"]
     assert [both.full_of(method) for method in both.methods] == [None, "full (c)", "full (c)"]
     table = both.table()
@@ -396,20 +397,20 @@ def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_war
         ("third", {"methods": ["full"], "rounds": 6, "rate": 0.5, "seeds": [0], "tasks": tasks}, 2),
     ):
         directory = RunDirectory.create(tmp_path / name, config)
-        directory.append([record(t) | {"method": config["methods"][0]} for t in range(1, rounds + 1)])
-    sources = gather([tmp_path / "one", tmp_path / "other"])
-    assert unlike(sources) == ["rounds trained: 2 (one), 6 (other)", "tasks.a.lr: 0.1 (one), 0.2 (other)"]
-    both = side_by_side(sources)
+        directory.append([record(t, method=config["methods"][0]) for t in range(1, rounds + 1)])
+    sources = load_sources([tmp_path / "one", tmp_path / "other"])
+    assert list_differences(sources) == ["rounds trained: 2 (one), 6 (other)", "tasks.a.lr: 0.1 (one), 0.2 (other)"]
+    both = combine_sources(sources)
     assert both.methods == ["random", "full"]
     assert both.full_of("random") is None  # that of another experiment
     shown = Page(page(both, [], sources))
-    assert shown.words["li"] == unlike(sources)
+    assert shown.words["li"] == list_differences(sources)
     done = mmfl_report("one", "other", "one", "--out", "both.html", cwd=tmp_path)
     assert "given more than once, and counted once: one\n" in done.stdout
     assert "These runs differ in more than methods and seeds" in done.stdout
-    unfinished = gather([tmp_path / "one", tmp_path / "third"])
-    assert unlike(unfinished) == ["rounds: 2 (one), 6 (third)"]  # of which 2 were trained
-    assert unlike(sources[:1]) == []
+    unfinished = load_sources([tmp_path / "one", tmp_path / "third"])
+    assert list_differences(unfinished) == ["rounds: 2 (one), 6 (third)"]  # of which 2 were trained
+    assert list_differences(sources[:1]) == []
 
 
 def test_the_place_of_a_report_is_a_page_or_a_folder_and_a_folder_of_runs_is_no_run(runs, tmp_path):
@@ -419,13 +420,13 @@ def test_the_place_of_a_report_is_a_page_or_a_folder_and_a_folder_of_runs_is_no_
     (tmp_path / "v1.0").mkdir()
     assert place(tmp_path / "v1.0") == tmp_path / "v1.0" / "report.html"
     with refused("is not a run directory: it has no config.toml, but holds the runs run."):
-        gather([runs.parent])
+        load_sources([runs.parent])
 
 
 def test_runs_of_other_tasks_are_not_compared(runs, tmp_path):
     mmfl.train(mmfl.Federation([toy_task("other")], 4), "full", rounds=1, directory=tmp_path / "other")
     with refused("'other' has the tasks other", SCRIPT, "expected the same"):
-        gather([runs, tmp_path / "other"])
+        load_sources([runs, tmp_path / "other"])
 
 
 # --- in a browser ---

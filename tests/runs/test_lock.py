@@ -18,7 +18,7 @@ import prompt
 from conftest import refused, toy_task
 from mmfl.errors import UserError
 from mmfl.runs import lock
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
 from mmfl.runs.lock import Holder, hold, is_alive, start_time
 from prompt import PROGRAM, started
 
@@ -172,7 +172,10 @@ def test_a_lock_of_another_machine_stands_and_the_error_says_which_file_to_delet
 
 
 def test_a_killed_run_leaves_its_lock_and_can_be_resumed(tmp_path):
-    program = "import os, sys; sys.path.append('..'); from test_lock import Killing, train; train(sys.argv[1], listeners=[Killing()])"
+    program = (
+        "import os, sys; sys.path.append('..'); from test_lock import Killing, train; "
+        "train(sys.argv[1], listeners=[Killing()])"
+    )
     killed = prompt.mmfl(str(tmp_path / "run"), cwd=Path(__file__).parent, program=program)
     assert killed.returncode == -9, killed.stderr
     assert (tmp_path / "run" / "lock").exists()

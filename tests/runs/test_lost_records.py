@@ -9,8 +9,8 @@ import pytest
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl.runs.experiment import Listener
-from mmfl.runs.listing import listed
+from mmfl.runs.listener import Listener
+from mmfl.runs.listing import list_runs
 from mmfl.runs.records import Scan
 
 DAMAGES = [None, b"", b"\xff\xfe garbage\n", b"[1, 2]\n", b'{"a": 1}\n', "half"]
@@ -75,7 +75,7 @@ def test_a_run_is_not_resumed_beyond_its_records_and_these_stay_as_they_are(whol
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_without_its_records_is_unreadable_in_the_list_and_in_a_report(whole, tmp_path, damage):
     path = damaged(whole, tmp_path / "run", damage)
-    (run,) = listed(tmp_path)
+    (run,) = list_runs(tmp_path)
     assert run.condition == "unreadable"
     rounds = "rounds 4-6 are missing" if damage == "half" else "rounds 1-6 are missing"
     assert f"metrics.jsonl is damaged: {rounds}" in run.reason
@@ -122,7 +122,7 @@ def test_what_is_missing_doubled_or_broken_is_said_and_nothing_is_shown(several,
     path = edited(several, tmp_path / "run", edit)
     with refused(f"{path / 'metrics.jsonl'} is damaged: ", problem, "\nPut the file back as it was, or start a new"):
         mmfl.load(path)
-    assert [(run.condition, problem in run.reason) for run in listed(tmp_path)] == [("unreadable", True)]
+    assert [(run.condition, problem in run.reason) for run in list_runs(tmp_path)] == [("unreadable", True)]
     with refused(problem, "but the checkpoint is of round 6"):
         compare(path, resume=True)
 
@@ -149,7 +149,7 @@ def test_what_can_be_repaired_is_with_a_warning(several, tmp_path, caplog, edit,
     assert loaded.table().equals(mmfl.load(several).table())
     (warning,) = [record.getMessage() for record in caplog.records]
     assert note in warning
-    (run,) = listed(tmp_path)
+    (run,) = list_runs(tmp_path)
     assert run.condition == "finished"
     assert note in run.notes[0]
     compare(path, resume=True)
@@ -170,7 +170,7 @@ def test_a_last_line_cut_short_by_a_crash_is_normal(several, tmp_path, caplog, c
     (path / "state.json").write_text(json.dumps(told | {"condition": "running", "pid": 1, "birth": "gone"}))
     loaded = mmfl.load(path)
     assert [len(run.records) for run in loaded] == [6, 6, 6, 6 if cut == "newline" else 5]
-    assert [run.condition for run in listed(tmp_path)] == ["lost"]
+    assert [run.condition for run in list_runs(tmp_path)] == ["lost"]
     assert not caplog.records
 
 
@@ -189,7 +189,7 @@ class Reading(Listener):
         self.path, self.seen = path, []
 
     def round(self, records):
-        (run,) = listed(self.path)
+        (run,) = list_runs(self.path)
         self.seen.append((run.condition, run.round, [len(each.records) for each in mmfl.load(self.path)]))
 
 
@@ -206,7 +206,7 @@ def test_the_list_parses_no_records_but_the_last_of_runs_that_are_whole(several,
     parsed = []
     loads = json.loads
     monkeypatch.setattr("mmfl.runs.records.json.loads", lambda text: (parsed.append(text), loads(text))[1])
-    assert [run.round for run in listed(path)] == [100]
+    assert [run.round for run in list_runs(path)] == [100]
     assert 0 < len(parsed) < 100  # of 400
     scan = Scan(path / "metrics.jsonl")
     scan.look()

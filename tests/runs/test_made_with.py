@@ -10,7 +10,7 @@ import torch
 import mmfl
 from conftest import refused, toy_task
 from mmfl import cli, registry
-from mmfl.report.gather import gather, side_by_side
+from mmfl.report.sources import combine_sources, load_sources
 
 
 def train(path, **options):
@@ -50,7 +50,7 @@ def test_seeds_made_with_different_versions_are_still_of_one_experiment(tmp_path
     train(tmp_path / "a")
     train(tmp_path / "b", seed=1)
     changed(tmp_path / "b" / "config.toml", torch.__version__, "1.0")
-    assert side_by_side(gather([tmp_path / "a", tmp_path / "b"])).methods == ["random"]
+    assert combine_sources(load_sources([tmp_path / "a", tmp_path / "b"])).methods == ["random"]
 
 
 @pytest.mark.parametrize("name", ["builtins.dict", "builtins.min"])

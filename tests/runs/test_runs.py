@@ -7,7 +7,7 @@ import pytest
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl.runs.listing import listed
+from mmfl.runs.listing import list_runs
 
 
 def record(round, method="random", seed=0, mean=0.5):
@@ -26,7 +26,7 @@ def made(path: Path, config: str, records=(), cut: str = "") -> Path:
 def test_a_run_that_was_cut_short_is_stopped_with_its_last_whole_round(tmp_path):
     records = [record(1), record(1, seed=1), record(2, mean=0.6), record(2, seed=1, mean=0.8)]
     made(tmp_path / "a", 'methods = ["random"]\nseeds = [3, 5]\nrounds = 9\n', records, cut='{"round": 3, "me')
-    (run,) = listed(tmp_path)
+    (run,) = list_runs(tmp_path)
     assert (run.id, run.condition, run.round, run.rounds, run.seeds) == (str(tmp_path / "a"), "stopped", 2, 9, 2)
     assert run.means == {"random": pytest.approx(0.7)}
 
@@ -34,7 +34,7 @@ def test_a_run_that_was_cut_short_is_stopped_with_its_last_whole_round(tmp_path)
 def test_the_metric_is_that_of_the_last_round_that_was_evaluated(tmp_path):
     records = [record(1, mean=0.1), record(2, mean=0.4), record(3, mean=None), record(4, mean=None)]
     made(tmp_path / "a", 'methods = ["random"]\nrounds = 4\n', records)
-    (run,) = listed(tmp_path)
+    (run,) = list_runs(tmp_path)
     assert (run.condition, run.round, run.means) == ("finished", 4, {"random": 0.4})
 
 
@@ -45,7 +45,7 @@ def test_methods_are_named_as_in_the_records_once_there_are_some(tmp_path):
         'rounds = 5\n[[methods]]\nmethod = "fedstale"\nbeta = 0.1\n[[methods]]\nmethod = "full"\n',
         records,
     )
-    (run,) = listed(tmp_path)
+    (run,) = list_runs(tmp_path)
     assert (run.methods, run.means) == (["fedstale(beta=0.1)", "full"], {"fedstale(beta=0.1)": 0.5})
 
 
@@ -55,7 +55,7 @@ def test_a_run_without_a_round_and_runs_of_every_origin_are_listed_by_name(tmp_p
     federation = mmfl.Federation([toy_task()], clients=4)
     mmfl.train(federation, "full", rounds=2, directory=tmp_path / "a")
     (tmp_path / "empty").mkdir()
-    runs = listed(tmp_path)
+    runs = list_runs(tmp_path)
     assert [Path(run.id).name for run in runs] == ["a", "b", "c"]
     assert [run.methods for run in runs] == [["full"], ["mine", "fedstale"], ["fedavg"]]
     assert [run.condition for run in runs] == ["finished", "stopped", "stopped"]
@@ -76,9 +76,9 @@ def test_a_run_without_a_round_and_runs_of_every_origin_are_listed_by_name(tmp_p
 def test_what_cannot_be_read_is_said_to_be_so(tmp_path, config, metrics):
     path = made(tmp_path / "a", config)
     (path / "metrics.jsonl").write_bytes(metrics if isinstance(metrics, bytes) else metrics.encode())
-    assert [run.condition for run in listed(tmp_path)] == ["unreadable"]
+    assert [run.condition for run in list_runs(tmp_path)] == ["unreadable"]
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
     with refused("there is no folder", "expected one that holds run directories"):
-        listed(tmp_path / "nowhere")
+        list_runs(tmp_path / "nowhere")

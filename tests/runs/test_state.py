@@ -10,7 +10,7 @@ import pytest
 import mmfl
 import prompt
 from mmfl.runs import status as state
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
 
 ENDED = "its process has ended without a word"
 
@@ -22,7 +22,7 @@ class At(Listener):
         self.at, self.act = round, act
 
     def round(self, records):
-        if records[0]["round"] == self.at:
+        if records[0].round == self.at:
             self.act()
 
 
@@ -77,7 +77,10 @@ def test_a_failed_run_gives_its_reason_on_one_line(tmp_path):
 
 
 def test_a_run_whose_process_is_gone_is_lost_even_if_its_number_is_taken(tmp_path):
-    program = "import os, sys; sys.path.append('..'); from test_state import At, train\ntrain(sys.argv[1], At(2, lambda: os.kill(os.getpid(), 9)))"
+    program = (
+        "import os, sys; sys.path.append('..'); from test_state import At, train\n"
+        "train(sys.argv[1], At(2, lambda: os.kill(os.getpid(), 9)))"
+    )
     killed = prompt.mmfl(str(tmp_path / "run"), cwd=Path(__file__).parent, program=program)
     assert killed.returncode == -9, killed.stderr
     lost = state.read(tmp_path / "run")

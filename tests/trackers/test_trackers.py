@@ -16,7 +16,7 @@ import prompt
 from conftest import refused
 from mmfl import trackers
 from mmfl.runs.config import parse
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
 
 event_accumulator = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="tensorboard is not installed"
@@ -45,7 +45,7 @@ class Crash(Listener):
         self.at = round
 
     def round(self, records):
-        if records[0]["round"] == self.at:
+        if records[0].round == self.at:
             raise MemoryError
 
 

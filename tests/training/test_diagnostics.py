@@ -149,7 +149,7 @@ EVERYONE_EVALUATES = ("mmfl-lvr", "lvr-systematic", "mmfl-stalevr", "mmfl-stalev
 def test_costs_of_every_method_by_hand(name):
     run = mmfl.train(costly(), name, 6, 0.5, engine="vectorised")
     for t, record in enumerate(run.records, 1):
-        drawn = np.array([len(record["drawn"].get(task, [[]])[0]) for task in ("large", "small")])
+        drawn = np.array([len(record.drawn_clients(task)) for task in ("large", "small")])
         trained_first, evaluated = NOBODY, NOBODY
         if name in EVERYONE_TRAINS:
             trained_first = PAIRS
@@ -162,12 +162,12 @@ def test_costs_of_every_method_by_hand(name):
         if name == "full" or (t == 1 and name in ("ranklist-multi-ucb", "pareto-multi-ucb")):
             assert (drawn == PAIRS).all()
         trained, reached = np.maximum(drawn, trained_first), np.maximum(np.maximum(drawn, trained_first), evaluated)
-        cost = record["cost"]
-        assert cost["trainings"] == trained.sum()
-        assert cost["forward_passes"] == evaluated.sum()
-        assert cost["bytes_up"] == drawn @ BYTES + 4 * (trained_first.sum() + evaluated.sum())
-        assert cost["bytes_down"] == reached @ BYTES * (2 if name == "scaffold" else 1)
-        assert (cost["stored_bytes"] > 0) == (METHODS[name].stores != "none")
+        cost = record.cost
+        assert cost.trainings == trained.sum()
+        assert cost.forward_passes == evaluated.sum()
+        assert cost.bytes_up == drawn @ BYTES + 4 * (trained_first.sum() + evaluated.sum())
+        assert cost.bytes_down == reached @ BYTES * (2 if name == "scaffold" else 1)
+        assert (cost.stored_bytes > 0) == (METHODS[name].stores != "none")
     assert run.costs["trainings"].min() < 9 or name in (*EVERYONE_TRAINS, "full")
 
 
@@ -200,7 +200,7 @@ def test_stored_memory_grows_with_the_pairs_seen_and_with_nothing_else(name):
     run = mmfl.train(mmfl.Federation([task], 60), name, 12, 0.1, engine="vectorised", evaluate_every=12)
     stored, vector, seen = run.costs["stored_bytes"].to_numpy(), 4 * 650, set()
     for t, record in enumerate(run.records):
-        new = set(record["drawn"].get("digits", [[]])[0]) - seen
+        new = set(record.drawn_clients("digits")) - seen
         seen |= new
         if t and not new:
             assert stored[t] == stored[t - 1]

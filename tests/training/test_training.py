@@ -10,6 +10,7 @@ import mmfl
 from mmfl.engine import Simulation
 from mmfl.federation.schedules import Decay
 from mmfl.methods import METHODS, make_method
+from mmfl.record import RoundRecord
 from mmfl.runs.experiment import seeds_of
 from mmfl.training import Replica, rounds
 from mmfl.updates import Trained
@@ -98,7 +99,7 @@ def test_updates_that_are_not_numbers_are_rejected_counted_and_cost_nothing_else
     engine = Faulty(mode="vectorised")
     replica = Replica.start(federation, make_method("full"), 0, 1.0, engine)
     history = [records[0] for records in rounds([replica], engine, 3)]
-    assert all(task["rejected"] == 1 and task["active"] == 11 for r in history for task in r["tasks"].values())
+    assert all(task.rejected == 1 and task.active == 11 for r in history for task in r.tasks.values())
     assert all(torch.isfinite(w).all() for w in replica.state.weights)
 
 
@@ -120,7 +121,7 @@ def test_an_allocation_hears_the_losses_of_the_drawn_alone_even_where_everyone_t
     run = mmfl.train(digits(), mmfl.Method("mine", rule, aggregation), rounds=3, rate=0.5, engine="vectorised")
     for heard, record in zip(rule.heard, run.records, strict=True):
         drawn = np.zeros((12, 2), dtype=bool)
-        for task, (clients, _) in record["drawn"].items():
+        for task, (clients, _) in record.drawn.items():
             drawn[clients, int(task[-1])] = True
         np.testing.assert_array_equal(np.isfinite(heard), drawn)
 
@@ -144,7 +145,7 @@ class Nonsense(Simulation):
 
 
 @cache
-def harmed() -> dict[str, tuple[Replica, list[dict]]]:
+def harmed() -> dict[str, tuple[Replica, list[RoundRecord]]]:
     engine, federation = Nonsense(mode="vectorised"), digits(capacity="mixed")
     replicas = [Replica.start(federation, make_method(method), 0, 0.6, engine) for method in METHODS]
     history = zip(*rounds(replicas, engine, 12, evaluate_every=12), strict=True)
@@ -155,10 +156,10 @@ def harmed() -> dict[str, tuple[Replica, list[dict]]]:
 def test_no_method_is_harmed_by_clients_that_send_nonsense(method):
     replica, history = harmed()[method]
     assert all(torch.isfinite(w).all() for w in replica.state.weights)
-    rejected = sum(task["rejected"] for record in history for task in record["tasks"].values())
-    asked = sum(client in (3, 7) for record in history for clients, _ in record["drawn"].values() for client in clients)
+    rejected = sum(task.rejected for record in history for task in record.tasks.values())
+    asked = sum(client in (3, 7) for record in history for clients, _ in record.drawn.values() for client in clients)
     assert rejected == asked > 0
-    assert history[-1]["tasks"]["task0"]["metric"] > 0.3
+    assert history[-1].tasks["task0"].metric > 0.3
     for state in (*replica.state.aggregation, *replica.state.local):
         if state is not None:
             kept = state.clients.stored if hasattr(state, "clients") else state.stored
@@ -168,7 +169,7 @@ def test_no_method_is_harmed_by_clients_that_send_nonsense(method):
 def test_clients_and_tasks_take_part_from_their_arrival_on():
     federation = digits(arrivals=[1] * 6 + [4] * 6, task_arrivals={"task1": 3})
     run = mmfl.train(federation, "full", rounds=5, rate=1.0)
-    drawn = [record["drawn"] for record in run.records]
+    drawn = [record.drawn for record in run.records]
     assert [set(d) for d in drawn] == [{"task0"}] * 2 + [{"task0", "task1"}] * 3
     assert [len(d["task0"][0]) for d in drawn] == [6, 6, 6, 12, 12]
     assert run.accuracy["task1"].isna().tolist() == [True, True, False, False, False]
@@ -192,7 +193,7 @@ def test_rounds_without_any_client_leave_the_weights_alone():
 def test_a_client_that_leaves_is_never_drawn_again_and_its_examples_no_longer_count():
     federation = digits(departures=[3] * 4 + [0] * 8)
     run = mmfl.train(federation, "full", rounds=4, engine="vectorised")
-    drawn = [record["drawn"]["task0"][0] for record in run.records]
+    drawn = [record.drawn["task0"][0] for record in run.records]
     assert drawn == [list(range(12))] * 2 + [list(range(4, 12))] * 2
     np.testing.assert_allclose(run.step_size, 1)
 
@@ -227,7 +228,7 @@ def test_diagnosis_changes_nothing_for_any_method():
     for a, b in zip(plain, diagnosed, strict=True):
         assert torch.equal(weights_of(a), weights_of(b))
         assert a.costs.equals(b.costs)
-        assert [r["drawn"] for r in a.records] == [r["drawn"] for r in b.records]
+        assert [r.drawn for r in a.records] == [r.drawn for r in b.records]
 
 
 def test_lvr_comes_between_random_and_full_participation():
@@ -344,7 +345,7 @@ def test_mfa_on_the_quadratic_federation_is_fedavg_by_hand_on_the_same_splits(me
     weights, meetings = np.zeros((models, 97)), np.zeros((last, CLIENTS, models), dtype=int)
     for t, record in enumerate(run.records, 1):
         for s in range(models):
-            clients, _ = record["drawn"][f"model{s}"]
+            clients, _ = record.drawn[f"model{s}"]
             meetings[t - 1, clients, s] = 1
             weights[s] = by_hand.averaged(weights[s], clients, 30 / (100 + t))
     for s in range(models):

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem, ShellComplete, add_completion
 
 from mmfl.cli import names
 from mmfl.runs import presets
+from mmfl.runs.layout import CONFIG
 
 _DEVICES = ("cpu", "cuda")
 _SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "tasks": "TaskConfig"}
@@ -162,7 +163,7 @@ def _task_names(file: Path) -> list[str]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.toml").is_file()
+    return (path / CONFIG).is_file()
 
 
 def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:

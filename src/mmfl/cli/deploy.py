@@ -30,8 +30,8 @@ from mmfl.deployment.superlink import ControlAPI
 from mmfl.errors import UserError
 
 if TYPE_CHECKING:
-    from mmfl.deployment.submission import RunOutcome
-    from mmfl.runs.experiment import Listener
+    from mmfl.runs.listener import Listener
+    from mmfl.runs.status import RunEnd
 
 _log = logging.getLogger(__name__)
 app = typer.Typer(rich_markup_mode=None)
@@ -80,7 +80,7 @@ def deploy(
 ) -> None:
     """Train over real nodes."""
     from mmfl.methods import make_method
-    from mmfl.runs.results import RunDirectory
+    from mmfl.runs.directory import RunDirectory
     from mmfl.trackers import make_trackers
 
     programs.require_flower()
@@ -124,9 +124,9 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
     `where` is the table `deployment` of the run's configuration: the module, and the server or the local nodes.
     """
     from mmfl.deployment.loopback import assign_clients, deploy_local
-    from mmfl.deployment.submission import RunOutcome
     from mmfl.report.display import Display, show_summary
-    from mmfl.runs.experiment import ListenerGroup
+    from mmfl.runs.listener import ListenerGroup
+    from mmfl.runs.status import RunEnd
     from mmfl.trackers import make_trackers
 
     module = check_module(Path(where["module"]))
@@ -164,7 +164,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
             root = where.get("root_certificates")
             outcome = _deploy_at_server(module, Address.parse(where["server"]), root, settings, path, resume, listener)
     except KeyboardInterrupt:
-        outcome = RunOutcome("stopped")
+        outcome = RunEnd("stopped")
     show_outcome(outcome, path, time.monotonic() - started)
 
 
@@ -183,15 +183,15 @@ def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[fl
     return budget, f"{budget:.1f} trainings a round (rate {settings['rate']:g}){more}"
 
 
-def show_outcome(outcome: "RunOutcome", path: Path, seconds: float) -> None:
+def show_outcome(outcome: "RunEnd", path: Path, seconds: float) -> None:
     """Shows the results of a run that finished, or what to do about one that did not."""
-    if outcome.state == "stopped":
+    if outcome.condition == "stopped":
         say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130)
-    if outcome.state != "finished":
+    if outcome.condition != "finished":
         logs = path / "logs"
         where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
-        raise UserError(f"the run failed: {outcome.message}\nWhat was printed is in {where}.")
+        raise UserError(f"the run failed: {outcome.reason}\nWhat was printed is in {where}.")
     from mmfl.report.display import conclude
     from mmfl.runs.results import load
 
@@ -229,7 +229,7 @@ def _deploy_at_server(
     path: Path,
     resume: bool,
     listener: "Listener",
-) -> "RunOutcome":
+) -> "RunEnd":
     """Runs at a SuperLink that was started with `mmfl link` on this machine."""
     from mmfl.deployment.submission import Submission
 

@@ -11,7 +11,7 @@ from mmfl.cli.console import console, say, show_json, show_rows
 from mmfl.cli.help import Command, examples
 from mmfl.report.terminal_table import listing
 from mmfl.runs import presets
-from mmfl.runs.listing import Glance, listed
+from mmfl.runs.listing import RunSummary, list_runs
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -24,7 +24,7 @@ def runs(
     json_: Json = False,
 ) -> None:
     """List runs, with their progress and latest metric."""
-    found = listed(folder)
+    found = list_runs(folder)
     if json_:
         show_json([_as_json(each) for each in found])
         return
@@ -38,7 +38,7 @@ def runs(
             say(f"{each.id}: {text}")
 
 
-def _as_json(run: Glance) -> dict[str, Any]:
+def _as_json(run: RunSummary) -> dict[str, Any]:
     return {
         "run": run.id,
         "state": run.condition,

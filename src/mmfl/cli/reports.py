@@ -42,19 +42,20 @@ def report(
     """
     from mmfl.report import exports, figures, page
     from mmfl.report.display import show_results
-    from mmfl.report.gather import gather, note, repeated, side_by_side
     from mmfl.report.interactive import require_plotly
+    from mmfl.report.sources import combine_sources, load_sources, note, repeated
+    from mmfl.runs.layout import REPORT_PAGE
 
     formats = exports.formats_of(export) if export else []
     if json_:
         with on_stderr():
-            table = side_by_side(gather(directories)).table()
+            table = combine_sources(load_sources(directories)).table()
         show_json(json.loads(table.reset_index().to_json(orient="records")))
         return
     require_plotly()
-    path = page.place(out) if out else directories[0] / "report.html"
-    sources = gather(directories)
-    comparison = side_by_side(sources)
+    path = page.place(out) if out else directories[0] / REPORT_PAGE
+    sources = load_sources(directories)
+    comparison = combine_sources(sources)
     if again := repeated(directories):
         say(f"given more than once, and counted once: {', '.join(map(str, again))}")
     if differing := note(sources):

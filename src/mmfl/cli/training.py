@@ -16,8 +16,8 @@ from mmfl.errors import LostProcessError, UserError
 if TYPE_CHECKING:
     import torch
 
-    from mmfl.runs.config import Config
-    from mmfl.runs.results import RunDirectory
+    from mmfl.runs.config_schema import Config
+    from mmfl.runs.directory import RunDirectory
 
 app = typer.Typer(rich_markup_mode=None)
 DEFAULT_METHODS = "random,mmfl-lvr,full"
@@ -91,8 +91,9 @@ def resume(
     The result is the same as if it had never stopped.
     """
     from mmfl.runs import config as configuration
+    from mmfl.runs.directory import RunDirectory
+    from mmfl.runs.layout import CONFIG
     from mmfl.runs.lock import check_free
-    from mmfl.runs.results import RunDirectory
 
     opened = RunDirectory.open(directory)
     check_free(directory)  # checked again when training begins; here so that the answer comes at once
@@ -103,13 +104,13 @@ def resume(
         )
     if values.get("source") == "deployment":
         return deploy.resume(directory, values)
-    config = configuration.parse(values, str(directory / "config.toml"))
+    config = configuration.parse(values, str(directory / CONFIG))
     return train_and_show(config, directory, device or config.device, lambda _: opened, resume=True)
 
 
 def start_run(config: "Config", out: Path | None, quiet: bool) -> None:
     """Trains in a new run directory."""
-    from mmfl.runs.results import RunDirectory
+    from mmfl.runs.directory import RunDirectory
 
     names = [method if isinstance(method, str) else str(method.get("name")) for method in config.methods]
     path = out or default_directory(names[0] if len(names) == 1 else "comparison")
@@ -128,7 +129,8 @@ def train_and_show(
     """Trains in a run directory and shows progress and results; of several processes only the first shows them."""
     from mmfl.engine import Simulation
     from mmfl.report.display import Display, conclude, show_summary
-    from mmfl.runs.experiment import ListenerGroup, conduct
+    from mmfl.runs.experiment import conduct
+    from mmfl.runs.listener import ListenerGroup
     from mmfl.trackers import make_trackers
     from mmfl.updates.world import leave
 

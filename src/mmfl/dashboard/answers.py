@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.dashboard import log
-from mmfl.dashboard.drawing import Selection, drawn, select, tabled
+from mmfl.dashboard.drawing import Selection, figure_json, select, tables_json
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
-from mmfl.runs.listing import CONFIG
+from mmfl.runs.layout import CONFIG
 
 MAX_COMPARED_RUNS = 24  # as many as colours and dashes tell apart
 _KEPT = 100  # answers about selections, a figure each
@@ -63,22 +63,22 @@ class Answers:
 
     def _figure(self, query: Query, known: str) -> Answer:
         name, columns, dark = query.get("name", [""])[0], _columns(query), query.get("dark") == ["1"]
-        make = partial(drawn, name=name, columns=columns, dark=dark)
+        make = partial(figure_json, name=name, columns=columns, dark=dark)
         return self._of_selection(f"{name} {columns} {dark}", query, known, make)
 
     def _table(self, query: Query, known: str) -> Answer:
-        return self._of_selection("table", query, known, tabled)
+        return self._of_selection("table", query, known, tables_json)
 
     def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
         ids, beyond = _ids(query)
-        glances = [self.index.run(id).look() for id in ids]
-        versions = repr((beyond, [(glance.id, glance.version, glance.damage) for glance in glances]))
+        summaries = [self.index.run(id).look() for id in ids]
+        versions = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
         mark = mark_of(f"{kind} {versions}".encode())
         if mark == known:
             return None, mark
         if mark not in self.kept:
             if versions != self.versions:
-                self.selection, self.versions = select(glances, self.index.records(ids), beyond), versions
+                self.selection, self.versions = select(summaries, self.index.records(ids), beyond), versions
             self.kept[mark] = make(self.selection).encode()
         self.kept.move_to_end(mark)
         while len(self.kept) > _KEPT:

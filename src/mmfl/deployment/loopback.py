@@ -11,10 +11,11 @@ from mmfl.deployment.bundle import SERVER, RunConfig, check_module
 from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
 from mmfl.deployment.node import WORKER, NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.submission import RunOutcome, Submission
+from mmfl.deployment.submission import Submission
 from mmfl.deployment.superlink import SuperLink, free_port, start_superlink
 from mmfl.errors import UserError
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
+from mmfl.runs.status import RunEnd
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ def deploy_local(
     last: int = 0,
     worker: Sequence[str] = WORKER,
     server: str = SERVER,
-) -> RunOutcome:
+) -> RunEnd:
     """Runs a deployment on loopback from start to end; `listener` is told of its rounds, up to round `last`."""
     local = LocalDeployment(module, directory, secure, worker, server, options, spare_keys=0)
     with exit_on_termination(), local:

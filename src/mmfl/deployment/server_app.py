@@ -18,10 +18,13 @@ from mmfl.deployment.user_module import UserModule
 from mmfl.errors import UserError
 from mmfl.methods import make_method
 from mmfl.runs.checkpoint import write_atomically
-from mmfl.runs.experiment import Experiment, Listener, conduct
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import Experiment, conduct
+from mmfl.runs.layout import CONFIG, ENDED, EVENTS, STOP
+from mmfl.runs.listener import Listener
 from mmfl.runs.lock import hold
-from mmfl.runs.results import Comparison, RunDirectory
-from mmfl.runs.status import Journal
+from mmfl.runs.results import Comparison
+from mmfl.runs.status import StatusWriter
 
 
 def run(
@@ -47,8 +50,8 @@ def run(
         min_clients=settings.least,
         max_update_ratio=settings.norm,
     )
-    events = Events(None if directory is None else directory / "events.jsonl")
-    asked_to_stop = (lambda: False) if directory is None else (directory / "stop").exists
+    events = Events(None if directory is None else directory / EVENTS)
+    asked_to_stop = (lambda: False) if directory is None else (directory / STOP).exists
     engine = Deployment(transport, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
     experiment = Experiment(
         lambda seed: engine.federation,
@@ -63,7 +66,7 @@ def run(
     if directory is None:
         return conduct(experiment, engine, listener=listener)
     with hold(directory):
-        existing, begun = directory, (directory / "config.toml").is_file()
+        existing, begun = directory, (directory / CONFIG).is_file()
 
         def open_directory() -> RunDirectory:
             if begun:
@@ -71,7 +74,7 @@ def run(
             return RunDirectory.create(existing, config(settings), locked=True)
 
         if begun:
-            Journal(existing, settings.rounds).wait(f"{settings.clients} clients")
+            StatusWriter(existing, settings.rounds).wait(f"{settings.clients} clients")
 
         return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
 
@@ -113,4 +116,4 @@ def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0
     finally:
         directory.mkdir(parents=True, exist_ok=True)
         outcome = {"state": state, "message": message, "run": run}
-        write_atomically(directory / "ended.json", json.dumps(outcome).encode())
+        write_atomically(directory / ENDED, json.dumps(outcome).encode())

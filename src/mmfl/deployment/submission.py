@@ -9,54 +9,45 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import SERVER, RunConfig, write_app
 from mmfl.deployment.superlink import ControlAPI
 from mmfl.errors import UserError
-from mmfl.runs.experiment import Listener, interruptible
-from mmfl.runs.growing import Growing
-from mmfl.runs.records import METRICS, parse
-from mmfl.runs.results import RunDirectory
-from mmfl.training import Record, Replica
+from mmfl.record import RoundRecord
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import interruptible
+from mmfl.runs.layout import ENDED, EVENTS, METRICS, STOP
+from mmfl.runs.listener import Listener, RunInfo
+from mmfl.runs.records import parse
+from mmfl.runs.status import RunEnd
+from mmfl.runs.tail import TailReader
 
-EVENTS = "events.jsonl"
-ENDED = "ended.json"  # written by the server when the run ends
-STOP = "stop"  # looked for by the server after every round
 _MAX_FAILED_QUERIES = 3  # of the SuperLink, one after another
 _log = logging.getLogger(__name__)
 _SECONDS_BEFORE_QUERY = 15.0  # without a new record, after which the SuperLink is asked about the run
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """How a run ended; `state` is finished, stopped or failed."""
-
-    state: str
-    message: str = ""
 
 
 class RunWatcher:
     """Reads the files of a run directory while the server writes them, and asks the server to stop."""
 
     def __init__(self, directory: Path):
-        self.directory, self.metrics = directory, Growing(directory / METRICS)
+        self.directory, self.metrics = directory, TailReader(directory / METRICS)
         self.seen: set[bytes] = set()
         self.new_records()  # skips the records of earlier runs in this directory
 
-    def new_records(self) -> list[Record]:
+    def new_records(self) -> list[RoundRecord]:
         """The records since the last call; none is returned twice, although a resumed run may rewrite the file."""
         records = []
-        for line in self.metrics.fresh()[0]:
+        for line in self.metrics.new_lines()[0]:
             digest = hashlib.blake2b(line, digest_size=16).digest()
             if digest not in self.seen:
                 self.seen.add(digest)
                 records += [record] if (record := parse(line)) else []
         return records
 
-    def outcome(self, run: int = 0) -> RunOutcome | None:
+    def outcome(self, run: int = 0) -> RunEnd | None:
         """How the run with this id ended; None while it is running."""
         try:
             found: dict[str, Any] = json.loads((self.directory / ENDED).read_text())
@@ -64,7 +55,8 @@ class RunWatcher:
             return None
         if found.get("run", run) != run:  # of an earlier run, which ended late
             return None
-        return RunOutcome(str(found.get("state")), str(found.get("message", "")))
+        state, reason = found.get("state"), str(found.get("message", ""))
+        return RunEnd(state if state in ("finished", "stopped") else "failed", reason)
 
     def waiting_for(self) -> str:
         """What the server is waiting for; empty if it is not."""
@@ -106,19 +98,22 @@ class Submission:
 
     def follow(
         self, listener: Listener | None = None, last: int = 0, check: Callable[[], None] = lambda: None
-    ) -> RunOutcome:
+    ) -> RunEnd:
         """Waits until the run has ended. Ctrl-C stops it after the current round; a second Ctrl-C stops it at once.
 
         `check` is called often, and may raise an error.
         """
-        news = _News(listener or Listener(), last, RunDirectory(self.watcher.directory), self.rate)
+        news = _News(listener or Listener(), last, self.watcher, self.rate)
         try:
             with interruptible() as interrupted:
-                return self._follow(news, check, interrupted)
-        finally:
-            news.end()
+                end = self._follow(news, check, interrupted)
+        except BaseException as error:
+            news.end(RunEnd.by(error))
+            raise
+        news.end(end)
+        return end
 
-    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> RunOutcome:
+    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
         last_news = time.monotonic()
         stop_requested, failed_queries, waiting = False, 0, ""
         while True:
@@ -154,7 +149,7 @@ class Submission:
         with suppress(UserError):
             self.control.ask(programs.stop_run(self.run), f"stopping run {self.run}")
 
-    def query_outcome(self) -> RunOutcome | None:
+    def query_outcome(self) -> RunEnd | None:
         """How the run ended according to the SuperLink, which notices when the server's process was killed."""
         answer = self.control.ask(programs.show_run(self.run), f"asking after run {self.run}")
         runs = answer.get("runs")
@@ -163,7 +158,7 @@ class Submission:
         if not status.startswith("finished"):
             return None
         details = str(found.get("status-details") or found.get("details") or status)
-        return RunOutcome("stopped" if status.endswith("stopped") else "failed", details)
+        return RunEnd("stopped" if status.endswith("stopped") else "failed", details)
 
 
 class _News:
@@ -172,27 +167,38 @@ class _News:
     A tracker that cannot start is a warning: the nodes are at work already.
     """
 
-    def __init__(self, listener: Listener, last: int, directory: RunDirectory, rate: float):
-        self.listener, self.last, self.directory, self.rate = listener, last, directory, rate
+    def __init__(self, listener: Listener, last: int, watcher: RunWatcher, rate: float):
+        self.listener, self.last, self.watcher, self.rate = listener, last, watcher, rate
         self.begun = False
 
-    def tell(self, records: Sequence[Record]) -> None:
+    def tell(self, records: Sequence[RoundRecord]) -> None:
         for record in records:
             if not self.begun:
                 self._begin(record)
             self.listener.round([record])
 
-    def _begin(self, record: Record) -> None:
+    def _begin(self, record: RoundRecord) -> None:
         self.begun = True
-        federation = SimpleNamespace(task_names=list(record["tasks"]), clients=record.get("clients"), tasks=[])
-        method = SimpleNamespace(name=record["method"])
-        stand_in = SimpleNamespace(method=method, seed=record["seed"], rate=self.rate, federation=federation)
-        self.listener.opened(self.directory)
+        config: dict[str, Any] = {}
+        with suppress(UserError):
+            config = RunDirectory(self.watcher.directory).config()
+        info = RunInfo(
+            methods=[record.method],
+            seeds=[record.seed],
+            tasks=list(record.tasks),
+            clients=record.clients,
+            rate=self.rate,
+            rounds=self.last,
+            first=record.round,
+            directory=self.watcher.directory,
+            config=config,
+            stop=lambda reason: self.watcher.request_stop(),
+        )
         try:
-            self.listener.begin([cast(Replica, stand_in)], record["round"], self.last)
+            self.listener.begin(info)
         except UserError as error:
             _log.warning("%s", error)
 
-    def end(self) -> None:
+    def end(self, end: RunEnd) -> None:
         if self.begun:
-            self.listener.end()
+            self.listener.end(end)

@@ -5,9 +5,10 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
-from mmfl.runs.experiment import Listener
+from mmfl.record import RoundRecord
+from mmfl.runs.listener import Listener, RunInfo
 from mmfl.runs.results import Comparison, Run
-from mmfl.training import Record, Replica
+from mmfl.training import TrainingState
 
 KEYS = ["method", "seed", "round"]
 Seen = TypeVar("Seen")
@@ -52,24 +53,27 @@ def by_round(frame: pd.DataFrame, column: str, method: str) -> pd.DataFrame:
 
 
 class Watch(Listener, Generic[Seen]):
-    """A listener that observes every replica before the first round and after every round.
+    """A listener that observes the state of every replica before the first round and after every round.
 
-    `seen[t][n]` is the result of `look` for replica n after round t.
+    `replicas` are the pairs of method and seed; `seen[t][n]` is the result of `look` for replica n after round t.
     """
 
-    def __init__(self, look: Callable[[Replica], Seen]):
+    def __init__(self, look: Callable[[TrainingState], Seen]):
         self.look = look
-        self.replicas: Sequence[Replica] = ()
+        self.replicas: Sequence[tuple[str, int]] = ()
         self.seen: list[list[Seen]] = []
 
-    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
+    def begin(self, info: RunInfo) -> None:
         """Observes the replicas at the start."""
-        self.replicas = replicas
-        self.seen = [[self.look(replica) for replica in replicas]]
+        self.info, self.replicas = info, info.replicas
+        self.seen = [self._look()]
 
-    def round(self, records: Sequence[Record]) -> None:
+    def round(self, records: Sequence[RoundRecord]) -> None:
         """Observes the replicas after a round."""
-        self.seen.append([self.look(replica) for replica in self.replicas])
+        self.seen.append(self._look())
+
+    def _look(self) -> list[Seen]:
+        return [self.look(self.info.state(method, seed)) for method, seed in self.replicas]
 
 
 def rows(records: Sequence[dict[str, Any]]) -> pd.DataFrame:

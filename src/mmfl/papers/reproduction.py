@@ -14,7 +14,7 @@ from mmfl.engine.precision import Precision
 from mmfl.federation import Federation
 from mmfl.methods import METHODS, Method
 from mmfl.runs.config import read
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
 from mmfl.runs.presets import path_of
 from mmfl.runs.results import Comparison
 

@@ -76,7 +76,7 @@ def faults(comparison: Comparison) -> Figure | None:
 
 def _faults(run: Run) -> pd.DataFrame:
     """Events by round and kind, kinds that happened."""
-    rejected = [sum(task.get("rejected", 0) for task in record["tasks"].values()) for record in run.records]
+    rejected = [sum(task.rejected for task in record.tasks.values()) for record in run.records]
     table = run.faults.assign(**{"rejected update": rejected})
     return table.loc[:, (table > 0).any()]
 

@@ -14,12 +14,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from mmfl.record import RoundRecord
 from mmfl.report import exports, figures, interactive, page, tables
-from mmfl.report.gather import Source
+from mmfl.report.sources import Source
 from mmfl.report.terminal_table import listing
-from mmfl.runs.experiment import Listener
-from mmfl.runs.results import Comparison, RunDirectory
-from mmfl.training import Record, Replica
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.layout import REPORT_PAGE, REPORT_PICTURES
+from mmfl.runs.listener import Listener, RunInfo
+from mmfl.runs.results import Comparison
+from mmfl.runs.status import RunEnd
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_OUTPUTS = 0.2
@@ -31,14 +34,14 @@ class Display(Listener):
 
     def __init__(self, console: Console):
         self.console = console
-        self.latest: dict[tuple[str, int], Record] = {}
+        self.latest: dict[tuple[str, int], RoundRecord] = {}
         self.live: Live | Output | None = None
 
-    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
+    def begin(self, info: RunInfo) -> None:
         """Starts the clock."""
-        self.first, self.last, self.latest = first, last, {}
+        self.first, self.last, self.latest = info.first, info.rounds, {}
         self.begun = self.spoken = time.monotonic()
-        self.tasks = replicas[0].federation.task_names
+        self.tasks = info.tasks
         self.bar = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -46,7 +49,7 @@ class Display(Listener):
             TimeRemainingColumn(),
             console=self.console,
         )
-        self.progress = self.bar.add_task("rounds", total=last, completed=first - 1)
+        self.progress = self.bar.add_task("rounds", total=self.last, completed=self.first - 1)
         if self.console.is_interactive:
             self.live = Live(self.bar, console=self.console, refresh_per_second=8, transient=True)
         elif self.console.is_jupyter:
@@ -54,12 +57,12 @@ class Display(Listener):
         if self.live:
             self.live.start()
 
-    def round(self, records: Sequence[Record]) -> None:
+    def round(self, records: Sequence[RoundRecord]) -> None:
         """Shows the round that ended."""
         for record in records:
-            if record["mean"] is not None:
-                self.latest[record["method"], record["seed"]] = record
-        t = records[0]["round"]
+            if record.mean is not None:
+                self.latest[record.method, record.seed] = record
+        t = records[0].round
         if self.live:
             self.bar.update(self.progress, completed=t)
             self.live.update(Group(self._table(t), self.bar))
@@ -67,7 +70,7 @@ class Display(Listener):
             self.spoken = time.monotonic()
             self.console.print(self._line(t), highlight=False, markup=False, soft_wrap=True)
 
-    def end(self) -> None:
+    def end(self, end: RunEnd) -> None:
         """Leaves the terminal as it was; a notebook keeps the last state."""
         if self.live:
             self.live.stop()
@@ -77,14 +80,14 @@ class Display(Listener):
         means: dict[str, dict[str, float]] = {}
         for method in dict.fromkeys(method for method, _ in self.latest):
             mine = [record for (name, _), record in self.latest.items() if name == method]
-            means[method] = {"mean": _average([record["mean"] for record in mine])}
+            means[method] = {"mean": _average([record.mean for record in mine])}
             for task in self.tasks:
-                means[method][task] = _average([r["tasks"][task]["metric"] for r in mine if task in r["tasks"]])
+                means[method][task] = _average([r.tasks[task].metric for r in mine if task in r.tasks])
         return means
 
     def _tested(self, t: int) -> str:
-        """What is to be said where the metrics that are shown are not of this round."""
-        last = max((record["round"] for record in self.latest.values()), default=0)
+        """Which round the metrics are from, where it is not this one."""
+        last = max((record.round for record in self.latest.values()), default=0)
         return "" if last == t else f"tested in round {last}" if last else "not tested yet"
 
     def _table(self, t: int) -> Table:
@@ -140,10 +143,10 @@ class Output:
         return HTML(page.export_html(code_format='<pre style="line-height:normal">{code}</pre>', inline_styles=True))
 
 
-def show_summary(console: Console, replicas_text: dict[str, str]) -> None:
+def show_summary(console: Console, texts: dict[str, str]) -> None:
     """A one-glance summary before training."""
-    width = max(len(label) for label in replicas_text)
-    for label, text in replicas_text.items():
+    width = max(len(label) for label in texts)
+    for label, text in texts.items():
         console.print(f"[bold]{label:<{width}}[/]  {escape(text)}", highlight=False, soft_wrap=True)
 
 
@@ -154,16 +157,16 @@ def show_results(console: Console, comparison: Comparison) -> None:
 
 
 def conclude(console: Console, comparison: Comparison, path: Path, seconds: float) -> str:
-    """Shows the result of a run that took so many seconds, and writes its report into its directory: a page where
-    plotly is installed, pictures otherwise. Says where it is."""
+    """Shows the result of a run and writes its report into its directory: a page where plotly is installed, pictures
+    otherwise. Returns a line that says how long the run took and where the report is."""
     show_results(console, comparison)
     begun = time.monotonic()
     if interactive.installed():
         source = Source(path.name, RunDirectory.open(path).config(), comparison)
-        written = f"report: {page.write(comparison, path / 'report.html', [source])}"
+        written = f"report: {page.write(comparison, path / REPORT_PAGE, [source])}"
     else:
-        exports.export(figures.main(comparison), path / "report", ["png"])
-        written = f"pictures: {path / 'report'}"
+        exports.export(figures.main(comparison), path / REPORT_PICTURES, ["png"])
+        written = f"pictures: {path / REPORT_PICTURES}"
     took = time.monotonic() - begun
     slow = f" ({took:.1f} s)" if took > 1 else ""
     return f"{seconds:.1f} s; {written}{slow}"

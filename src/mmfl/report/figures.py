@@ -33,7 +33,7 @@ def figures(comparison: Comparison) -> list[Figure]:
 
 
 def main(comparison: Comparison) -> list[Figure]:
-    """The few that are drawn where there is no page of all: an overview, and each of its parts."""
+    """The figures that are drawn as pictures where no page is written: an overview, and each of its parts."""
     return [overview(comparison), *_main(comparison)]
 
 

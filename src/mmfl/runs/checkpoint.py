@@ -25,7 +25,8 @@ from mmfl.errors import UserError
 from mmfl.updates.world import SINGLE_PROCESS, World
 
 _log = logging.getLogger(__name__)
-_FORMAT = "mmfl checkpoint 3"
+_NAME, _VERSION = "mmfl checkpoint", 3
+_FORMAT = f"{_NAME} {_VERSION}"
 _CODES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -162,8 +163,8 @@ def write(folder: Path, round: int, fingerprint: str, state: Any, world: World =
 def read(folder: Path, fingerprint: str | None, like: Any, world: World = SINGLE_PROCESS) -> tuple[int, Any] | None:
     """The newest good checkpoint as (round, state); None where none was ever written.
 
-    A damaged one gives way to the one before it, with a warning; if all are damaged, or it belongs to another run, that
-    is an error.
+    A damaged one gives way to the one before it, with a warning; if all are damaged, or it belongs to another run or
+    has the format of another version, that is an error.
     """
     found = _heads(folder)[::-1]
     problems: list[str] = []
@@ -215,8 +216,14 @@ def _heads(folder: Path) -> list[Path]:
 
 def _load_head(path: Path) -> dict[str, Any]:
     head = json.loads(path.read_bytes())
-    if not isinstance(head, dict) or head.get("format") != _FORMAT:
+    if not isinstance(head, dict) or not str(head.get("format")).startswith(_NAME):
         raise ValueError(f"not a checkpoint of this version ({_FORMAT})")
+    if head["format"] != _FORMAT:
+        version = head["format"].removeprefix(_NAME).strip()
+        raise UserError(
+            f"checkpoint {path.with_suffix('')} has format version {version}; expected {_VERSION}, the one that this "
+            "version of mmfl reads."
+        )
     checksum = head.pop("checksum", None)
     if checksum is not None and checksum != _checksum(head):
         raise ValueError("the checksum of its JSON does not agree")

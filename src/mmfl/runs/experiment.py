@@ -1,12 +1,10 @@
 """Experiment: methods x seeds on a federation, conducted in lockstep, with or without a run directory."""
 
-import hashlib
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,15 @@ from mmfl.engine import Engine
 from mmfl.errors import UserError, check_name
 from mmfl.federation import Federation
 from mmfl.methods import Method
-from mmfl.runs import checkpoint
-from mmfl.runs.results import Comparison, Run, RunDirectory, made_with
-from mmfl.runs.status import Journal
-from mmfl.training import Record, Replica, rounds
+from mmfl.record import RoundRecord
+from mmfl.runs.directory import RunDirectory, made_with
+from mmfl.runs.listener import Listener, RunInfo, StopRequest
+from mmfl.runs.results import Comparison, Run
+from mmfl.runs.snapshots import CheckpointPace, fingerprint, restore, save
+from mmfl.runs.status import RunEnd, StatusWriter
+from mmfl.training import Replica, TrainingState, rounds
 from mmfl.updates.world import World
 
-_QUICK = 1.0  # seconds that any checkpoint may take
 _RECORD_BYTES = 1000  # of a round's record for each task, at least
 
 
@@ -73,80 +73,6 @@ class Experiment:
         check_memory(f"{replicas:,} runs (methods x seeds)", replicas * each)
 
 
-class Listener:
-    """Hears what an experiment does; the command line's display is one, a tracker is another."""
-
-    def opened(self, directory: RunDirectory) -> None:
-        """Called before `begin` where the run has a directory, which holds the earlier records of a resumed one."""
-
-    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
-        """Called before the first round that is run."""
-
-    def round(self, records: Sequence[Record]) -> None:
-        """Called after every round, with a record per replica."""
-
-    def end(self) -> None:
-        """Called when the experiment stops, for whatever reason."""
-
-
-@dataclass(frozen=True)
-class ListenerGroup(Listener):
-    """Tells several listeners, in their order."""
-
-    listeners: Sequence[Listener]
-
-    def opened(self, directory: RunDirectory) -> None:
-        """Tells each."""
-        for listener in self.listeners:
-            listener.opened(directory)
-
-    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
-        """Tells each."""
-        for listener in self.listeners:
-            listener.begin(replicas, first, last)
-
-    def round(self, records: Sequence[Record]) -> None:
-        """Tells each."""
-        for listener in self.listeners:
-            listener.round(records)
-
-    def end(self) -> None:
-        """Tells each."""
-        for listener in self.listeners:
-            listener.end()
-
-
-@dataclass
-class Snapshot:
-    """What a checkpoint holds: the states of all replicas, and the engine's choices, for the same bits again."""
-
-    replicas: list[Any]
-    choices: dict[str, str] = field(default_factory=dict)
-
-
-class Pace:
-    """When to write a checkpoint: every so many rounds, but large ones rarer, so that they take a tenth of the time.
-
-    ClientVectorStore updates of many methods and seeds can be gigabytes. Which rounds have a checkpoint changes no result.
-    """
-
-    def __init__(self, every: int, clock: Callable[[], float] = time.monotonic):
-        self.every, self.clock = every, clock
-        self.cost, self.written = 0.0, clock()
-
-    def due(self, round: int) -> bool:
-        """Whether this round gets one."""
-        slow = self.cost > _QUICK and self.clock() - self.written < 9 * self.cost
-        return round % self.every == 0 and not slow
-
-    def write(self, save: Callable[[], None]) -> None:
-        """Writes one, and sees how long it takes."""
-        begun = self.clock()
-        save()
-        self.written = self.clock()
-        self.cost = self.written - begun
-
-
 def conduct(
     experiment: Experiment,
     engine: Engine,
@@ -161,71 +87,118 @@ def conduct(
     process can work on it meanwhile.
 
     With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
-    after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once.
+    after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once. Both
+    raise `KeyboardInterrupt`. Where a listener asks to stop, the result is that of the rounds so far.
 
     Where several processes share the run, the first one opens the directory, writes the metrics and is listened to.
     """
     world = engine.world
     listener = listener if listener and world.first else Listener()
     replicas = start(experiment, engine)
-    records: list[Record] = []
+    records: list[RoundRecord] = []
     mark = fingerprint(replicas)
     last = experiment.rounds
-    pace = Pace(experiment.checkpoint_every)
+    pace = CheckpointPace(experiment.checkpoint_every)
+    stop = StopRequest()
     with (
         open_together(open_directory, world) as directory,
-        Journal(directory.path if directory and world.first else None, last) as journal,
+        StatusWriter(directory.path if directory and world.first else None, last) as status,
     ):
         if directory and resume:
             records = restore(directory, mark, replicas, engine)
         first = replicas[0].state.round + 1
         versions = made_with(getattr(engine, "device", None))
-        journal.begin(first - 1, described(experiment, world), ", ".join(map(" ".join, versions.items())))
-        if directory:
-            listener.opened(directory)
-        with heard(listener, replicas, first, last, None if resume else directory), interruptible() as interrupted:
+        status.begin(first - 1, describe(experiment, world), ", ".join(map(" ".join, versions.items())))
+        info = run_info(experiment, replicas, first, directory if world.first else None, stop)
+        with announce(listener, info, status, None if resume else directory), interruptible() as interrupted:
             happened = rounds(
                 replicas, engine, last, experiment.evaluate_every, experiment.evaluate_last, experiment.diagnose
             )
             for t, fresh in enumerate(happened, first):
                 records += fresh
-                stop = world.any(interrupted.is_set() or asked_to_stop())
                 if directory:
                     if world.first:
                         directory.append(fresh)
-                    journal.round(t)
-                    if world.any(pace.due(t)) or t == last or stop:
-                        pace.write(partial(save, directory, mark, replicas, engine))
-                        journal.note(f"checkpoint after round {t}")
+                    status.round(t)
                 listener.round(fresh)
-                if stop and t < last:
+                asked = np.array([interrupted.is_set() or asked_to_stop(), stop.asked], dtype=np.float64)
+                broken_off, stopped = world.sums(asked) > 0
+                if directory and (world.any(pace.due(t)) or t == last or broken_off or stopped):
+                    pace.write(partial(save, directory, mark, replicas, engine))
+                    status.note(f"checkpoint after round {t}")
+                if t < last and broken_off:
                     raise KeyboardInterrupt
+                if t < last and stopped:
+                    status.end = RunEnd("stopped", stop.reason)
+                    break
     return comparison(replicas, records)
 
 
-def described(experiment: Experiment, world: World) -> str:
+def describe(experiment: Experiment, world: World) -> str:
     """What is run, on a line."""
     methods, seeds = ", ".join(method.name for method in experiment.methods), len(experiment.seeds)
     several = f", {world.size} processes" if world.size > 1 else ""
     return f"{methods}; {experiment.rounds} rounds x {seeds} seed{'s' if seeds > 1 else ''}{several}"
 
 
+def run_info(
+    experiment: Experiment, replicas: Sequence[Replica], first: int, directory: RunDirectory | None, stop: StopRequest
+) -> RunInfo:
+    """What listeners are told about a run."""
+    federation = replicas[0].federation
+    states = {(replica.method.name, replica.seed): replica for replica in replicas}
+
+    def state(method: str, seed: int) -> TrainingState:
+        return states[method, seed].state
+
+    return RunInfo(
+        methods=[method.name for method in experiment.methods],
+        seeds=list(experiment.seeds),
+        tasks=federation.task_names,
+        clients=federation.clients,
+        rate=experiment.rate,
+        rounds=experiment.rounds,
+        first=first,
+        directory=directory.path if directory else None,
+        config=with_task_settings(directory.config() if directory else {}, federation),
+        stop=stop,
+        states=state,
+    )
+
+
+def with_task_settings(config: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
+    """A configuration with what the federation knows besides: the number of clients, and how each task is trained."""
+    given = {task["name"]: task for task in config.get("tasks", ()) if isinstance(task, Mapping) and "name" in task}
+    tasks = [
+        {
+            "lr": task.lr,
+            "epochs": task.epochs,
+            "batch_size": task.batch_size,
+            **given.get(task.name, {"name": task.name}),
+        }
+        for task in federation.tasks
+    ]
+    return {**config, "federation": {"clients": federation.clients, **config.get("federation", {})}, "tasks": tasks}
+
+
 @contextmanager
-def heard(
-    listener: Listener, replicas: Sequence[Replica], first: int, last: int, fresh: RunDirectory | None = None
+def announce(
+    listener: Listener, info: RunInfo, status: StatusWriter, fresh: RunDirectory | None = None
 ) -> Iterator[None]:
-    """Tells a listener that the experiment begins and, for whatever reason, that it ends. Where the listener refuses,
-    nothing is left of a `fresh` directory."""
+    """Tells a listener that the run begins and, later, how it ended. Where the listener refuses, nothing is left of a
+    `fresh` directory."""
     try:
-        listener.begin(replicas, first, last)
+        listener.begin(info)
     except UserError:
         if fresh:
             fresh.remove()
         raise
     try:
         yield
-    finally:
-        listener.end()
+    except BaseException as error:
+        listener.end(RunEnd.by(error))
+        raise
+    listener.end(status.end)
 
 
 @contextmanager
@@ -264,12 +237,12 @@ def start(experiment: Experiment, engine: Engine) -> list[Replica]:
     ]
 
 
-def comparison(replicas: Sequence[Replica], records: Sequence[Record]) -> Comparison:
+def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> Comparison:
     """The runs of the replicas, with their records and weights."""
     return Comparison(
         [
             Run(
-                [r for r in records if (r["method"], r["seed"]) == (replica.method.name, replica.seed)],
+                [r for r in records if (r.method, r.seed) == (replica.method.name, replica.seed)],
                 replica.method.name,
                 replica.seed,
                 replica.federation.task_names,
@@ -280,46 +253,6 @@ def comparison(replicas: Sequence[Replica], records: Sequence[Record]) -> Compar
             for replica in replicas
         ]
     )
-
-
-def fingerprint(replicas: Sequence[Replica]) -> str:
-    """Tells one experiment from another: equal only for the same methods, seeds, rate, tasks and partitions."""
-    digest = hashlib.sha256()
-    for replica in replicas:
-        federation = replica.federation
-        lengths = [len(weights) for weights in replica.state.weights]
-        digest.update(repr((replica.method.name, replica.seed, replica.rate, federation.task_names, lengths)).encode())
-        digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
-        for shards in federation.shards:
-            digest.update(shards.index.tobytes())
-    return digest.hexdigest()
-
-
-def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> None:
-    """Writes a checkpoint of the round just finished."""
-    snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
-    with directory.writing():
-        checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
-
-
-def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> list[Record]:
-    """Puts replicas and engine back to the last checkpoint; returns the records up to it and forgets later ones."""
-    like = Snapshot([replica.state for replica in replicas])
-    found = checkpoint.read(directory.checkpoints, mark, like, engine.world)
-    round, snapshot = found or (0, like)
-    for replica, state in zip(replicas, snapshot.replicas, strict=True):
-        replica.state = state
-    engine.choices.made.update(snapshot.choices)
-    records, mistake = list[Record](), ""
-    if engine.world.first:
-        try:
-            records = directory.rewind(round, len(replicas))
-        except UserError as error:
-            mistake = str(error)
-    mistake = engine.world.said_by_first(mistake)
-    if mistake:
-        raise UserError(mistake)
-    return records
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""Runs at a glance: how they are doing, from their configurations, states and last records, without loading the rest.
+"""Summaries of runs: how they are doing, from their configurations, states and last records.
 
-Nothing here needs torch. Of the records, which may be many, only the last are parsed; of the others it is only seen
-whether they are there.
+Nothing here needs torch. Only the last records are parsed, since there may be many; the others are only checked for
+being there.
 """
 
 import json
@@ -13,18 +13,18 @@ from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
 from mmfl.runs import status as state
-from mmfl.runs.growing import last_lines
-from mmfl.runs.records import METRICS, Scan, parse
+from mmfl.runs.layout import CONFIG, ENDED, METRICS, STATE, format_problem
+from mmfl.runs.records import Scan, parse
 from mmfl.runs.records import read as read_records
 from mmfl.runs.status import Condition, RunStatus
+from mmfl.runs.tail import last_lines
 
-CONFIG, ENDED = "config.toml", "ended.json"
 _BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
 Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class RunSummarySettings:
+class ConfigSummary:
     """What a configuration says about a run, and the whole of it."""
 
     methods: Sequence[str]
@@ -35,13 +35,13 @@ class RunSummarySettings:
 
     @property
     def replicas(self) -> int:
-        """Methods with a seed each."""
+        """How many pairs of method and seed there are."""
         return len(self.methods) * self.seeds
 
 
 @dataclass(frozen=True)
 class Latest:
-    """What the last records say: `means` has the mean over tasks by method, averaged over seeds, when last tested."""
+    """What the last records say. `means` has the mean over tasks when last tested, by method, averaged over seeds."""
 
     round: int = 0
     methods: Sequence[str] = ()
@@ -51,9 +51,12 @@ class Latest:
 
 
 @dataclass(frozen=True)
-class Glance:
-    """A run as it is now. `unreadable` is one whose files are damaged, or not those of a run; `damage` says what is
-    wrong with its records, `notes` what could be repaired. `version` changes with the records."""
+class RunSummary:
+    """A run as it is now.
+
+    A run is `unreadable` if its files are damaged, or are not those of a run. `damage` says what is wrong with its
+    records, `notes` what could be repaired. `version` changes with the records.
+    """
 
     id: str
     condition: Condition | Literal["unreadable"]
@@ -73,44 +76,44 @@ class Glance:
     config: dict[str, Any] = field(repr=False)
 
 
-def listed(folder: Path) -> list[Glance]:
+def list_runs(folder: Path) -> list[RunSummary]:
     """The runs in a folder, by name; or the folder itself where it is a run."""
     if not folder.is_dir():
         problem = f"'{folder}' is a file" if folder.exists() else f"there is no folder '{folder}'"
         raise UserError(f"{problem}; expected one that holds run directories.")
     places = [folder, *sorted(folder.iterdir())]
-    return [Watched(str(place), place).look() for place in places if (place / CONFIG).is_file()]
+    return [WatchedRun(str(place), place).look() for place in places if (place / CONFIG).is_file()]
 
 
-class Watched:
-    """A run that is looked at again and again; files that have not changed are not read again."""
+class WatchedRun:
+    """A run that is summarised repeatedly; files that have not changed are not read again."""
 
     def __init__(self, id: str, path: Path):
         self.id, self.path = id, path
         self.stamps: dict[str, Stamp | None] = {}
-        self.settings: RunSummarySettings | None = None
+        self.settings: ConfigSummary | None = None
         self.latest = Latest()
         self.state: RunStatus | None = None
         self.scan = Scan(path / METRICS)
-        self.judged: tuple[Any, ...] = ()
+        self.checked: tuple[Any, ...] = ()
         self.damage, self.notes = "", list[str]()
 
-    def look(self) -> Glance:
+    def look(self) -> RunSummary:
         """The run as it is now."""
         if self._changed(CONFIG):
-            self.settings = read_settings(self.path / CONFIG)
-        if self._changed(state.STATE) or (self.state and self.state.condition == "running"):
+            self.settings = read_config_summary(self.path / CONFIG)
+        if self._changed(STATE) or (self.state and self.state.condition == "running"):
             self.state = state.read(self.path)
         if self._changed(METRICS):
             self.latest = read_latest(self.path / METRICS)
             self.scan.look()
-        settings = self.settings or RunSummarySettings((), (), 0, 0, {})
+        settings = self.settings or ConfigSummary((), (), 0, 0, {})
         latest = self.latest
         now = self._state(settings, latest)
-        self._judge(settings)
-        damaged = "" if self.settings else f"{CONFIG} is not that of a run"
+        self._check_records(settings)
+        damaged = format_problem(settings.config) if self.settings else f"{CONFIG} is not that of a run"
         damaged = damaged or (self.damage and f"{METRICS} is damaged: {self.damage}")
-        return Glance(
+        return RunSummary(
             self.id,
             "unreadable" if damaged else now.condition,
             damaged or now.reason,
@@ -134,13 +137,13 @@ class Watched:
         self.stamps[name] = _stamp(self.path / name)
         return self.stamps[name] != before
 
-    def _judge(self, settings: RunSummarySettings) -> None:
-        """Sees what is wrong with the records, which are read whole only where something is."""
+    def _check_records(self, settings: ConfigSummary) -> None:
+        """Checks the records, which are read in full only if something is wrong with them."""
         done = self.state.done if self.state else 0
-        judged = (self.stamps[METRICS], done, settings.replicas)
-        if judged == self.judged:
+        checked = (self.stamps[METRICS], done, settings.replicas)
+        if checked == self.checked:
             return
-        self.judged, self.damage, self.notes = judged, "", []
+        self.checked, self.damage, self.notes = checked, "", []
         if not self.scan.complete(done, settings.replicas):
             try:
                 found = read_records(self.path / METRICS)
@@ -150,8 +153,8 @@ class Watched:
             self.damage = found.problem(done, replicas=settings.replicas)
             self.notes = [] if self.damage else found.notes()
 
-    def _state(self, settings: RunSummarySettings, latest: Latest) -> RunStatus:
-        """What the state file says; of runs without one, what can be told from the rest."""
+    def _state(self, settings: ConfigSummary, latest: Latest) -> RunStatus:
+        """What the state file says; without one, what the other files tell."""
         if self.state and self.state.condition != "lost":
             return self.state
         ended = _ended(self.path)
@@ -162,13 +165,13 @@ class Watched:
         return RunStatus(condition, latest.round, settings.rounds, began, updated or began, 0, "", reason=reason)
 
 
-def read_settings(path: Path) -> RunSummarySettings | None:
-    """What a configuration says, of a simulation, of a run from Python or of a deployment; None if it is of none."""
+def read_config_summary(path: Path) -> ConfigSummary | None:
+    """Summary of the configuration of a simulation, a run from Python or a deployment; None if it is none of these."""
     try:
         config = tomllib.loads(path.read_text())
         known = config.get("settings", config)
         seeds = known.get("seeds", 1)
-        return RunSummarySettings(
+        return ConfigSummary(
             [_name(method) for method in known.get("methods") or [known["method"]]],
             [_name(task) for task in known.get("tasks", ())],
             seeds if isinstance(seeds, int) else len(seeds),
@@ -185,29 +188,29 @@ def read_latest(path: Path) -> Latest:
     while True:
         lines, whole = last_lines(path, block)
         records = [record for record in map(parse, lines) if record]
-        tested = [record for record in records if isinstance(record.get("mean"), int | float)]
-        since = tested[-1]["round"] if tested else 0
-        if whole or block >= _FURTHEST or (tested and records[0]["round"] < since):
+        tested = [(record, record.mean) for record in records if record.mean is not None]
+        since = tested[-1][0].round if tested else 0
+        if whole or block >= _FURTHEST or (tested and records[0].round < since):
             break
         block *= 8
     if not records:
         return Latest()
     means: dict[str, list[float]] = {}
-    for record in tested:
-        if record["round"] == since:
-            means.setdefault(str(record.get("method")), []).append(float(record["mean"]))
+    for record, mean in tested:
+        if record.round == since:
+            means.setdefault(record.method, []).append(float(mean))
     last = records[-1]
     return Latest(
-        last["round"],
-        list(dict.fromkeys(str(record.get("method")) for record in records if record["round"] >= since)),
-        list(last.get("tasks", ())),
-        last.get("clients"),
+        last.round,
+        list(dict.fromkeys(record.method for record in records if record.round >= since)),
+        list(last.tasks),
+        last.clients,
         {method: sum(values) / len(values) for method, values in means.items()},
     )
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Differs once a file has changed; None where there is none."""
+    """Changes whenever the file does; None where there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -216,7 +219,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _ended(directory: Path) -> tuple[Condition, str] | None:
-    """How a deployment says that it ended, which it also does when it ends before its first round."""
+    """How a deployment ended, as its server wrote it; it may have ended before its first round."""
     try:
         told = json.loads((directory / ENDED).read_bytes())
         condition = next(each for each in get_args(Condition) if each == told["state"])

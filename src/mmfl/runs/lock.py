@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mmfl.errors import UserError
-
-LOCK = "lock"
+from mmfl.runs.layout import LOCK
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _take(directory: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Writes a new file, under another name first, so that whoever reads it finds it whole."""
+    """Writes a new file under another name first, so that readers never find it incomplete."""
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
     try:
         draft.write_text(text)

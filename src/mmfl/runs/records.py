@@ -1,7 +1,7 @@
 """The records of a run, a line of JSON for every method and seed in every round, read and checked in one place.
 
-A line that a crash has cut short is normal at the end of the file, and nowhere else. Everything that reads records sees
-here whether some are missing, doubled or broken. Nothing here needs torch.
+An incomplete last line is normal after a crash; anywhere else it is damage. Whatever reads records learns here whether
+some are missing, repeated or broken. Nothing here needs torch.
 """
 
 import json
@@ -9,14 +9,11 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mmfl.runs.growing import Growing
+from mmfl.record import RoundRecord
+from mmfl.runs.tail import TailReader
 
-if TYPE_CHECKING:
-    from mmfl.training import Record
-
-METRICS = "metrics.jsonl"
 _KINDS = {"round": int, "method": str, "seed": int, "tasks": dict, "clients": int, "cost": dict}  # in every version
 _START = re.compile(rb'\{"round": (\d+), "method": ("(?:[^"\\]|\\.)*"), "seed": (\d+), ')
 _MOST_NAMED = 5  # ranges of rounds, replicas or lines that a message lists
@@ -32,7 +29,7 @@ class Records:
     """
 
     def __init__(self, lines: Iterable[bytes] = ()):
-        self._records: list[Record] = []
+        self._records: list[RoundRecord] = []
         self._rounds: dict[_Replica, dict[int, int]] = {}  # and a hash of the line
         self._broken: list[int] = []
         self._repeated: dict[_Replica, list[int]] = {}
@@ -50,7 +47,7 @@ class Records:
             if record is None:
                 self._broken.append(self._lines)
                 continue
-            replica, round, mark = (record["method"], record["seed"]), record["round"], hash(line.strip())
+            replica, round, mark = (record.method, record.seed), record.round, hash(line.strip())
             known = self._rounds.setdefault(replica, {})
             if round not in known:
                 known[round] = mark
@@ -60,9 +57,9 @@ class Records:
                 again.setdefault(replica, []).append(round)
 
     @property
-    def all(self) -> "list[Record]":
+    def all(self) -> list[RoundRecord]:
         """All records, by round."""
-        return sorted(self._records, key=lambda record: record["round"])
+        return sorted(self._records, key=lambda record: record.round)
 
     def problem(self, done: int = 0, until: int | None = None, replicas: int = 0) -> str:
         """What is wrong with the rounds up to `until`, by default all; empty where nothing is.
@@ -95,14 +92,14 @@ class Records:
         return "; ".join(found)
 
     def notes(self) -> list[str]:
-        """What was left out without harm: lines that are no records, and second copies."""
+        """What was left out without losing anything: lines that are not records, and second copies."""
         found = [f"{_lines(self._broken)}, and left out"] if self._broken else []
         texts = _named(self._repeated, len(self._rounds))
         return [*found, *(f"{text} recorded twice with the same numbers, and counted once" for text in texts)]
 
 
 def read(path: Path) -> Records:
-    """The records of a file, none where there is no file. A last line that was cut short is not looked at."""
+    """The records of a file, none where there is no file. An incomplete last line is ignored."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -113,24 +110,34 @@ def read(path: Path) -> Records:
     return Records(lines)
 
 
-def parse(line: bytes) -> "Record | None":
+def parse(line: bytes) -> RoundRecord | None:
     """The record that a line holds; None where it holds none."""
     try:
-        record = json.loads(line)
-    except ValueError:
+        values = json.loads(line)
+        return RoundRecord.from_json(values) if _is_record(values) else None
+    except (ValueError, TypeError, AttributeError):
         return None
-    if not isinstance(record, dict):
-        return None
-    whole = all(isinstance(record.get(name), kind) for name, kind in _KINDS.items())
-    return record if whole and record["round"] > 0 and all(map(_is_table, record["tasks"].values())) else None
+
+
+def _is_record(values: Any) -> bool:
+    """Whether JSON values have what every version records, of the right kind."""
+    return (
+        isinstance(values, dict)
+        and all(isinstance(values.get(name), kind) for name, kind in _KINDS.items())
+        and values["round"] > 0
+        and all(isinstance(task, dict) for task in values["tasks"].values())
+        and isinstance(values.get("mean"), int | float | None)
+    )
 
 
 class Scan:
-    """Follows a growing file and sees whether all records are there, in order; they are not parsed, which takes eight
-    times as long. Where it says no, `read` says what is wrong."""
+    """Checks that all records are there, in order, in a file that is being appended to.
+
+    Lines are not parsed, which would take several times as long. Where this finds a problem, `read` says which.
+    """
 
     def __init__(self, path: Path):
-        self.file = Growing(path)
+        self.file = TailReader(path)
         self._begin()
 
     def _begin(self) -> None:
@@ -139,8 +146,8 @@ class Scan:
 
     def look(self) -> None:
         """Reads what is new."""
-        lines, anew = self.file.fresh()
-        if anew:
+        lines, rewritten = self.file.new_lines()
+        if rewritten:
             self._begin()
         for line in lines if self.in_order else ():
             found = _START.match(line) if line.endswith(b"}") and line.isascii() else None
@@ -158,10 +165,6 @@ class Scan:
         return self.in_order and (not limit or everyone) and min(rounds, default=0) >= limit
 
 
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
 def _lines(numbers: Sequence[int]) -> str:
     """Says that lines are no records."""
     shown = ", ".join(map(str, numbers[:_MOST_NAMED])) + (" and more" if len(numbers) > _MOST_NAMED else "")
@@ -169,7 +172,7 @@ def _lines(numbers: Sequence[int]) -> str:
 
 
 def _named(rounds: dict[_Replica, list[int]], replicas: int) -> list[str]:
-    """Rounds in words, with methods and seeds where these are not all, and a verb."""
+    """Rounds in words with a verb; with methods and seeds, unless it is the same rounds of all of them."""
     if len(rounds) == replicas and len({tuple(each) for each in rounds.values()}) == 1:
         return [_rounds(next(iter(rounds.values())))]
     texts = [

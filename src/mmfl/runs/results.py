@@ -1,38 +1,19 @@
-"""Runs: what happened, as data frames and pictures; and the directory in which a run lives."""
+"""What came of a run: records, weights and tables of one method and seed, or of several side by side."""
 
-import json
-import logging
-import os
-import platform
-import shutil
-import stat
-import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import tomli_w
-import torch
 from torch import Tensor, nn
 
-import mmfl
 from mmfl.engine.layout import Layout
-from mmfl.errors import UserError, check_name, nearest, shorten
+from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.runs.checkpoint import write_atomically
-from mmfl.runs.listing import read_settings
-from mmfl.runs.lock import hold, is_lock
-from mmfl.runs.records import METRICS, Records
-from mmfl.runs.records import read as read_records
-from mmfl.runs.status import read as read_state
-from mmfl.training import Record
-
-MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
-_MOST_NAMED = 10  # runs that a message lists
-_log = logging.getLogger(__name__)
+from mmfl.record import RoundRecord
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.layout import REPORT_PAGE
 
 
 class Run:
@@ -43,7 +24,7 @@ class Run:
 
     def __init__(
         self,
-        records: Sequence[Record],
+        records: Sequence[RoundRecord],
         method: str,
         seed: int,
         tasks: Sequence[str],
@@ -60,10 +41,10 @@ class Run:
 
     def frame(self, quantity: str) -> pd.DataFrame:
         """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
-        known = {name for r in self.records for task in r["tasks"].values() for name in task}
+        known = {name for record in self.records for task in record.tasks.values() for name in task.to_json()}
         if self.records and quantity not in known:
             raise UserError(f"run: no quantity '{quantity}' was recorded: {nearest(quantity, known)}")
-        rows = {r["round"]: {name: task.get(quantity) for name, task in r["tasks"].items()} for r in self.records}
+        rows = {r.round: {name: task.value(quantity) for name, task in r.tasks.items()} for r in self.records}
         frame = pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float)
         frame.index.name = "round"
         return frame
@@ -86,7 +67,7 @@ class Run:
     @property
     def summary(self) -> pd.DataFrame:
         """Mean and worst task of every evaluated round."""
-        rows = {r["round"]: {"mean": r["mean"], "worst": r["worst"]} for r in self.records if r["mean"] is not None}
+        rows = {r.round: {"mean": r.mean, "worst": r.worst} for r in self.records if r.mean is not None}
         frame = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "worst"], dtype=float)
         frame.index.name = "round"
         return frame
@@ -94,14 +75,14 @@ class Run:
     @property
     def costs(self) -> pd.DataFrame:
         """Trainings, forward passes, bytes and stored memory of every round."""
-        frame = pd.DataFrame([r["cost"] for r in self.records], index=[r["round"] for r in self.records])
+        frame = pd.DataFrame([asdict(r.cost) for r in self.records], index=[r.round for r in self.records])
         frame.index.name = "round"
         return frame
 
     @property
     def faults(self) -> pd.DataFrame:
         """What went wrong with nodes, rounds x kinds of event; no columns where nothing did, as in a simulation."""
-        frame = pd.DataFrame([r.get("faults", {}) for r in self.records], index=[r["round"] for r in self.records])
+        frame = pd.DataFrame([r.faults for r in self.records], index=[r.round for r in self.records])
         frame.index.name = "round"
         return frame.fillna(0).astype(int)
 
@@ -110,7 +91,7 @@ class Run:
         """How often each client trained each task, clients x tasks."""
         counts = np.zeros((self.clients, len(self.tasks)), dtype=np.int64)
         for s, task in enumerate(self.tasks):
-            drawn = [record["drawn"][task] for record in self.records if task in record["drawn"]]
+            drawn = [record.drawn[task] for record in self.records if task in record.drawn]
             client = [number for clients, _ in drawn for number in clients]
             np.add.at(counts[:, s], client, [count for _, times in drawn for count in times])
         return pd.DataFrame(counts, columns=self.tasks)
@@ -143,12 +124,12 @@ class Run:
         """Draws accuracy, participation and step size on one page."""
         Comparison([self]).plot(path)
 
-    def report(self, path: str | Path = "report.html") -> None:
+    def report(self, path: str | Path = REPORT_PAGE) -> None:
         """Writes everything there is to see as one HTML file, which needs no network. Needs plotly."""
         Comparison([self]).report(path)
 
     def __repr__(self) -> str:
-        last = self.records[-1]["round"] if self.records else 0
+        last = self.records[-1].round if self.records else 0
         return f"Run({self.method}, seed {self.seed}, {last} rounds)"
 
     def _repr_html_(self) -> str:
@@ -226,7 +207,7 @@ class Comparison:
         picture.savefig(path)
         pyplot.close(picture)
 
-    def report(self, path: str | Path = "report.html") -> None:
+    def report(self, path: str | Path = REPORT_PAGE) -> None:
         """Writes everything there is to see as one HTML file, which needs no network. Needs plotly."""
         from mmfl.report import page
 
@@ -246,160 +227,6 @@ def _ratio(ours: pd.Series, theirs: pd.Series) -> float:
     return float((ours / theirs).replace([np.inf, -np.inf], np.nan).mean())
 
 
-class RunDirectory:
-    """A run on disk: `config.toml`, `metrics.jsonl` (a line per replica and round), `checkpoint/`.
-
-    `locked` says that whoever made this object holds the run's lock already.
-    """
-
-    def __init__(self, path: Path, locked: bool = False):
-        self.path, self.locked = path, locked
-
-    @classmethod
-    def create(
-        cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None, locked: bool = False
-    ) -> "RunDirectory":
-        """A new directory, with the configuration and what the run is made with; one that is there already, and not
-        empty, is never written over."""
-        directory = cls(Path(path), locked)
-        cls.refuse_used(directory.path)
-        content = tomli_w.dumps({**config, MADE_WITH: made_with(device)}).encode()
-        with directory.hold():
-            cls.refuse_used(directory.path)  # another process may have been faster
-            try:
-                write_atomically(directory.path / "config.toml", content)
-            except OSError as error:
-                raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
-        return directory
-
-    @staticmethod
-    def refuse_used(path: Path) -> None:
-        """Says so where a new run would write over something, or cannot be in this place."""
-        check_name("run directory", str(path))
-        try:
-            is_file = not stat.S_ISDIR(path.stat().st_mode)
-            used = not is_file and any(not is_lock(each) for each in path.iterdir())
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UserError(f"run directory '{shorten(path)}' cannot be made: {error.strerror}.") from None
-        if is_file:
-            raise UserError(f"run directory '{path}' is a file; expected a new directory, or an empty one.")
-        if used:
-            raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
-
-    @classmethod
-    def open(cls, path: str | Path) -> "RunDirectory":
-        """A directory that holds a run."""
-        path = Path(path)
-        check_name("run directory", str(path))
-        try:
-            (path / "config.toml").stat()
-        except (FileNotFoundError, NotADirectoryError):
-            raise UserError(f"'{path}' is not a run directory: it has no config.toml{_runs_in(path)}.") from None
-        except OSError as error:
-            raise UserError(f"run directory '{shorten(path)}' cannot be read: {error.strerror}.") from None
-        return cls(path)
-
-    @contextmanager
-    def hold(self) -> Iterator[None]:
-        """While active, no other process can work on the run; an error where one does."""
-        with nullcontext() if self.locked else hold(self.path):
-            yield
-
-    def remove(self) -> None:
-        """Removes it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are."""
-        return self.path / "checkpoint"
-
-    @property
-    def metrics(self) -> Path:
-        """The record of every round."""
-        return self.path / METRICS
-
-    def config(self) -> dict[str, Any]:
-        """The configuration the run was started with."""
-        try:
-            return tomllib.loads((self.path / "config.toml").read_text())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / 'config.toml'} cannot be read: {error}.") from None
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Says how to go on where the run cannot be written, as on a full disk."""
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"run '{self.path}' stopped, because it cannot be written: {error.strerror}.\n"
-                f"Once it can, `mmfl resume {self.path}` goes on from its last checkpoint (in Python: resume=True)."
-            ) from None
-
-    def append(self, records: Sequence[Record]) -> None:
-        """Adds the records of a round, on disk when this returns."""
-        with self.writing(), self.metrics.open("ab", buffering=0) as file:
-            content = memoryview("".join(json.dumps(record) + "\n" for record in records).encode())
-            while content:
-                content = content[file.write(content) :]
-            os.fsync(file.fileno())
-
-    def checked(self) -> Records:
-        """All records, with what is wrong with them."""
-        try:
-            return read_records(self.metrics)
-        except OSError as error:
-            raise UserError(f"{self.metrics} cannot be read: {error.strerror}.") from None
-
-    def records(self) -> list[Record]:
-        """All records. Those that are there twice are left out with a warning; where some are missing or broken that is
-        an error. The last line may have been cut short by a crash."""
-        found = self.checked()
-        settings, state = read_settings(self.path / "config.toml"), read_state(self.path)
-        if problem := found.problem(state.done if state else 0, replicas=settings.replicas if settings else 0):
-            raise UserError(f"{self.metrics} is damaged: {problem}.\n{PUT_BACK}")
-        for note in found.notes():
-            _log.warning("%s: %s", self.metrics, note)
-        return found.all
-
-    def rewind(self, round: int, replicas: int) -> list[Record]:
-        """Forgets what was recorded after a round, and returns the rest, which must be there of all replicas."""
-        found = self.checked()
-        if problem := found.problem(round, until=round, replicas=replicas):
-            raise UserError(
-                f"{self.metrics} is damaged: {problem}, but the checkpoint is of round {round}.\n{PUT_BACK}"
-            )
-        kept = [record for record in found.all if record["round"] <= round]
-        with self.writing():
-            write_atomically(self.metrics, "".join(json.dumps(record) + "\n" for record in kept).encode())
-        return kept
-
-
-PUT_BACK = "Put the file back as it was, or start a new run."
-
-
-def _runs_in(folder: Path) -> str:
-    """The runs that a folder holds, for whoever named the folder in place of one; nothing where it holds none."""
-    try:
-        found = sorted(each.name for each in folder.iterdir() if (each / "config.toml").is_file())
-    except OSError:
-        return ""
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return f", but holds the runs {', '.join(found[:_MOST_NAMED])}{more}" if found else ""
-
-
-def made_with(device: torch.device | None = None) -> dict[str, str]:
-    """Versions and, where one process computes, the device: what may explain that numbers differ."""
-    versions = {"mmfl": mmfl.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    if device is None:
-        return versions
-    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
-    return {**versions, "device": f"{device}{name}"}
-
-
 def load(path: str | Path) -> Comparison:
     """The runs in a directory, from their records.
 
@@ -414,10 +241,10 @@ def load(path: str | Path) -> Comparison:
     return from_records(records)
 
 
-def from_records(records: Sequence[Record]) -> Comparison:
+def from_records(records: Sequence[RoundRecord]) -> Comparison:
     """The runs that records are of, by method and seed."""
-    tasks = list(dict.fromkeys(name for record in records for name in record["tasks"]))
-    mine: dict[tuple[str, int], list[Record]] = {}
+    tasks = list(dict.fromkeys(name for record in records for name in record.tasks))
+    by_replica: dict[tuple[str, int], list[RoundRecord]] = {}
     for record in records:
-        mine.setdefault((record["method"], record["seed"]), []).append(record)
-    return Comparison([Run(known, *pair, tasks, known[0]["clients"]) for pair, known in mine.items()])
+        by_replica.setdefault((record.method, record.seed), []).append(record)
+    return Comparison([Run(known, *pair, tasks, known[0].clients) for pair, known in by_replica.items()])

@@ -1,6 +1,6 @@
-"""The state of a run, in `state.json` of its directory, and its log, in `log.txt`: for people and pages that look on.
+"""The state of a run, in `state.json` of its directory, and its log, in `log.txt`, for people and for the dashboard.
 
-Both are beside the point of a run: nothing is read back from them, and where they cannot be written the run goes on.
+A run does not depend on either: it never reads them back, and goes on where they cannot be written.
 """
 
 import json
@@ -15,11 +15,27 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
+from mmfl.runs.layout import LOG, STATE
 from mmfl.runs.lock import is_alive, start_time
 
-STATE, LOG = "state.json", "log.txt"
 Condition = Literal["running", "finished", "stopped", "failed", "lost"]
 _LONGEST = 500  # letters of a line of the log
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ended, and why it was stopped or has failed."""
+
+    condition: Literal["finished", "stopped", "failed"]
+    reason: str = ""
+
+    @classmethod
+    def by(cls, error: BaseException) -> "RunEnd":
+        """The end that an exception makes: Ctrl-C stops a run, anything else is a failure."""
+        if isinstance(error, KeyboardInterrupt):
+            return cls("stopped", "interrupted")
+        text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        return cls("failed", _line(text))
 
 
 @dataclass(frozen=True)
@@ -41,18 +57,21 @@ class RunStatus:
 
     @property
     def done(self) -> int:
-        """Rounds that are known to be recorded. Records are written before the state tells of them, but a run that goes
-        on after a crash forgets some, so nothing is known of one that runs or was lost."""
+        """Rounds that are known to be recorded.
+
+        Records are written before the state is, but a run that is resumed drops those after its checkpoint. So nothing
+        is known of a run that is running or lost.
+        """
         return 0 if self.condition in ("running", "lost") else int(self.round)
 
     @property
     def lost(self) -> bool:
-        """Whether it is said to run while its process is gone; of another machine's processes nothing is known."""
+        """Whether the state says `running` but the process is gone; processes on other machines cannot be checked."""
         return self.condition == "running" and self.host == socket.gethostname() and not is_alive(self.pid, self.birth)
 
 
 def read(directory: Path) -> RunStatus | None:
-    """The state as of now, `lost` where the process has ended without a word; None where none can be read."""
+    """The current state, `lost` where the process has ended without writing so; None where it cannot be read."""
     try:
         state = RunStatus(**json.loads((directory / STATE).read_bytes()))
         numbers = (state.round, state.rounds, state.began, state.updated, state.pid)
@@ -63,8 +82,8 @@ def read(directory: Path) -> RunStatus | None:
     return replace(state, condition="lost", reason="its process has ended without a word") if state.lost else state
 
 
-class Journal:
-    """Keeps state and log of a run while it is conducted, and says at the end how it ended; without a path, nothing.
+class StatusWriter:
+    """Writes state and log of a run under way, and at the end how it ended; without a path it writes nothing.
 
     Warnings of the package's logger go into the log as well.
     """
@@ -76,8 +95,9 @@ class Journal:
         began, round = (before.began, before.round) if before else (now, 0)
         self.state = RunStatus("running", round, rounds, began, now, pid, socket.gethostname(), start_time(pid))
         self.warnings = _Warnings(self)
+        self.end = RunEnd("finished")
 
-    def __enter__(self) -> "Journal":
+    def __enter__(self) -> "StatusWriter":
         if self.path:
             logging.getLogger("mmfl").addHandler(self.warnings)
         return self
@@ -86,16 +106,17 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger("mmfl").removeHandler(self.warnings)
-        if error is None:
+        end = RunEnd.by(error) if error else self.end
+        if end.condition == "finished":
             self._set("finished")
             self.note(f"finished: {self.state.round} rounds")
-        elif isinstance(error, KeyboardInterrupt):
+        elif end.condition == "stopped":
+            why = f" ({end.reason})" if error is None else ""
             self._set("stopped")
-            self.note(f"stopped after round {self.state.round}; `mmfl resume` goes on from here")
+            self.note(f"stopped after round {self.state.round}{why}; `mmfl resume` goes on from here")
         else:
-            reason = _line(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
-            self._set("failed", reason=reason)
-            self.note(f"failed after round {self.state.round}: {reason}")
+            self._set("failed", reason=end.reason)
+            self.note(f"failed after round {self.state.round}: {end.reason}")
 
     def begin(self, round: int, what: str, versions: str = "") -> None:
         """The run begins, or goes on after a round."""
@@ -104,7 +125,7 @@ class Journal:
         self.note(f"resumed after round {round}: {what}; {process}" if round else f"began: {what}; {process}")
 
     def wait(self, what: str) -> None:
-        """The run is there, and waits for something before it begins or goes on."""
+        """The run waits for something before it begins or goes on."""
         self._set("running")
         self.note(f"waiting for {what}")
 
@@ -136,15 +157,15 @@ def timestamp(seconds: float) -> str:
 
 
 class _Warnings(logging.Handler):
-    """Notes warnings of the package; where nobody else would hear them, they are printed as they would be without."""
+    """Writes the package's warnings to the log, and prints them where no other handler would."""
 
-    def __init__(self, journal: Journal):
+    def __init__(self, writer: StatusWriter):
         super().__init__(logging.WARNING)
-        self.journal = journal
+        self.writer = writer
         self.alone = not logging.getLogger("mmfl").hasHandlers()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.journal.note(f"{record.levelname.lower()}: {record.getMessage()}")
+        self.writer.note(f"{record.levelname.lower()}: {record.getMessage()}")
         if self.alone and logging.lastResort:
             logging.lastResort.handle(record)
 

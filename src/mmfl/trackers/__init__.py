@@ -10,7 +10,7 @@ from typing import Any
 
 from mmfl.errors import UserError
 from mmfl.registry import Spec, build
-from mmfl.runs.experiment import Listener
+from mmfl.runs.listener import Listener
 from mmfl.trackers.mlflow import MLflow
 from mmfl.trackers.tensorboard import TensorBoard
 from mmfl.trackers.tracker import Tracker

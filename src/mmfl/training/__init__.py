@@ -5,8 +5,7 @@ down, `diagnostics` the numbers in it, and `rule_checks` refuse what a rule of y
 """
 
 from mmfl.training.loop import rounds
-from mmfl.training.record import Record
 from mmfl.training.replica import Replica, TrainingState
 from mmfl.training.round import Round
 
-__all__ = ["Record", "Replica", "Round", "TrainingState", "rounds"]
+__all__ = ["Replica", "Round", "TrainingState", "rounds"]

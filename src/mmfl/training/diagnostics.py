@@ -11,6 +11,7 @@ from torch import Tensor
 from mmfl.aggregation import inverse_probability
 from mmfl.allocation import Allocation
 from mmfl.federation import RoundView
+from mmfl.record import Cost
 from mmfl.updates import Updates
 
 PROBABILITIES = tuple(f"probability_{name}" for name in ("min", "q25", "median", "q75", "max"))
@@ -54,18 +55,6 @@ class Tally:
     def clients_seen(self) -> int:
         """Clients that ever trained anything."""
         return int(self.participation.any(1).sum())
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a round asked of clients and network."""
-
-    trainings: int
-    processors: int
-    forward_passes: int
-    bytes_up: int
-    bytes_down: int
-    stored_bytes: int
 
 
 def round_cost(

@@ -12,8 +12,9 @@ from torch.nn.utils import get_total_norm
 from mmfl.engine import Engine, Evaluation
 from mmfl.engine.dispatch import Dispatch, Returned
 from mmfl.errors import UserError
+from mmfl.record import RoundRecord
 from mmfl.training.diagnostics import memory_of
-from mmfl.training.record import Record, record
+from mmfl.training.record import record
 from mmfl.training.replica import Replica
 from mmfl.training.round import Round
 from mmfl.training.rule_checks import check_finite
@@ -27,7 +28,7 @@ def rounds(
     evaluate_every: int = 1,
     evaluate_last: int = 1,
     diagnose: bool = False,
-) -> Iterator[list[Record]]:
+) -> Iterator[list[RoundRecord]]:
     """One federated round after another, all replicas in lockstep; yields what happened, a record per replica.
 
     Tests every so many rounds, and after each of the last ones.
@@ -49,12 +50,11 @@ def rounds(
         agree(engine.world, replicas)
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = evaluate(dispatch, t) if due else [{} for _ in replicas]
-        failed = engine.faults()
-        faults: Record = {"faults": failed} if failed else {}
+        faults = engine.faults()
         seconds = (time.perf_counter() - begun) / len(replicas)
         stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))
         records = [
-            record(each, tests, seconds, int(held)) | faults
+            record(each, tests, seconds, int(held), faults)
             for each, tests, held in zip(current, tested, stored, strict=True)
         ]
         check_weights(current, largest)  # here, so that the device need not be waited for

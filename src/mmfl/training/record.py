@@ -1,6 +1,6 @@
 """The record of a round: what happened in it, as plain numbers."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,13 +8,14 @@ import numpy as np
 from mmfl.engine import Evaluation
 from mmfl.federation import Federation
 from mmfl.federation.objectives import lower_is_better
+from mmfl.record import Drawn, RoundRecord, TaskRecord
 from mmfl.training.diagnostics import loss_variance, probability_quantiles, round_cost, step_size
 from mmfl.training.round import Round
 
-Record = dict[str, Any]
 
-
-def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_bytes: int) -> Record:
+def record(
+    each: Round, tested: dict[int, Evaluation], seconds: float, stored_bytes: int, faults: Mapping[str, int]
+) -> RoundRecord:
     """What happened in a round, as plain numbers."""
     replica, view, allocation = each.replica, each.view, each.allocation
     federation, state = replica.federation, replica.state
@@ -27,19 +28,21 @@ def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_by
     for s in np.flatnonzero(here).tolist():
         outcome = each.outcomes[s]
         updates = outcome.drawn
-        tasks[federation.tasks[s].name] = {
-            "metric": _number(tested[s].metric) if s in tested else None,
-            "loss": _number(tested[s].loss) if s in tested else None,
-            "training_loss": _number(np.average(updates.loss, weights=updates.count)) if len(updates) else None,
-            "active": len(updates),
-            "rejected": outcome.rejected,
-            "step_size": _number(step_sizes[s]),
-            "step_size_variance": _number(state.tally.step_size_variance[s]),
-            "loss_variance": _number(loss_variance(view, allocation, s)),
-            "update_variance": _number(outcome.variance),
-            **probability_quantiles(view, allocation, s),
-            **replica.method.aggregation.report(view, s, state.aggregation[s]),
-        }
+        tasks[federation.tasks[s].name] = TaskRecord(
+            metric=_number(tested[s].metric) if s in tested else None,
+            loss=_number(tested[s].loss) if s in tested else None,
+            training_loss=_number(np.average(updates.loss, weights=updates.count)) if len(updates) else None,
+            active=len(updates),
+            rejected=outcome.rejected,
+            step_size=_number(step_sizes[s]),
+            step_size_variance=_number(state.tally.step_size_variance[s]),
+            loss_variance=_number(loss_variance(view, allocation, s)),
+            update_variance=_number(outcome.variance),
+            extras={
+                **probability_quantiles(view, allocation, s),
+                **replica.method.aggregation.report(view, s, state.aggregation[s]),
+            },
+        )
     cost = round_cost(
         allocation,
         each.asked.get("losses"),
@@ -48,32 +51,35 @@ def record(each: Round, tested: dict[int, Evaluation], seconds: float, stored_by
         stored_bytes,
         replica.method.local.downloads,
     )
-    return {
-        "round": view.round,
-        "method": replica.method.name,
-        "seed": replica.seed,
-        **_overall(federation, tested),
-        "tasks": tasks,
-        "clients": federation.clients,
-        "clients_seen": state.tally.clients_seen,
-        "cost": asdict(cost),
-        "drawn": {
-            task.name: [allocation.client[rows].tolist(), allocation.count[rows].tolist()]
+    mean, worst = _mean_and_worst(federation, tested)
+    return RoundRecord(
+        round=view.round,
+        method=replica.method.name,
+        seed=replica.seed,
+        mean=mean,
+        worst=worst,
+        tasks=tasks,
+        clients=federation.clients,
+        clients_seen=state.tally.clients_seen,
+        cost=cost,
+        drawn={
+            task.name: Drawn(allocation.client[rows].tolist(), allocation.count[rows].tolist())
             for s, task in enumerate(federation.tasks)
             if len(rows := allocation.rows(s))
         },
-        **replica.method.allocation.report(view, state.allocation),
-        "seconds": round_to(seconds),
-    }
+        extras=dict(replica.method.allocation.report(view, state.allocation)),
+        seconds=round_to(seconds),
+        faults=dict(faults),
+    )
 
 
-def _overall(federation: Federation, tested: dict[int, Evaluation]) -> Record:
+def _mean_and_worst(federation: Federation, tested: dict[int, Evaluation]) -> tuple[float | None, float | None]:
     """Mean and worst task, over the tasks whose metric is a score (over all, where none is)."""
     scores = {s: e.metric for s, e in tested.items() if not lower_is_better(federation.tasks[s].metric)}
     values = list(scores.values()) or [e.metric for e in tested.values()]
     if not values:
-        return {"mean": None, "worst": None}
-    return {"mean": _number(np.mean(values)), "worst": _number(min(values) if scores else max(values))}
+        return None, None
+    return _number(np.mean(values)), _number(min(values) if scores else max(values))
 
 
 def _number(value: Any) -> float | None:

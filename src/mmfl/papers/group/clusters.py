@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mmfl.allocation.groups import Cycle, k_means, scaling, silhouette
 from mmfl.engine import Simulation, Workload
@@ -18,7 +19,8 @@ from mmfl.papers.evidence import greater, spread
 from mmfl.papers.measurements import Watch, rows
 from mmfl.papers.reproduction import Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, grid, legend
-from mmfl.training import Replica
+from mmfl.runs.results import Comparison
+from mmfl.training import TrainingState
 
 LOOKED = (5, 25)
 """The rounds of the paper's Figure 3."""
@@ -38,62 +40,60 @@ _MARKS = "os^Dv"
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What is observed of a replica after a round: its cycle, if it has one, and possibly losses [clients, tasks]."""
+    """What is observed of a replica after a round: its cycle, if it has one, and after some rounds its weights."""
 
     round: int
     cycle: Cycle | None
-    losses: NDArray[np.float64] | None
+    weights: Sequence[Tensor] | None
 
 
-def observe(engine: Simulation, looked: Sequence[int], replica: Replica) -> Observation:
-    """Observes a replica; after the rounds in `looked`, the losses of all clients are measured."""
-    state, everyone = replica.state, np.arange(replica.federation.clients)
+def observe(looked: Sequence[int], state: TrainingState) -> Observation:
+    """Observes a replica; its weights are kept after the rounds in `looked`."""
     cycle = state.allocation if isinstance(state.allocation, Cycle) else None
-    if state.round not in looked:
-        return Observation(state.round, cycle, None)
-    asked = [Workload(replica.federation, s, weights, everyone) for s, weights in enumerate(state.weights)]
-    return Observation(state.round, cycle, np.stack(engine.losses(asked), axis=1))
+    weights = [each.clone() for each in state.weights] if state.round in looked else None
+    return Observation(state.round, cycle, weights)
 
 
-def in_force(watch: Watch[Observation]) -> pd.DataFrame:
+def in_force(watch: Watch[Observation], compared: Comparison) -> pd.DataFrame:
     """The current clusters of group methods, every few rounds: their number and agreement with the true clusters."""
     return rows(
         [
-            {**key, "clusters": len(sight.cycle.centroids), "agreement": agreement(sight.cycle, replica.federation)}
-            for key, replica, sight in _observations(watch)
+            {**key, "clusters": len(sight.cycle.centroids), "agreement": agreement(sight.cycle, federation)}
+            for key, federation, sight in _observations(watch, compared)
             if sight.cycle is not None and sight.round > 0 and sight.round % _EVERY == 0
         ]
     )
 
 
-def of_replicas(watch: Watch[Observation]) -> pd.DataFrame:
-    """How well the measured losses separate the true clusters, for every method and seed."""
-    return rows(
-        [
-            {**key, **distinctness(sight.losses, replica.federation)}
-            for key, replica, sight in _observations(watch)
-            if sight.losses is not None
-        ]
-    )
+def structure(watch: Watch[Observation], compared: Comparison, engine: Simulation) -> dict[str, pd.DataFrame]:
+    """All clients' losses with the weights that were kept.
+
+    `structure` says how well these losses separate the true clusters, for every method and seed. `losses` are those of
+    group methods with the first seed: a row per client, with its true cluster.
+    """
+    distinct, losses = [], []
+    for key, federation, sight in _observations(watch, compared):
+        if sight.weights is None:
+            continue
+        everyone = np.arange(federation.clients)
+        workloads = [Workload(federation, s, weights, everyone) for s, weights in enumerate(sight.weights)]
+        measured = np.stack(engine.losses(workloads), axis=1)
+        distinct.append({**key, **distinctness(measured, federation)})
+        if sight.cycle is not None and key["seed"] == compared.runs[0].seed:
+            frame = pd.DataFrame(measured.round(4), columns=federation.task_names)
+            losses.append(frame.assign(truth=federation.groups[0], **key))
+    together = pd.concat(losses, ignore_index=True) if losses else pd.DataFrame()
+    return {"structure": rows(distinct), "losses": together}
 
 
-def of_clients(watch: Watch[Observation]) -> pd.DataFrame:
-    """The measured losses of group methods with the first seed: a row per client, with its true cluster."""
-    found = [
-        pd.DataFrame(sight.losses.round(4), columns=replica.federation.task_names).assign(
-            truth=replica.federation.groups[0], **key
-        )
-        for key, replica, sight in _observations(watch)
-        if sight.losses is not None and sight.cycle is not None and replica.seed == watch.replicas[0].seed
-    ]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-
-
-def _observations(watch: Watch[Observation]) -> Iterator[tuple[dict[str, Any], Replica, Observation]]:
-    """Every observation with its replica and the columns that identify it."""
+def _observations(
+    watch: Watch[Observation], compared: Comparison
+) -> Iterator[tuple[dict[str, Any], Federation, Observation]]:
+    """Every observation with the federation of its run and the columns that identify it."""
     for sights in watch.seen:
-        for replica, sight in zip(watch.replicas, sights, strict=True):
-            yield {"method": replica.method.name, "seed": replica.seed, "round": sight.round}, replica, sight
+        for run, sight in zip(compared, sights, strict=True):
+            assert run.federation is not None
+            yield {"method": run.method, "seed": run.seed, "round": sight.round}, run.federation, sight
 
 
 def agreement(cycle: Cycle, federation: Federation) -> float:

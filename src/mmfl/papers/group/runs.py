@@ -11,7 +11,7 @@ import pandas as pd
 from mmfl.engine import Simulation
 from mmfl.federation import Federation
 from mmfl.methods import make_method
-from mmfl.papers.group.clusters import LOOKED, in_force, observe, of_clients, of_replicas
+from mmfl.papers.group.clusters import LOOKED, in_force, observe, structure
 from mmfl.papers.measurements import Watch, accuracy, mean_costs, rows
 from mmfl.papers.reproduction import Frames, Part, Trainer, federations
 from mmfl.runs.results import Comparison, Run
@@ -84,7 +84,7 @@ def parts(*names: str) -> Callable[[bool], list[Part]]:
 
 def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
     """Trains all methods and seeds of a setting; its name is in the column `setting` of every frame."""
-    watch = Watch(partial(observe, Simulation(trainer.device), setting.looked))
+    watch = Watch(partial(observe, setting.looked))
     compared = trainer.compare(
         setting.federations(quick),
         setting.methods,
@@ -100,9 +100,8 @@ def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], traine
         "rounds": average_round(compared),
         "tasks": tasks(compared),
         "arrivals": arrivals(compared),
-        "clusters": in_force(watch),
-        "structure": of_replicas(watch),
-        "losses": of_clients(watch),
+        "clusters": in_force(watch, compared),
+        **structure(watch, compared, Simulation(trainer.device)),
     }
     return {name: frame.assign(setting=setting.name) for name, frame in frames.items() if len(frame)}
 
@@ -120,7 +119,7 @@ def clusters_met(run: Run) -> float:
     met = []
     for name, groups, arrival in zip(run.tasks, federation.groups, federation.task_arrivals, strict=True):
         assert groups is not None
-        kinds = [set(groups[record["drawn"].get(name, [[]])[0]]) for record in run.records[arrival - 1 :]]
+        kinds = [set(groups[record.drawn_clients(name)]) for record in run.records[arrival - 1 :]]
         met += [len(set().union(*kinds[t : t + 5])) for t in range(0, len(kinds) - 4, 5)]
     return float(np.mean(met)) if met else np.nan
 

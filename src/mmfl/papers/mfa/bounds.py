@@ -67,7 +67,7 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
     far from the optimum in the middle of a frame and close at its end.
     """
     chain, models, last = setting.chain, setting.models, setting.rounds
-    watch = Watch(lambda replica: see(chain, weights_of(replica)))
+    watch = Watch(lambda state: see(chain, weights_of(state)))
     schedule = learning_rate(reading, bound_of(reading, chain, models, gradient_bound=1.0))
     federation, method = chain.federation(models, schedule, STEPS), method_of(reading, models)
     trainer.compare(federation, [method], last, 1.0, setting.seeds, watch=watch, evaluate_every=last)

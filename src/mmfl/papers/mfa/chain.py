@@ -17,7 +17,7 @@ from mmfl.federation.task import Task
 from mmfl.models import Quadratic
 from mmfl.papers.measurements import rows
 from mmfl.theory import Problem
-from mmfl.training import Replica
+from mmfl.training import TrainingState
 
 Array = NDArray[np.float64]
 
@@ -125,18 +125,18 @@ class Chain:
         )
 
 
-def weights_of(replica: Replica) -> Array:
+def weights_of(state: TrainingState) -> Array:
     """The weights of a replica whose tasks have the same shape, [tasks, size]."""
-    weights: Array = torch.stack(replica.state.weights).double().cpu().numpy()
+    weights: Array = torch.stack(state.weights).double().cpu().numpy()
     return weights
 
 
-def table(replicas: Sequence[Replica], seen: Array, column: str, rounds: Iterable[int]) -> pd.DataFrame:
+def table(replicas: Sequence[tuple[str, int]], seen: Array, column: str, rounds: Iterable[int]) -> pd.DataFrame:
     """Observations of replicas [rounds + 1, replicas] as a table: a row per replica and round (0: before the first)."""
     return rows(
         [
-            {"method": replica.method.name, "seed": replica.seed, "round": t, column: seen[t, n]}
-            for n, replica in enumerate(replicas)
+            {"method": method, "seed": seed, "round": t, column: seen[t, n]}
+            for n, (method, seed) in enumerate(replicas)
             for t in rounds
         ]
     )

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,8 +16,8 @@ from mmfl.methods import Method
 from mmfl.papers.evidence import spread
 from mmfl.papers.measurements import rows
 from mmfl.papers.reproduction import Trainer
-from mmfl.runs.experiment import Listener
-from mmfl.training import Record
+from mmfl.record import RoundRecord
+from mmfl.runs.listener import Listener, RunInfo
 
 _ROUNDING = 1e-9  # means of the same accuracies may differ by as much
 
@@ -92,12 +91,8 @@ def alone(
     return Baseline({run.seed: run.accuracy for run in trainer.compare(federation, [method], rounds, rate, seeds)})
 
 
-class Reached(Exception):  # noqa: N818  # not an error: training has reached its goal
-    """All goals are reached, so training can stop."""
-
-
 class Chase(Listener):
-    """Follows tasks that train together until every method and seed has met FedAvg's goals; then it raises `Reached`.
+    """Follows tasks that train together until every method and seed has met FedAvg's goals; then it stops the run.
 
     `accuracies[method, seed]` are those of all tasks, round by round; `met[method, seed, window]` is the round in which
     the goal of that window was met.
@@ -108,17 +103,21 @@ class Chase(Listener):
         self.accuracies: dict[tuple[str, int], list[NDArray[np.float64]]] = {}
         self.met: dict[tuple[str, int, int], int] = {}
 
-    def round(self, records: Sequence[Record]) -> None:
+    def begin(self, info: RunInfo) -> None:
+        """Remembers the run, to stop it."""
+        self.info = info
+
+    def round(self, records: Sequence[RoundRecord]) -> None:
         """Checks which replicas have reached their goals."""
         for record in records:
-            method, seed = record["method"], record["seed"]
+            method, seed = record.method, record.seed
             so_far = self.accuracies.setdefault((method, seed), [])
-            so_far.append(np.array([task["metric"] for task in record["tasks"].values()], dtype=float))
+            so_far.append(np.array([task.metric for task in record.tasks.values()], dtype=float))
             for goal in self.baseline.goals[seed]:
                 if (method, seed, goal.window) not in self.met and goal.met(so_far):
-                    self.met[method, seed, goal.window] = record["round"]
+                    self.met[method, seed, goal.window] = record.round
         if len(self.met) == len(records) * len(self.baseline.windows):
-            raise Reached
+            self.info.request_stop("all goals are met")
 
     def gains(self) -> pd.DataFrame:
         """A row per method, seed and window: `published`, T_1 times the number of tasks; `alone`, the rounds until
@@ -180,8 +179,7 @@ def chase(
     seeds = list(baseline.curves)
     following = Chase(baseline)
     rounds = baseline.rounds * baseline.curves[seeds[0]].shape[1]
-    with suppress(Reached):
-        trainer.compare(federation, methods, rounds, rate, seeds, watch=following)
+    trainer.compare(federation, methods, rounds, rate, seeds, watch=following)
     return following
 
 

@@ -60,7 +60,7 @@ def gap_parts(quick: bool) -> list[Part]:
 
 def gaps(scale: Scale, rate: str, models: int, trainer: Trainer) -> Frames:
     """gap(t) = log10(F - F*) of the first model, forty times during training."""
-    watch = Watch(lambda replica: float(np.log10(scale.chain.excess(weights_of(replica)[0]))))
+    watch = Watch(lambda state: float(np.log10(scale.chain.excess(weights_of(state)[0]))))
     federation = scale.chain.federation(models, RATES[rate], _STEPS)
     trainer.compare(federation, METHODS, scale.rounds, 1.0, scale.seeds, watch=watch, evaluate_every=scale.rounds)
     kept = range(0, scale.rounds + 1, scale.rounds // 40)
@@ -101,20 +101,20 @@ def rounds_together(scale: Scale, steps: int, models: int, target: float, traine
 
     `one` is the mean over the models of each one's own first round.
     """
-    watch = Watch(lambda replica: scale.chain.excess(weights_of(replica)) <= target)
+    watch = Watch(lambda state: scale.chain.excess(weights_of(state)) <= target)
     federation, last = scale.chain.federation(models, RATES["constant"], steps), scale.last(models)
     trainer.compare(federation, METHODS, last, 1.0, scale.seeds, watch=watch, evaluate_every=last)
     met: NDArray[np.bool_] = np.array(watch.seen)
     return rows(
         [
             {
-                "method": replica.method.name,
-                "seed": replica.seed,
+                "method": method,
+                "seed": seed,
                 "models": models,
                 "together": first(np.all(met[:, n], axis=1)),
                 "one": np.mean([first(met[:, n, model]) for model in range(models)]),
             }
-            for n, replica in enumerate(watch.replicas)
+            for n, (method, seed) in enumerate(watch.replicas)
         ]
     )
 

@@ -15,7 +15,7 @@ from mmfl.papers.evidence import alike, fact, greater, spread
 from mmfl.papers.reproduction import Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, grid, legend
 from mmfl.runs.results import Run
-from mmfl.training import Replica
+from mmfl.training import TrainingState
 from mmfl.updates import ClientRows, Trained, Updates
 
 CONSTANTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -74,16 +74,16 @@ def _before(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.vstack([np.zeros_like(counts[:1]), counts[:-1]])
 
 
-def betas_of(replica: Replica) -> list[NDArray[np.float64]]:
+def betas_of(state: TrainingState) -> list[NDArray[np.float64]]:
     """What to observe: StaleVR's betas of the last round for each task; nothing for other methods."""
-    return [memory.beta for memory in replica.state.aggregation if isinstance(memory, Betas)]
+    return [memory.beta for memory in state.aggregation if isinstance(memory, Betas)]
 
 
 def history(run: Run, betas: NDArray[np.float64], task: str) -> History:
     """The history of a task of a run, from its records and the observed betas, [rounds, clients]."""
     active = np.zeros(betas.shape, dtype=bool)
     for record, row in zip(run.records, active, strict=True):
-        row[record["drawn"].get(task, [[]])[0]] = True
+        row[record.drawn_clients(task)] = True
     return History(betas, active)
 
 

@@ -1,4 +1,4 @@
-"""Runs from several places, side by side."""
+"""Runs of several directories: loaded, compared as one, and checked for differences in their settings."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.errors import UserError
-from mmfl.runs.results import MADE_WITH, Comparison, Run, RunDirectory, load
+from mmfl.runs.directory import MADE_WITH, RunDirectory
+from mmfl.runs.results import Comparison, Run, load
 
-_FREE = {"method", "methods", "seed", "seeds", MADE_WITH}  # in which runs may differ and still be one experiment
+_FREE = {
+    "method",
+    "methods",
+    "seed",
+    "seeds",
+    "format",
+    MADE_WITH,
+}  # in which runs may differ and still be one experiment
 _MOST = 12  # settings that a note names
 _LONGEST = 60  # characters of a value
 
@@ -23,7 +31,7 @@ class Source:
     runs: Comparison
 
 
-def gather(paths: Sequence[Path]) -> list[Source]:
+def load_sources(paths: Sequence[Path]) -> list[Source]:
     """The runs of all directories, which must have the same tasks. A directory that is given twice counts once."""
     paths = list({path.resolve(): path for path in paths}.values())
     names = [path.resolve().name for path in paths]
@@ -48,7 +56,7 @@ def repeated(paths: Sequence[Path]) -> list[Path]:
     return [path for n, path in enumerate(paths) if resolved[n] in resolved[:n]]
 
 
-def side_by_side(sources: Sequence[Source]) -> Comparison:
+def combine_sources(sources: Sequence[Source]) -> Comparison:
     """All runs as one comparison.
 
     Seeds of a method may be spread over sources that differ in nothing else. If a method is in several otherwise, all
@@ -72,10 +80,12 @@ def side_by_side(sources: Sequence[Source]) -> Comparison:
     return Comparison(runs)
 
 
-UNLIKE = "These runs differ in more than methods and seeds, so differences between them are not those of methods alone"
+DIFFERENCES_NOTE = (
+    "These runs differ in more than methods and seeds, so differences between them are not those of methods alone"
+)
 
 
-def unlike(sources: Sequence[Source]) -> list[str]:
+def list_differences(sources: Sequence[Source]) -> list[str]:
     """Where runs differ that are compared: rounds that were trained, and settings other than methods and seeds."""
     trained = {source.name: str(_trained(source)) for source in sources}
     settings = {source.name: dict(_flat(_settings(source.config))) for source in sources}
@@ -92,8 +102,8 @@ def unlike(sources: Sequence[Source]) -> list[str]:
 
 def note(sources: Sequence[Source]) -> str:
     """Where runs differ, as a sentence; empty where they do not."""
-    differing = unlike(sources)
-    return f"{UNLIKE}: {'; '.join(differing)}." if differing else ""
+    differing = list_differences(sources)
+    return f"{DIFFERENCES_NOTE}: {'; '.join(differing)}." if differing else ""
 
 
 def _is_one(method: str, sources: Sequence[Source]) -> bool:
@@ -113,7 +123,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _trained(source: Source) -> int:
-    return max((run.records[-1]["round"] for run in source.runs if run.records), default=0)
+    return max((run.records[-1].round for run in source.runs if run.records), default=0)
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
