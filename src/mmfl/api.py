@@ -83,10 +83,16 @@ def compare(
     """
     if isinstance(methods, str | Mapping | Method):
         raise UserError(f"methods is {methods!r}; expected a list of methods.")
-    made = [make_method(method) for method in methods]
-    federation_of = federation if callable(federation) else lambda seed: federation
     experiment = Experiment(
-        federation_of, made, seeds_of(seeds), rounds, rate, evaluate_every, evaluate_last, checkpoint_every, diagnose
+        federation_of=federation if callable(federation) else lambda seed: federation,
+        methods=[make_method(method) for method in methods],
+        seeds=seeds_of(seeds),
+        rounds=rounds,
+        rate=rate,
+        evaluate_every=evaluate_every,
+        evaluate_last=evaluate_last,
+        checkpoint_every=checkpoint_every,
+        diagnose=diagnose,
     )
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")
@@ -96,7 +102,7 @@ def compare(
     def open_directory() -> RunDirectory:
         config = {
             "source": "python",
-            "methods": [method.name for method in made],
+            "methods": [method.name for method in experiment.methods],
             "seeds": list(experiment.seeds),
             "rounds": rounds,
             "rate": rate,
@@ -104,7 +110,12 @@ def compare(
         place = directory or ""
         return RunDirectory.open(place) if resume else RunDirectory.create(place, config, simulation.device)
 
-    place = None if directory is None else open_directory
     console = Console()
     display = [Display(console)] if progress or (progress is None and console.is_jupyter) else []
-    return conduct(experiment, simulation, place, resume, ListenerGroup([*listeners, *display]))
+    return conduct(
+        experiment,
+        simulation,
+        open_directory=None if directory is None else open_directory,
+        resume=resume,
+        listener=ListenerGroup([*listeners, *display]),
+    )

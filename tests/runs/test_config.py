@@ -10,6 +10,7 @@ import tomli_w
 from conftest import refused
 from mmfl import aggregation, allocation
 from mmfl.errors import UserError
+from mmfl.federation import Federation
 from mmfl.runs import config
 from mmfl.updates.store import StorageOptions
 
@@ -308,3 +309,11 @@ def test_an_unreadable_configuration_is_named(tmp_path, content, words):
         config.read(path)
     with refused("cannot be read"):
         config.read(tmp_path)
+
+
+def test_the_federation_of_a_seed_is_partitioned_once(tmp_path, monkeypatch, answer):
+    seeds, divide = [], Federation._divide
+    monkeypatch.setattr(Federation, "_divide", lambda self, rules: seeds.append(self.seed) or divide(self, rules))
+    code, _, errors = answer("run", "quadratic", "--rounds", "1", "--seeds", "2", "--out", str(tmp_path / "run"))
+    assert (code, errors) == (0, "")
+    assert seeds == [0, 1]

@@ -154,7 +154,13 @@ def train_and_show(
         show_summary(console, summary)
     started = time.monotonic()
     try:
-        comparison = conduct(experiment, engine, lambda: open_directory(engine.device), resume, listener)
+        comparison = conduct(
+            experiment,
+            engine,
+            open_directory=lambda: open_directory(engine.device),
+            resume=resume,
+            listener=listener,
+        )
     except KeyboardInterrupt:
         console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None

@@ -54,14 +54,14 @@ def run(
     asked_to_stop = (lambda: False) if directory is None else (directory / STOP).exists
     engine = Deployment(transport, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
     experiment = Experiment(
-        lambda seed: engine.federation,
-        [make_method(settings.method)],
-        [settings.seed],
-        settings.rounds,
-        settings.rate,
-        settings.evaluate_every,
-        settings.evaluate_last,
-        settings.checkpoint_every,
+        federation_of=lambda seed: engine.federation,
+        methods=[make_method(settings.method)],
+        seeds=[settings.seed],
+        rounds=settings.rounds,
+        rate=settings.rate,
+        evaluate_every=settings.evaluate_every,
+        evaluate_last=settings.evaluate_last,
+        checkpoint_every=settings.checkpoint_every,
     )
     if directory is None:
         return conduct(experiment, engine, listener=listener)
@@ -76,7 +76,14 @@ def run(
         if begun:
             StatusWriter(existing, settings.rounds).wait(f"{settings.clients} clients")
 
-        return conduct(experiment, engine, open_directory, resume, listener, asked_to_stop)
+        return conduct(
+            experiment,
+            engine,
+            open_directory=open_directory,
+            resume=resume,
+            listener=listener,
+            asked_to_stop=asked_to_stop,
+        )
 
 
 def config(settings: DeploymentSettings) -> dict[str, Any]:

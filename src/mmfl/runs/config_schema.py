@@ -191,15 +191,15 @@ class Config(ConfigSection):
         tasks = [task.build(loaded[json.dumps(task.data, sort_keys=True)]) for task in self.tasks]
         methods = [make_method(method) for method in self.methods]
         return Experiment(
-            lambda seed: self._federation(tasks, seed),
-            methods,
-            seeds_of(self.seeds),
-            self.rounds,
-            self.rate,
-            self.evaluate_every,
-            self.evaluate_last,
-            self.checkpoint_every,
-            self.diagnose,
+            federation_of=lambda seed: self._federation(tasks, seed),
+            methods=methods,
+            seeds=seeds_of(self.seeds),
+            rounds=self.rounds,
+            rate=self.rate,
+            evaluate_every=self.evaluate_every,
+            evaluate_last=self.evaluate_last,
+            checkpoint_every=self.checkpoint_every,
+            diagnose=self.diagnose,
         )
 
     def add_python_path(self) -> None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,12 @@ from mmfl.updates.world import World
 _RECORD_BYTES = 1000  # of a round's record for each task, at least
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Experiment:
     """What to run: every method with every seed, each pair a replica of its own.
 
-    `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each. Models are tested
-    every `evaluate_every` rounds, and after each of the `evaluate_last` last ones.
+    `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each; it is asked once for
+    each seed. Models are tested every `evaluate_every` rounds, and after each of the `evaluate_last` last ones.
     """
 
     federation_of: Callable[[int], Federation]
@@ -47,6 +47,7 @@ class Experiment:
     diagnose: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "federation_of", cache(self.federation_of))
         right = is_positive(self.rate) and self.rate <= 1
         check(right, "", "rate", self.rate, "a share of the processors in (0, 1]")
         for name in ("rounds", "evaluate_every", "evaluate_last", "checkpoint_every"):
@@ -76,6 +77,7 @@ class Experiment:
 def conduct(
     experiment: Experiment,
     engine: Engine,
+    *,
     open_directory: Callable[[], RunDirectory] | None = None,
     resume: bool = False,
     listener: Listener | None = None,
@@ -112,7 +114,12 @@ def conduct(
         info = run_info(experiment, replicas, first, directory if world.first else None, stop)
         with announce(listener, info, status, None if resume else directory), interruptible() as interrupted:
             happened = rounds(
-                replicas, engine, last, experiment.evaluate_every, experiment.evaluate_last, experiment.diagnose
+                replicas,
+                engine,
+                last,
+                evaluate_every=experiment.evaluate_every,
+                evaluate_last=experiment.evaluate_last,
+                diagnose=experiment.diagnose,
             )
             for t, fresh in enumerate(happened, first):
                 records += fresh
@@ -224,14 +231,11 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
 
 def start(experiment: Experiment, engine: Engine) -> list[Replica]:
     """All replicas before their first round: for each method, each seed."""
-    first = experiment.federation_of(experiment.seeds[0])
-    experiment.check_memory(first)
-    federations = {experiment.seeds[0]: first}
-    federations |= {seed: experiment.federation_of(seed) for seed in experiment.seeds[1:]}
-    for federation in federations.values():
-        federation.check_rounds(experiment.rounds)
+    experiment.check_memory(experiment.federation_of(experiment.seeds[0]))
+    for seed in experiment.seeds:
+        experiment.federation_of(seed).check_rounds(experiment.rounds)
     return [
-        Replica.start(federations[seed], method, seed, experiment.rate, engine)
+        Replica.start(experiment.federation_of(seed), method, seed, experiment.rate, engine)
         for method in experiment.methods
         for seed in experiment.seeds
     ]
