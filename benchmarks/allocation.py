@@ -19,7 +19,7 @@ import numpy as np
 
 import mmfl
 from mmfl.allocation import LossVariance, least_variance
-from mmfl.sampling import DRAWS
+from mmfl.allocation.sampling import DRAWS
 
 
 def federation_of(clients: int, tasks: int) -> mmfl.Federation:

@@ -13,10 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from mmfl.flower.local import Local
-from mmfl.run import RunDirectory
+from mmfl.deployment.loopback import LocalDeployment
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.layout import METRICS
 
-ECHO = Path(__file__).parent.parent / "tests" / "flower" / "echo.py"
+ECHO = Path(__file__).parent.parent / "tests" / "deployment" / "echo.py"
 MODULE = """
 import mmfl
 
@@ -41,10 +42,10 @@ def seconds(folder: Path, echo: bool, nodes: int, settings: dict) -> list[float]
     directory = folder / "run"
     RunDirectory.create(directory, {"source": "deployment"})
     options = {"worker": (sys.executable, str(ECHO)), "server": "deployed:app"} if echo else {}
-    with Local(ECHO if echo else module, directory, **options) as local:
+    with LocalDeployment(ECHO if echo else module, directory, **options) as local:
         local.start([[n] for n in range(nodes)])
         local.submit(settings).follow(check=local.check)
-    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in (directory / METRICS).read_text().splitlines()]
     return [record["seconds"] for record in records][1:]
 
 

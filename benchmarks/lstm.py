@@ -18,8 +18,8 @@ import torch
 import mmfl
 from engine import plain_loop, seconds
 from mmfl.engine import Simulation, Training
+from mmfl.federation.objectives import next_token
 from mmfl.local import SGD
-from mmfl.objectives import next_token
 
 WINDOW, VOCABULARY, EPOCHS = 80, 80, 5
 PAPERS = partial(mmfl.models.CharacterLSTM, VOCABULARY, embedding=128, hidden=256)

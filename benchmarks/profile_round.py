@@ -23,7 +23,7 @@ from watched import Timed, federation_of, now, rounds_of
 import mmfl
 from mmfl.data.dataset import as_inputs
 from mmfl.engine import Simulation, Training, Workload
-from mmfl.engine.precision import multiplying
+from mmfl.engine.precision import matmul_precision
 from mmfl.local import SGD
 
 PHASES = {
@@ -74,7 +74,7 @@ class Product:
         self.a, self.b, self.out = (torch.randn(side, side, device=engine.device) for _ in range(3))
 
     def measure(self, times: int = 3) -> None:
-        with multiplying(self.engine.precision):
+        with matmul_precision(self.engine.precision):
             for _ in range(times):
                 begun = now(self.engine.device)
                 torch.mm(self.a, self.b, out=self.out)

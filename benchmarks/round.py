@@ -23,7 +23,7 @@ import mmfl
 from engine import plain_loop
 from mmfl.data.dataset import as_inputs
 from mmfl.engine import Simulation, Workload
-from mmfl.engine.precision import multiplying
+from mmfl.engine.precision import matmul_precision
 
 IN_A_ROW = 5
 METHODS = ("random", "mmfl-lvr", "mmfl-stalevre", "mmfl-stalevr", "full")
@@ -46,10 +46,10 @@ def plain_round(engine: Watched, placed: Sequence[tuple[Tensor, Tensor]]) -> flo
     device = engine.device
     begun = now(device)
     for asked in engine.asked["losses"]:
-        with multiplying(engine.architecture(asked.federation.tasks[asked.task]).precision):
+        with matmul_precision(engine.architecture(asked.federation.tasks[asked.task]).precision):
             plain_losses(asked, device, *placed[asked.task])
     for asked in engine.asked["training"]:
-        with multiplying(engine.architecture(asked.federation.tasks[asked.task]).precision):
+        with matmul_precision(engine.architecture(asked.federation.tasks[asked.task]).precision):
             plain_loop(asked.federation, asked.client, device, *placed[asked.task], number=asked.task)
     return now(device) - begun
 

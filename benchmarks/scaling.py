@@ -1,4 +1,4 @@
-"""Several processes share a run: seconds a round with one, two and more of them, and the bytes that they add up.
+"""ListenerGroup processes share a run: seconds a round with one, two and more of them, and the bytes that they add up.
 
 Strong scaling: the same clients, divided among more processes. Weak scaling: as many clients more as processes. Each
 process has one core, so that K processes use K cores. Everyone trains in every round, and every round is tested.
@@ -22,7 +22,7 @@ import mmfl
 from mmfl.engine import Simulation
 from mmfl.methods import make_method
 from mmfl.training import Replica, rounds
-from mmfl.world import leave
+from mmfl.updates.world import leave
 
 TASKS, EXAMPLES = 3, 60
 MODEL = partial(mmfl.models.Perceptron, inputs=64, hidden=256, classes=10)

@@ -21,8 +21,8 @@ import torch
 
 from mmfl.aggregation import MIFA, AggregationRule, FedVARP, StaleVRE
 from mmfl.federation import RoundView
-from mmfl.stored import Keep, Stored
 from mmfl.updates import Updates
+from mmfl.updates.store import ClientVectorStore, StorageOptions
 
 CLIENTS, ACTIVE, MEASURED = 100_000, 50, 40
 RULES = {rule.__name__: rule for rule in (FedVARP, MIFA, StaleVRE)}
@@ -42,7 +42,7 @@ def updates_of(round: int, parameters: int) -> Updates:
     return Updates(0, client, np.ones(ACTIVE, dtype=np.int64), chance, flat, np.ones(ACTIVE), np.ones(ACTIVE, int))
 
 
-def direct(stored: Stored) -> float:
+def direct(stored: ClientVectorStore) -> float:
     """Milliseconds of sum d h by a pass over all that is stored."""
     begun = time.perf_counter()
     total = torch.zeros(stored.none.shape[1])
@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--rule", choices=RULES)
     options = parser.parse_args()
-    keep = Keep(options.where, options.precision)
+    keep = StorageOptions(options.where, options.precision)
     marks = [1_000, 10_000, 100_000]
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"CPU; {versions}; {options.parameters} parameters; {keep}")

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from mmfl import config
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.federation import Federation
 from mmfl.methods import make_method
+from mmfl.runs import config
 from mmfl.training import Replica, rounds
 
 

@@ -25,15 +25,15 @@ import mmfl
 from mmfl.aggregation import MIFA, FedVARP, Momentum, StaleVR, StaleVRE, Unbiased
 from mmfl.aggregation.stale import Betas, Estimates
 from mmfl.allocation import Full, Groups, LossVariance, RandomClients, RandomProcessors, RoundRobinTasks
-from mmfl.experiments.measurements import Watch
+from mmfl.federation.schedules import Decay, FrameDecay
 from mmfl.local import SGD, Prox, Scaffold
+from mmfl.papers.measurements import Watch
 from mmfl.report.plots import save
-from mmfl.schedules import Decay, FrameDecay
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
-from mmfl.training import State
+from mmfl.training import TrainingState
 
 FOLDER = Path(__file__).parent / "methods"
-# Okabe and Ito's colours, told apart by everyone.
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
@@ -55,15 +55,15 @@ def uneven_digits(names: Sequence[str], **options: object) -> list[mmfl.Task]:
 
 
 def few_labels() -> Callable:
-    """Three of the ten digits for each client; a tenth of the clients has ten times the data."""
+    """Three of the ten digits for each client; a tenth of the clients have ten times as much data."""
     return mmfl.partition.labels(0.3, mmfl.partition.high_low(high=(80, 120), low=(8, 12)))
 
 
 def who_trained_what(run: mmfl.Run) -> NDArray[np.float64]:
-    """The task of each client in each round, [clients, rounds]; nan where it did not train."""
+    """The task of each client in each round, [clients, rounds]; nan if it did not train."""
     raster = np.full((run.clients, len(run.records)), np.nan)
     for t, record in enumerate(run.records):
-        for task, (clients, _) in record["drawn"].items():
+        for task, (clients, _) in record.drawn.items():
             raster[clients, t] = run.tasks.index(task)
     return raster
 
@@ -85,7 +85,7 @@ def draw_raster(axes: Axes, raster: NDArray[np.float64], tasks: int) -> None:
 
 
 def task_legend(figure: Figure, names: Sequence[str]) -> None:
-    """What the colours of a raster mean."""
+    """The legend of a raster."""
     patches = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in (BLUE, YELLOW, GREEN)[: len(names)]]
     figure.legend(patches, names, loc="outside upper center", ncols=len(names), frameon=False)
 
@@ -143,7 +143,7 @@ def bandits() -> Figure:
 
 
 def variance() -> Figure:
-    """Probability against importance, and the step size that follows."""
+    """Probability by importance, and the resulting step size."""
     tasks = uneven_digits(["linear", "again"], lr=0.3, epochs=3)
     federation = mmfl.Federation(tasks, clients=40, partition=few_labels(), capacity=[1, 2])
     rate, seen = 0.4, {}
@@ -186,7 +186,7 @@ def variance() -> Figure:
 
 
 def stale() -> Figure:
-    """The worth of a client's last update over the rounds, and how far the weights stray from full participation's."""
+    """The best beta of a client by round, and the distance of the weights from those of full participation."""
     tasks = uneven_digits(["linear"], lr=0.3, epochs=5)
     federation = mmfl.Federation(tasks, clients=40, partition=few_labels())
     methods = {
@@ -197,7 +197,7 @@ def stale() -> Figure:
         "StaleVRE": StaleVRE(),
     }
     sampled = [mmfl.Method(name, RandomProcessors(), rule) for name, rule in methods.items()]
-    watch = Watch(lambda replica: (replica.state.weights[0].clone(), betas(replica.state)))
+    watch = Watch(lambda state: (state.weights[0].clone(), betas(state)))
     seeds = 5
     runs = mmfl.compare(
         federation, ["full", *sampled], rounds=60, rate=0.2, seeds=seeds, evaluate_every=60, listeners=[watch]
@@ -213,9 +213,9 @@ def stale() -> Figure:
     for name, label, colour, dash in (("StaleVR", "best", BLUE, "-"), ("StaleVRE", "estimated", ORANGE, "--")):
         replica = seeds * (1 + list(methods).index(name))
         beta = np.array([seen[replica][1] for seen in watch.seen])[:, client]
-        rounds = np.arange(len(beta)) + (name == "StaleVRE")  # an estimate is made the round before
+        rounds = np.arange(len(beta)) + (name == "StaleVRE")  # an estimate is from the round before
         axes[0].plot(rounds, beta, linestyle=dash, color=colour, label=label)
-    drawn = [r["round"] for r in runs.of("StaleVR")[0].records if client in r["drawn"].get("linear", [[]])[0]]
+    drawn = [r.round for r in runs.of("StaleVR")[0].records if client in r.drawn_clients("linear")]
     axes[0].plot(drawn, np.full(len(drawn), 1.12), "k|", label="the client trains")
     axes[0].set(xlabel="round", ylabel="beta", title=f"worth of the last update of client {client}")
     axes[0].legend(fontsize=8)
@@ -224,7 +224,7 @@ def stale() -> Figure:
     return figure
 
 
-def betas(state: State) -> NDArray[np.float64]:
+def betas(state: TrainingState) -> NDArray[np.float64]:
     """StaleVR's betas of the last round or StaleVRE's estimates for the next, [clients]; nan without an h."""
     memory = state.aggregation[0]
     if isinstance(memory, Estimates):
@@ -233,7 +233,7 @@ def betas(state: State) -> NDArray[np.float64]:
 
 
 def three_kinds(dataset: mmfl.data.Dataset, clients: int, rng: np.random.Generator) -> mmfl.partition.Split:
-    """A partition of the digits: the first third of the clients holds 0 to 2, the second 3 to 5, the last 6 to 9."""
+    """A partition of the digits: the first third of the clients has 0 to 2, the second 3 to 5, the last 6 to 9."""
     kind_of_label = np.minimum(dataset.y.numpy() // 3, 2)
     owner = np.empty(len(dataset.y), dtype=np.int64)
     for kind in range(3):
@@ -243,7 +243,7 @@ def three_kinds(dataset: mmfl.data.Dataset, clients: int, rng: np.random.Generat
 
 
 def groups() -> Figure:
-    """The losses that form the clusters, and the rotation that follows."""
+    """The losses that are clustered, and the resulting rotation."""
     digits = mmfl.data.digits()
     tasks = [
         mmfl.Task("linear", mmfl.models.LogisticRegression, digits, lr=0.3, epochs=3),
@@ -283,7 +283,7 @@ def groups() -> Figure:
 
 
 class Chain:
-    """The quadratic federation: client k has F_k(w) = w'A_k w / 2 - b_k'w, so that everything about it is known."""
+    """The quadratic federation: client k has F_k(w) = w'A_k w / 2 - b_k'w, whose optimum and constants are known."""
 
     def __init__(self, clients: int, block: int, curvature: float):
         self.data, self.curvature = mmfl.data.quadratic(clients, block), curvature
@@ -292,20 +292,23 @@ class Chain:
         self.optimum = np.linalg.solve(self.A.mean(0), self.b.mean(0))
 
     def task(self, name: str, **options: object) -> mmfl.Task:
-        """A task to minimise the mean of the F_k."""
-        model, value = partial(mmfl.models.Quadratic, len(self.optimum), self.curvature), mmfl.objectives.value
+        """A task that minimises the mean of the F_k."""
+        model, value = (
+            partial(mmfl.models.Quadratic, len(self.optimum), self.curvature),
+            mmfl.objectives.value,
+        )
         return mmfl.Task(name, model, self.data, loss=value, metric=value, **options)
 
     def watch(self) -> Watch:
-        """Looks at how far the tasks' weights are from the optimum, on average."""
-        return Watch(lambda replica: np.mean([norm(w.numpy() - self.optimum) for w in replica.state.weights]))
+        """A listener that records the mean distance of the tasks' weights from the optimum."""
+        return Watch(lambda state: np.mean([norm(w.numpy() - self.optimum) for w in state.weights]))
 
     def losses(self, w: NDArray[np.float64]) -> NDArray[np.float64]:
-        """F_k at a point of each client's own, [clients]."""
+        """F_k of each client at its own point, [clients]."""
         return np.einsum("ki,kij,kj->k", w, self.A, w) / 2 - (w * self.b).sum(1)
 
     def problem(self, steps: int, models: int) -> Problem:
-        """The constants of the theorems; G holds in a ball around the optimum that training does not leave."""
+        """The constants of the theorems; G is valid in a ball around the optimum that training does not leave."""
         eigenvalues, shared = np.linalg.eigvalsh(self.A), np.tile(self.optimum, (len(self.b), 1))
         L, mu = float(eigenvalues.max()), float(eigenvalues.min())
         steepest = float(np.linalg.norm(self.A @ self.optimum - self.b, axis=1).max())
@@ -322,7 +325,7 @@ class Chain:
 
 
 def norm(vector: NDArray[np.float64]) -> float:
-    """Its length."""
+    """The length of a vector."""
     return float(np.linalg.norm(vector))
 
 
@@ -353,7 +356,7 @@ def local() -> Figure:
 
 
 def theory() -> Figure:
-    """Measured distances below their bounds, and the gain that the bounds promise."""
+    """Measured distances and their bounds, and the gain predicted by the bounds."""
     figure, axes = panels(2, 4.4, 3.3)
     draw_bounds(axes[0], Chain(clients=12, block=1, curvature=1.0), models=3, rounds=200)
     draw_gains(axes[1])
@@ -364,12 +367,12 @@ def theory() -> Figure:
 
 
 def draw_bounds(axes: Axes, chain: Chain, models: int, rounds: int) -> None:
-    """Both theorems over runs with their learning rates."""
+    """The bounds of both theorems, and runs with their learning rates."""
     problem, t = chain.problem(2, models), np.arange(1, rounds + 2)
     beta, start = 2 / problem.strong_convexity, norm(chain.optimum)
     for kind, method, colour in ((RandomSplitBound, "mfa-rand", BLUE), (RotatingSplitBound, "mfa-rr", ORANGE)):
         bound = kind(problem=problem, beta=beta, gamma=kind.caution * problem.smoothness * beta, start=start)
-        # Averaging walks M times as far as Theorem 2 counts.
+        # Averaging takes steps M times as long as Theorem 2 assumes.
         lr = Decay(beta, bound.gamma) if method == "mfa-rand" else FrameDecay(beta / models, bound.gamma, models)
         federation = mmfl.Federation([chain.task(f"model {s}", lr=lr, epochs=2) for s in range(models)])
         watch = chain.watch()

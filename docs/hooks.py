@@ -1,7 +1,7 @@
-"""What the site adds to the pages of this folder: the repository's other texts, the API, and links that lead there.
+"""Adds to the site what is not in this folder: README and other texts, examples, and the API reference.
 
-Pages link to each other, to the examples and to the source as files of the repository, so that they can be read there.
-Here each such file has its place on the site, and links are rewritten to it.
+In the repository, pages link to files: to each other, to examples and to the source. Each such file has a page on the
+site, and links are rewritten to it.
 """
 
 import importlib
@@ -30,24 +30,31 @@ API = [
     "mmfl.data",
     "mmfl.partition",
     "mmfl.models",
-    "mmfl.objectives",
-    "mmfl.schedules",
-    "mmfl.arrivals",
-    "mmfl.availability",
+    "mmfl.federation",
+    "mmfl.federation.objectives",
+    "mmfl.federation.schedules",
+    "mmfl.federation.arrivals",
+    "mmfl.federation.availability",
     "mmfl.methods",
     "mmfl.allocation",
-    "mmfl.aggregation",
+    "mmfl.allocation.sampling",
     "mmfl.local",
-    "mmfl.sampling",
-    "mmfl.stored",
-    "mmfl.randomness",
-    "mmfl.run",
-    "mmfl.experiment",
+    "mmfl.aggregation",
+    "mmfl.updates",
+    "mmfl.updates.store",
+    "mmfl.training",
+    "mmfl.training.diagnostics",
+    "mmfl.engine",
+    "mmfl.runs",
+    "mmfl.runs.results",
+    "mmfl.runs.directory",
+    "mmfl.runs.experiment",
+    "mmfl.runs.listener",
+    "mmfl.record",
     "mmfl.trackers",
     "mmfl.privacy",
     "mmfl.theory",
-    "mmfl.diagnostics",
-    "mmfl.engine",
+    "mmfl.randomness",
 ]
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)")
 SPREAD = re.compile(r"(?<=\d) ± (?=\d)")
@@ -59,47 +66,49 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, place in TEXTS.items():
         files.append(File.generated(config, place, content=(ROOT / source).read_text()))
     for source in FILES:
-        files.append(File.generated(config, _file_page(source), content=_shown(source)))
+        files.append(File.generated(config, _file_page(source), content=_file_content(source)))
     for module in API:
         files.append(File.generated(config, _api_page(module), content=f"# {module}\n\n{_directive(module)}"))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links as the site has them; drawings as part of the page, so that they take its colours; numbers and their spread
-    on one line of a table."""
-    here = page.file.src_uri
-    folder = posixpath.dirname(_source(here))
+    """Rewrites links for the site, embeds drawings so that they use the page's colours, and keeps a number and its
+    spread on one line."""
+    page_uri = page.file.src_uri
+    folder = posixpath.dirname(_source(page_uri))
 
-    def linked(found: re.Match[str]) -> str:
+    def rewrite_link(found: re.Match[str]) -> str:
         place = place_of(posixpath.normpath(posixpath.join(folder, found[1])))
-        return posixpath.relpath(place, posixpath.dirname(here) or ".") if place else found[1]
+        return posixpath.relpath(place, posixpath.dirname(page_uri) or ".") if place else found[1]
 
-    def drawn(found: re.Match[str]) -> str:
+    def embed_drawing(found: re.Match[str]) -> str:
         return f'<figure class="drawing">{(ROOT / folder / found[1]).read_text()}</figure>'
 
-    return SPREAD.sub("\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", LINK.sub(linked, DRAWING.sub(drawn, markdown)))
+    return SPREAD.sub(
+        "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", LINK.sub(rewrite_link, DRAWING.sub(embed_drawing, markdown))
+    )
 
 
 def _source(place: str) -> str:
-    """The file of the repository that a page of the site shows."""
+    """The file of the repository that a page of the site is made from."""
     return next((source for source, site in _places().items() if site == place), f"docs/{place}")
 
 
 def place_of(source: str) -> str | None:
-    """Where the site has a file of the repository, if it does."""
+    """The page of the site for a file of the repository, if it has one."""
     return source.removeprefix("docs/") if source.startswith("docs/") else _places().get(source)
 
 
 @cache
 def _places() -> dict[str, str]:
-    """Where the site has files that are not in this folder."""
+    """The pages of the site for files outside this folder."""
     modules = {_module_file(module): _api_page(module) for module in API}
     return TEXTS | {source: _file_page(source) for source in FILES} | modules
 
 
-def _shown(source: str) -> str:
-    """A page with the text of a file."""
+def _file_content(source: str) -> str:
+    """A page that shows the text of a file."""
     return f"# {source}\n\n```{LANGUAGES[Path(source).suffix]}\n{(ROOT / source).read_text()}```\n"
 
 
@@ -117,21 +126,21 @@ def _api_page(module: str) -> str:
 
 
 def _directive(module: str) -> str:
-    """Tells mkdocstrings which names to show: those that the module declares public, or else all that it defines.
+    """The directive that tells mkdocstrings which names to show: `__all__`, or everything that the module defines.
 
-    A function named like the file it is in would be taken for that file; it is shown from there.
+    A function with the same name as its file would be mistaken for the file, so it is shown from there.
     """
     imported = importlib.import_module(module)
     public = getattr(imported, "__all__", None)
     if public is None:
         return f"::: {module}\n"
-    apart = [name for name in public if _is_file(imported, name)]
-    members = "".join(f"        - {name}\n" for name in public if name not in apart)
-    shown = [f"::: {module}.{name}.{name}\n    options:\n      show_root_heading: true\n" for name in apart]
+    shadowed = [name for name in public if _is_file(imported, name)]
+    members = "".join(f"        - {name}\n" for name in public if name not in shadowed)
+    shown = [f"::: {module}.{name}.{name}\n    options:\n      show_root_heading: true\n" for name in shadowed]
     return "\n".join([f"::: {module}\n    options:\n      members:\n{members}", *shown])
 
 
 def _is_file(package: ModuleType, name: str) -> bool:
-    """Whether a name of a package is something else than the file of that name in it."""
+    """Whether a name of a package also is the name of a file in it."""
     folders = [Path(folder) for folder in getattr(package, "__path__", [])]
     return any((folder / f"{name}.py").is_file() for folder in folders) and not ismodule(getattr(package, name))

@@ -52,7 +52,7 @@ federation
 # ## Three ways to share the clients
 #
 # `rate` is the share of all processors that the server can pay for in a round. `full` ignores it: there every client
-# trains everything, always, which is the yardstick. All methods and seeds run in lockstep. With a directory, what
+# always trains everything and is the reference. All methods and seeds run in lockstep. With a directory, what
 # happens is on disk as it happens, and `resume=True` goes on after a crash.
 
 # %%

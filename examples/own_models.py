@@ -126,7 +126,7 @@ class ByLoss(mmfl.AllocationRule):
         probability = wish / wish.sum(1).max()  # a processor trains one task or none
         expected = view.capacity @ probability.sum(1)
         probability *= min(1.0, view.budget / expected)
-        return mmfl.Allocation.of(mmfl.sampling.independent(probability, view), probability), state
+        return mmfl.Allocation.of(mmfl.allocation.sampling.independent(probability, view), probability), state
 
 
 by_loss = mmfl.Method("by-loss", ByLoss(), mmfl.aggregation.Unbiased())

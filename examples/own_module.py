@@ -4,7 +4,7 @@ import numpy as np
 from torch import Tensor, nn
 
 import mmfl
-from mmfl.sampling import independent
+from mmfl.allocation.sampling import independent
 
 
 def points(people: int) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ import sys
 import pandas as pd
 
 import mmfl
-from mmfl.experiments.variance.table1 import PAPER
+from mmfl.papers.variance.table1 import PAPER
 
 QUICK = "--quick" in sys.argv or "MMFL_QUICK" in os.environ
 
@@ -33,7 +33,7 @@ SMALL = {
     "fashion-b": {"data": "digits", "model": "logistic", "lr": 0.3},
     "cifar10": {"data": "digits", "model": "perceptron", "lr": 0.3},
     "emnist": {"data": "digits", "model": "perceptron", "lr": 0.3},
-    "shakespeare": {"data": "mmfl.experiments.variance.table1.babble", "model": CHARACTERS, "lr": 1.0},
+    "shakespeare": {"data": "mmfl.papers.variance.table1.babble", "model": CHARACTERS, "lr": 1.0},
 }
 small = [f"tasks.{task}.{key}={value}" for task, values in SMALL.items() for key, value in values.items()]
 

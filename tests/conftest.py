@@ -1,4 +1,4 @@
-"""What the tests share: views and tasks in miniature, every draw of a federation, refusals."""
+"""What the tests share: small views and tasks, all draws of a federation, checks of errors."""
 
 import atexit
 import fcntl
@@ -23,11 +23,11 @@ from mmfl import Task, cli, data, models
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 
-# What the engine finds to be faster is found anew, not read from the user's cache or left in it.
+# The engine measures which mode is faster in every test run; it neither reads nor writes the user's cache.
 os.environ["MMFL_CACHE"] = tempfile.mkdtemp(prefix="mmfl-cache-")
 atexit.register(shutil.rmtree, os.environ["MMFL_CACHE"], ignore_errors=True)
 
-# Tests mean a CPU unless they name a GPU, so that they are the same on every machine.
+# Tests use the CPU unless they name a GPU, so that they are the same on every machine.
 os.environ["MMFL_DEVICE"] = "cpu"
 
 # A shell that starts the tests in the background ignores Ctrl-C for them; the commands that they start must not.
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def forget_own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A module that a test writes is gone after it: another test may have one of the same name."""
+    """Unloads modules that a test has written: another test may write one with the same name."""
     known, path = set(sys.modules), sys.path[:]
     yield
     for name in set(sys.modules) - known:
@@ -63,7 +63,7 @@ def forget_own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """A folder that `make` fills, once for all processes of tests; those that come later wait for it."""
+    """A folder that `make` fills once for all test processes; the others wait for it."""
     shared = factory.getbasetemp().parent if "PYTEST_XDIST_WORKER" in os.environ else factory.getbasetemp()
     folder, done = shared / name, shared / f"{name}.done"
     with (shared / f"{name}.lock").open("w") as lock:
@@ -76,7 +76,7 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 
 def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None) -> RoundView:
-    """The view of a round in which the clients hold `sizes` [clients, tasks] examples."""
+    """The view of a round in which the clients have `sizes` [clients, tasks] examples."""
     sizes = np.asarray(sizes, dtype=np.int64)
     share = sizes / np.maximum(sizes.sum(0), 1)
     capacity = np.broadcast_to(np.asarray(capacity, dtype=np.int64), len(sizes))
@@ -91,7 +91,7 @@ def toy_task(name="toy", classes=4, **options) -> Task:
 
 
 def every_draw(probabilities, capacity) -> Iterator[tuple[float, np.ndarray]]:
-    """Every way in which independent processors may choose: its chance and the counts [clients, tasks]."""
+    """All outcomes of an independent draw: the probability of each, and its counts [clients, tasks]."""
     chances = np.hstack([probabilities, np.maximum(0, 1 - probabilities.sum(1, keepdims=True))])
     client = np.repeat(np.arange(len(chances)), capacity)
     for choice in itertools.product(range(chances.shape[1]), repeat=len(client)):
@@ -115,7 +115,7 @@ def wait_for(event: Callable[[], Found], seconds: float = 600.0) -> Found:
 
 @contextmanager
 def refused(*words: str) -> Iterator[None]:
-    """The block must raise a UserError whose message holds all these words."""
+    """The block must raise a UserError whose message contains all these words."""
     with pytest.raises(UserError) as caught:
         yield
     missing = [word for word in words if word not in str(caught.value)]
@@ -123,7 +123,7 @@ def refused(*words: str) -> Iterator[None]:
 
 
 def refusals(*rows):
-    """Parametrises a test by (make, *words): what must be refused, and the words the refusal must hold."""
+    """Parametrises a test by (make, *words): what must be refused, and words of the error message."""
     return pytest.mark.parametrize(
         ("make", "words"), [pytest.param(make, words, id=" ".join(words)) for make, *words in rows]
     )

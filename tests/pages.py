@@ -1,4 +1,4 @@
-"""The documentation's pages: their blocks of code, and what running one takes."""
+"""The pages of the documentation: their blocks of code, and how to run them."""
 
 import doctest
 import os
@@ -18,7 +18,7 @@ import click
 from typer.main import get_command
 
 from mmfl.cli import app
-from mmfl.config import parse
+from mmfl.runs.config import parse
 from prompt import mmfl
 
 ROOT = Path(__file__).parent.parent
@@ -34,13 +34,13 @@ PROGRAMS = {
 
 
 def environment() -> dict[str, str]:
-    """What commands that a page shows are run with."""
+    """The environment in which the commands of a page run."""
     return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_WAIT_POLICY": "passive", "COLUMNS": "120"}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. One that begins with a comment like `# name.py` is the text of that file."""
+    """A fenced block. A block that begins with a comment such as `# name.py` is the text of that file."""
 
     kind: str
     text: str
@@ -67,8 +67,8 @@ RUNS = ("python", "toml", "console")
 
 
 def follow(page: str, folder: Path) -> Iterator[str]:
-    """Does in a folder, as a reader would, what the page's blocks say: files are written, Python and what stands behind
-    a prompt runs, and prints what is shown. Names each block before it runs."""
+    """Follows a page in a folder as a reader would: writes its files, runs its Python and its commands, and checks that
+    they print what is shown. Yields a name for each block before it runs."""
     namespace, everything = {"__name__": "page"}, blocks(page)
     with reading_in(folder):
         for number, (block, after) in enumerate(zip_longest(everything, everything[1:]), 1):
@@ -83,13 +83,13 @@ def follow(page: str, folder: Path) -> Iterator[str]:
                     assert printed.getvalue() == after.text, f"printed:\n{printed.getvalue()}\nshown:\n{after.text}"
             if block.kind == "toml":
                 parse(tomllib.loads(block.text), page)
-            for command, output in prompted(block) if block.kind == "console" else []:
+            for command, output in session_commands(block) if block.kind == "console" else []:
                 check(command, output, folder)
 
 
 @contextmanager
 def reading_in(folder: Path) -> Iterator[None]:
-    """Works in a folder and imports from it; what was imported from it is forgotten afterwards."""
+    """Works in a folder and imports from it; modules imported from it are unloaded afterwards."""
     known = set(sys.modules)
     with chdir(folder):
         sys.path.insert(0, str(folder))
@@ -102,16 +102,16 @@ def reading_in(folder: Path) -> Iterator[None]:
                     del sys.modules[name]
 
 
-def prompted(block: Block) -> list[tuple[str, str]]:
-    """The commands of a session, each with what it shows."""
+def session_commands(block: Block) -> list[tuple[str, str]]:
+    """The commands of a session, each with the output shown for it."""
     parts = re.split(r"^\$ (.*)\n", block.text, flags=re.MULTILINE)
     assert not parts[0], f"a session begins with a prompt, not with: {parts[0]}"
     return list(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def check(command: str, shown: str, folder: Path) -> None:
-    """Runs a command. It must succeed, or end as a mistake does where an error is shown, and print what is shown,
-    where `...` stands for anything."""
+    """Runs a command. It must succeed, or exit with code 2 if an error is shown, and print what is shown; `...` stands
+    for anything."""
     program, *arguments = shlex.split(command)
     if program == "mmfl":
         done = mmfl(*arguments, cwd=folder, env=environment())
@@ -128,16 +128,16 @@ def check(command: str, shown: str, folder: Path) -> None:
 
 
 def commands(page: str) -> list[str]:
-    """Commands that a page shows in blocks for the shell, whole."""
+    """The complete `mmfl` commands in the shell blocks of a page."""
     lines = [line for block in blocks(page, "sh") for line in block.text.replace("\\\n", " ").splitlines()]
-    lines += [command for block in blocks(page, "console") for command, _ in prompted(block)]
+    lines += [command for block in blocks(page, "console") for command, _ in session_commands(block)]
     words = [shlex.split(line, comments=True) for line in lines]
-    mine = [each[each.index("mmfl") :] for each in words if "mmfl" in each]
-    return [shlex.join(takewhile(lambda word: word != "|", each)) for each in mine]
+    mmfl_commands = [each[each.index("mmfl") :] for each in words if "mmfl" in each]
+    return [shlex.join(takewhile(lambda word: word != "|", each)) for each in mmfl_commands]
 
 
 def known_command(words: list[str]) -> tuple[click.Command, list[str]]:
-    """The command that the words name, and what is left of them; a word in capitals stands for any."""
+    """The command that the words name, and the remaining words; a word in capitals is a placeholder."""
     command, rest = get_command(app), words[1:]
     while hasattr(command, "commands") and rest and not rest[0].startswith("-") and not rest[0].isupper():
         assert rest[0] in command.commands, f"no command '{rest[0]}'"
@@ -146,7 +146,7 @@ def known_command(words: list[str]) -> tuple[click.Command, list[str]]:
 
 
 def unknown_options(words: list[str]) -> list[str]:
-    """Options among the words that their command does not have."""
+    """Options among the words that the command does not have."""
     command, rest = known_command(words)
     known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     return [word for word in rest if word.startswith("--") and word.split("=")[0] not in known | {"--help"}]

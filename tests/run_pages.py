@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from mmfl.engine.simulation import choose_device
+from mmfl.engine.device import choose_device
 from pages import PAGES, ROOT, blocks, check, follow
 
 # What each of these needs beside the package's own dependencies.

@@ -1,7 +1,7 @@
 """Every named method, end to end: on a federation in motion, resumed, in lockstep, and where it must equal another."""
 
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,16 +12,17 @@ import torch
 from torch import Tensor
 
 import mmfl
-from mmfl import checkpoint
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.allocation import ALLOCATIONS
 from mmfl.engine import Simulation
 from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS, make_method
+from mmfl.record import RoundRecord
 from mmfl.registry import read_spec
-from mmfl.run import RunDirectory
-from mmfl.stored import Stored
-from mmfl.training import Replica, State, rounds
+from mmfl.runs import checkpoint
+from mmfl.runs.directory import RunDirectory
+from mmfl.training import Replica, TrainingState, rounds
+from mmfl.updates.store import ClientVectorStore
 
 LAST = 30
 RATE = 0.6
@@ -76,16 +77,16 @@ def start(engine: Simulation) -> list[Replica]:
     return [Replica.start(moving(), make_method(spec(name)), SEED, RATE, engine) for name in METHODS]
 
 
-def plain(record: dict) -> dict:
+def plain(record: RoundRecord) -> RoundRecord:
     """A record without what may differ from run to run."""
-    return {key: value for key, value in record.items() if key != "seconds"}
+    return replace(record, seconds=0.0)
 
 
-def stored(state: State) -> list[Stored]:
+def stored(state: TrainingState) -> list[ClientVectorStore]:
     """The vectors that a method keeps of its clients, task by task."""
 
-    def inside(part) -> list[Stored]:
-        if isinstance(part, Stored):
+    def inside(part) -> list[ClientVectorStore]:
+        if isinstance(part, ClientVectorStore):
             return [part]
         return [found for f in fields(part) for found in inside(getattr(part, f.name))] if is_dataclass(part) else []
 
@@ -96,11 +97,11 @@ def stored(state: State) -> list[Stored]:
 class History:
     """What a run recorded, and after every round (before the first too) its weights and what it keeps of clients."""
 
-    records: list[dict]
+    records: list[RoundRecord]
     weights: list[list[Tensor]]
     kept: list[list[tuple[np.ndarray, Tensor]]]
 
-    def note(self, state: State) -> None:
+    def note(self, state: TrainingState) -> None:
         everyone = np.arange(len(HAS))
         self.weights.append([w.clone() for w in state.weights])
         self.kept.append([(s.has(everyone), s.rows(everyone)) for s in stored(state)])
@@ -108,7 +109,7 @@ class History:
     def drawn(self, round: int) -> np.ndarray:
         """How many processors of each client trained each task, [clients, tasks]."""
         count = np.zeros(HAS.shape, dtype=int)
-        for task, (clients, times) in self.records[round - 1]["drawn"].items():
+        for task, (clients, times) in self.records[round - 1].drawn.items():
             count[clients, "abc".index(task)] = times
         return count
 
@@ -195,7 +196,7 @@ def test_weights_are_finite_and_move_only_where_somebody_can_train(name):
 def test_every_task_that_is_trained_is_learned(name):
     records = history(name).records
     for s, task in enumerate("abc"):
-        losses = [record["tasks"][task]["loss"] for record in records if task in record["tasks"]]
+        losses = [record.tasks[task].loss for record in records if task in record.tasks]
         trained = [history(name).drawn(t)[:, s].any() for t in range(1, LAST + 1)]
         assert any(trained)
         if task != "c":  # whose only client is drawn seldom, for steps that are large where they are unbiased
@@ -206,24 +207,24 @@ def test_every_task_that_is_trained_is_learned(name):
 def test_every_round_is_recorded_in_full(name):
     seen, sizes = np.zeros(len(HAS), dtype=bool), {task: [] for task in "abc"}
     for t, record in enumerate(history(name).records, 1):
-        json.dumps(record, allow_nan=False)
+        json.dumps(record.to_json(), allow_nan=False)
         drawn = history(name).drawn(t)
         seen |= drawn.any(1)
-        assert (record["round"], record["method"], record["seed"]) == (t, name, 0)
-        assert list(record["tasks"]) == [task for s, task in enumerate("abc") if TASK_ARRIVALS[s] <= t]
-        assert record["clients_seen"] == seen.sum()
-        assert record["cost"]["processors"] == drawn.sum()
-        scores = [task["metric"] for task in record["tasks"].values()]
-        assert record["mean"] == pytest.approx(np.mean(scores))
-        assert record["worst"] == min(scores)
-        for task, row in record["tasks"].items():
-            assert row["active"] == (drawn[:, "abc".index(task)] > 0).sum()
-            assert row["rejected"] == 0
-            assert (row["training_loss"] is not None) == (row["step_size"] > 0) == (row["active"] > 0)
-            assert row["loss"] > 0
-            sizes[task].append(row["step_size"])
+        assert (record.round, record.method, record.seed) == (t, name, 0)
+        assert list(record.tasks) == [task for s, task in enumerate("abc") if TASK_ARRIVALS[s] <= t]
+        assert record.clients_seen == seen.sum()
+        assert record.cost.processors == drawn.sum()
+        scores = [task.metric for task in record.tasks.values()]
+        assert record.mean == pytest.approx(np.mean(scores))
+        assert record.worst == min(scores)
+        for task, row in record.tasks.items():
+            assert row.active == (drawn[:, "abc".index(task)] > 0).sum()
+            assert row.rejected == 0
+            assert (row.training_loss is not None) == (row.step_size > 0) == (row.active > 0)
+            assert row.loss > 0
+            sizes[task].append(row.step_size)
             expected = np.var(sizes[task], ddof=1) if len(sizes[task]) > 1 else 0.0
-            assert row["step_size_variance"] == pytest.approx(expected, abs=1e-9)
+            assert row.step_size_variance == pytest.approx(expected, abs=1e-9)
 
 
 @every_method
@@ -245,12 +246,12 @@ def test_a_run_resumed_after_every_single_round_has_the_same_bits_and_records(na
         assert all(map(torch.equal, weights[t], whole.weights[t + 1]))
 
 
-class Crash(mmfl.experiment.Listener):
+class Crash(mmfl.Listener):
     def __init__(self, after: int):
         self.after = after
 
     def round(self, records) -> None:
-        if records[0]["round"] == self.after:
+        if records[0].round == self.after:
             raise MemoryError
 
 
@@ -273,8 +274,8 @@ def test_a_method_gives_alone_what_it_gives_among_all_others(name):
     crowd = history(name)
     alone = mmfl.train(moving(), spec(name), 12, RATE, SEED, engine="vectorised", evaluate_every=12)
     for mine, theirs in zip(alone.records, crowd.records[:12], strict=True):
-        assert mine["drawn"] == theirs["drawn"]
-        assert mine["cost"] == theirs["cost"]
+        assert mine.drawn == theirs.drawn
+        assert mine.cost == theirs.cost
     for mine, theirs in zip(alone.weights, crowd.weights[12], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 

@@ -16,10 +16,9 @@ from conftest import every_draw, refusals, refused, toy_task, view_of
 from mmfl import privacy as privacy_module
 from mmfl.aggregation import Unbiased, inverse_probability
 from mmfl.allocation import Allocation
-from mmfl.engine import Trained
 from mmfl.errors import UserError
-from mmfl.privacy import Budget, Place, Privacy, epsilon, epsilons
-from mmfl.updates import Updates
+from mmfl.privacy import Budget, NoiseAddress, Privacy, epsilon, epsilons
+from mmfl.updates import Trained, Updates
 
 DELTAS = (1e-9, 1e-6, 1e-3)
 RATIOS = (0.2, 0.7, 1.0, 3.0, 20.0)
@@ -27,7 +26,7 @@ CHANGES = (("replaced", 2.0), ("absent", 1.0))
 
 
 def place(client, seed=0, round=1, task=0):
-    return Place(seed, round, task, np.asarray(client))
+    return NoiseAddress(seed, round, task, np.asarray(client))
 
 
 def noise_of(where, length=200, protection=None):
@@ -137,7 +136,7 @@ def test_the_noise_of_a_simulation_depends_on_its_address_and_on_nothing_else():
 
 def test_noise_is_the_same_however_much_of_it_is_drawn_at_once(monkeypatch):
     whole = noise_of(place(range(10)))
-    monkeypatch.setattr(privacy_module, "_BATCH", 3 * 8 * 200)
+    monkeypatch.setattr(privacy_module, "_BATCH_BYTES", 3 * 8 * 200)
     assert torch.equal(noise_of(place(range(10))), whole)
     assert len(torch.unique(Privacy(clip=1.0, noise=1.0).protect(torch.zeros(10, 200)), dim=0)) == 10
 
@@ -340,9 +339,9 @@ def test_a_configuration_says_how_to_protect(tmp_path):
     path.write_text(
         'rounds = 2\n[privacy]\nclip = 0.1\nnoise = 0.2\n[[tasks]]\nname = "a"\ndata = "digits"\nmodel = "logistic"\n'
     )
-    config = mmfl.config.read(path, ["federation.clients=10"])
+    config = mmfl.runs.config.read(path, ["federation.clients=10"])
     assert config.privacy.build() == Privacy(0.1, 0.2)
     with pytest.raises(UserError, match=r"unknown key 'privacy\.clp': did you mean 'clip'"):
-        mmfl.config.read(path, ["privacy.clp=3"])
+        mmfl.runs.config.read(path, ["privacy.clp=3"])
     with pytest.raises(UserError, match=r"noise is 1\.0 without clip"):
-        mmfl.config.read(None, ["privacy.noise=1.0"]).privacy.build()
+        mmfl.runs.config.read(None, ["privacy.noise=1.0"]).privacy.build()

@@ -7,7 +7,7 @@ import torch
 from workload import BATCH, COHORT, EPOCHS, RATE, USERS, Driver, Workload
 
 import mmfl
-from mmfl.experiment import Listener
+from mmfl.runs.listener import Listener
 
 driver = Driver()
 work = Workload(driver.folder)

@@ -1,4 +1,4 @@
-"""mmfl: multi-model federated learning, many models trained at once over one shared pool of clients."""
+"""mmfl: multi-model federated learning. Several models are trained at once over one shared pool of clients."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """A public name or a module, imported when first asked for: `mmfl --help` need not wait for torch."""
+    """A public name or a module, imported on first use, so that `mmfl --help` does not wait for torch."""
     if find_spec(f"{__name__}.{name}"):
         return import_module(f"{__name__}.{name}")
     public = import_module("mmfl.public")

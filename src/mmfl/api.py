@@ -1,4 +1,4 @@
-"""The two verbs of the Python interface: train one method, compare several."""
+"""The two main functions of the Python interface: `train` one method, `compare` several."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -6,16 +6,18 @@ from typing import Any
 
 from rich.console import Console
 
-from mmfl.display import Display
 from mmfl.engine import Simulation
 from mmfl.engine.precision import Precision
-from mmfl.engine.simulation import Mode
+from mmfl.engine.trainer import Mode
 from mmfl.errors import UserError
-from mmfl.experiment import Experiment, Listener, Several, conduct, seeds_of
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.privacy import Privacy
-from mmfl.run import Comparison, Run, RunDirectory
+from mmfl.report.display import Display
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import Experiment, conduct, seeds_of
+from mmfl.runs.listener import Listener, ListenerGroup
+from mmfl.runs.results import Comparison, Run
 
 
 def train(
@@ -28,9 +30,9 @@ def train(
 ) -> Run:
     """Trains all tasks of a federation with one method.
 
-    `rate` is the share of all processors that the server can pay for in a round. Further options are those of
-    `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`, `engine`,
-    `precision`, `privacy`, `diagnose`, `listeners`, `progress`.
+    `rate` is the share of all processors that may train in a round: the server's communication budget. Further options
+    are those of `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`,
+    `engine`, `precision`, `privacy`, `diagnose`, `listeners`, `progress`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -61,16 +63,17 @@ def compare(
     listeners: Sequence[Listener] = (),
     progress: bool | None = None,
 ) -> Comparison:
-    """Trains several methods with several seeds, all in lockstep: their clients share cohorts, so it costs less.
+    """Trains several methods with several seeds. All runs advance round by round together, which saves time.
 
-    `federation` may be a function of the seed, to partition the data anew for each. With `directory` metrics and
-    checkpoints are written there as the run goes on, and `resume=True` goes on after a crash. Models are tested every
-    `evaluate_every` rounds and after each of the `evaluate_last` last ones. `diagnose` measures all clients' losses
-    every round even where the method does not need them, at no charge to its costs. `privacy` clips every update and
-    adds noise to it before anything is made of it.
-
-    `listeners` hear of every round: trackers such as `mmfl.trackers.TensorBoard`, or your own. `progress` shows live
-    how far it is; by default in a notebook only.
+    - `federation` may be a function of the seed, to partition the data differently for each seed.
+    - `directory`: where to write metrics and checkpoints during the run. `resume=True` continues the run in it.
+    - `evaluate_every`, `evaluate_last`: models are tested every so many rounds, and after each of the last rounds.
+    - `diagnose` measures all clients' losses in every round, even if the method does not need them; this does not count
+      towards the method's costs.
+    - `privacy` clips every update and adds noise to it before the server uses it.
+    - `listeners` are called after every round and can stop the run: trackers such as `mmfl.trackers.TensorBoard`, or
+      your own.
+    - `progress` shows the progress live; by default in notebooks only.
 
     >>> import mmfl
     >>> task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
@@ -80,10 +83,16 @@ def compare(
     """
     if isinstance(methods, str | Mapping | Method):
         raise UserError(f"methods is {methods!r}; expected a list of methods.")
-    made = [make_method(method) for method in methods]
-    federation_of = federation if callable(federation) else lambda seed: federation
     experiment = Experiment(
-        federation_of, made, seeds_of(seeds), rounds, rate, evaluate_every, evaluate_last, checkpoint_every, diagnose
+        federation_of=federation if callable(federation) else lambda seed: federation,
+        methods=[make_method(method) for method in methods],
+        seeds=seeds_of(seeds),
+        rounds=rounds,
+        rate=rate,
+        evaluate_every=evaluate_every,
+        evaluate_last=evaluate_last,
+        checkpoint_every=checkpoint_every,
+        diagnose=diagnose,
     )
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")
@@ -93,7 +102,7 @@ def compare(
     def open_directory() -> RunDirectory:
         config = {
             "source": "python",
-            "methods": [method.name for method in made],
+            "methods": [method.name for method in experiment.methods],
             "seeds": list(experiment.seeds),
             "rounds": rounds,
             "rate": rate,
@@ -101,8 +110,12 @@ def compare(
         place = directory or ""
         return RunDirectory.open(place) if resume else RunDirectory.create(place, config, simulation.device)
 
-    place = None if directory is None else open_directory
     console = Console()
     display = [Display(console)] if progress or (progress is None and console.is_jupyter) else []
-    heard_by = Several([*listeners, *display])
-    return conduct(experiment, simulation, place, resume, heard_by)
+    return conduct(
+        experiment,
+        simulation,
+        open_directory=None if directory is None else open_directory,
+        resume=resume,
+        listener=ListenerGroup([*listeners, *display]),
+    )

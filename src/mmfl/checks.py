@@ -1,4 +1,4 @@
-"""Checks of the numbers that a user gives: what counts as one, and what is said of what does not."""
+"""Checks of numbers in the user's input, and the error messages for invalid ones."""
 
 import os
 
@@ -9,15 +9,16 @@ from mmfl.errors import UserError
 _GIGABYTE = 1e9
 
 
-def is_whole(value: object, least: int) -> bool:
-    """Whether a value is a whole number of at least `least`; True and False are no numbers."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= least)
+def is_whole(value: object, minimum: int) -> bool:
+    """Whether a value is a whole number of at least `minimum`; True and False are not numbers."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= minimum)
 
 
-def is_number(value: object, least: float, most: float) -> bool:
-    """Whether a value is a finite number in [least, most]; True and False are no numbers."""
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return real and bool(np.isfinite(value)) and bool(least <= value <= most)  # type: ignore[operator, call-overload]
+def is_number(value: object, minimum: float, maximum: float) -> bool:
+    """Whether a value is a finite number in [minimum, maximum]; True and False are not numbers."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return bool(np.isfinite(value)) and bool(minimum <= value <= maximum)
 
 
 def is_positive(value: object) -> bool:
@@ -25,39 +26,39 @@ def is_positive(value: object) -> bool:
     return is_number(value, np.nextafter(0.0, 1.0), np.inf)
 
 
-def check(right: bool, where: str, name: str, value: object, expected: str) -> None:
-    """Refuses a value that is not right; `where` may be empty."""
-    if not right:
+def check(valid: bool, where: str, name: str, value: object, expected: str) -> None:
+    """Raises a `UserError` unless the value is `valid`; `where` may be empty."""
+    if not valid:
         plain = value.item() if isinstance(value, np.generic) else value
         raise UserError(f"{where}{where and ': '}{name} is {_short(plain)}; expected {expected}.")
 
 
-def check_whole(where: str, name: str, value: object, least: int = 1) -> None:
-    """Refuses what is no whole number of at least `least`."""
-    check(is_whole(value, least), where, name, value, f"a whole number of at least {least}")
+def check_whole(where: str, name: str, value: object, minimum: int = 1) -> None:
+    """Refuses a value that is not a whole number of at least `minimum`."""
+    check(is_whole(value, minimum), where, name, value, f"a whole number of at least {minimum}")
 
 
 def check_positive(where: str, name: str, value: object) -> None:
-    """Refuses what is no finite number above 0."""
+    """Refuses a value that is not a finite number above 0."""
     check(is_positive(value), where, name, value, "a positive number")
 
 
 def check_share(where: str, name: str, value: object) -> None:
-    """Refuses what is no number strictly between 0 and 1."""
-    right = is_positive(value) and is_number(value, 0, np.nextafter(1.0, 0.0))
-    check(right, where, name, value, "a number between 0 and 1")
+    """Refuses a value that is not a number strictly between 0 and 1."""
+    valid = is_positive(value) and is_number(value, 0, np.nextafter(1.0, 0.0))
+    check(valid, where, name, value, "a number between 0 and 1")
 
 
 def check_memory(what: str, needed: float) -> None:
-    """Refuses what needs more bytes than the machine has memory, before they are taken."""
+    """Refuses something that needs more bytes than the machine has memory, before they are allocated."""
     try:
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # a system that does not say
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not known on this system
         return
-    if needed > there:
+    if needed > memory:
         raise UserError(
             f"{what} would take at least {needed / _GIGABYTE:,.0f} GB of memory; "
-            f"this machine has {there / _GIGABYTE:,.0f} GB."
+            f"this machine has {memory / _GIGABYTE:,.0f} GB."
         )
 
 

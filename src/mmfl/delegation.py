@@ -1,4 +1,4 @@
-"""Rules around another rule: whatever a wrapper does not define itself, the rule inside it answers."""
+"""Rules that wrap another rule: what a wrapper does not define is delegated to the inner rule."""
 
 import inspect
 from collections.abc import Callable
@@ -10,11 +10,10 @@ Wrapper = TypeVar("Wrapper", bound=type)
 
 
 def delegates(rule: type) -> Callable[[Wrapper], Wrapper]:
-    """Class decorator for the wrappers of a kind of rule: their `inner` answers every method and attribute of `rule`.
+    """Class decorator for wrappers of a kind of rule: every public method and attribute of `rule` goes to `inner`.
 
-    All that is public in `rule` is delegated, also what it may be given in the future, so that no wrapper can forget a
-    method. A wrapper overrides what it changes, and says with `to_inner(name, value)` what the inner rule is handed in
-    place of an argument.
+    New members of `rule` are delegated automatically, so no wrapper can forget one. A wrapper overrides what it
+    changes; its `to_inner(name, value)` returns the value that the inner rule gets for an argument.
 
     >>> class Rule:
     ...     loud = False
@@ -41,12 +40,12 @@ def delegates(rule: type) -> Callable[[Wrapper], Wrapper]:
 
 
 def _method(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method of the same name of the inner rule."""
+    """A method that calls the inner rule's method of the same name."""
     signature = inspect.signature(method)
 
     @wraps(method)
     def delegate(wrapper: Any, *values: Any, **named: Any) -> Any:
-        (_, *given) = signature.bind(wrapper, *values, **named).arguments.items()
-        return getattr(wrapper.inner, method.__name__)(*(wrapper.to_inner(name, value) for name, value in given))
+        (_, *arguments) = signature.bind(wrapper, *values, **named).arguments.items()
+        return getattr(wrapper.inner, method.__name__)(*(wrapper.to_inner(name, value) for name, value in arguments))
 
     return delegate

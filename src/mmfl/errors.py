@@ -1,4 +1,4 @@
-"""Errors that end with a word instead of a traceback, and the search for what the user meant."""
+"""Errors that users cause, and helpers to word their messages."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ class UserError(Exception):
 
 
 class LostProcessError(UserError):
-    """One of the processes of a run is gone, and with it the updates of its clients since the last checkpoint."""
+    """A process of a run was lost, and with it the stored updates of its clients since the last checkpoint."""
 
 
 def check_name(kind: str, name: str) -> None:
-    """Refuses a name that no file can have or no page can show.
+    """Refuses a name that cannot be written to a file or shown on a page.
 
     >>> check_name("method", chr(0))
     Traceback (most recent call last):
@@ -25,23 +25,28 @@ def check_name(kind: str, name: str) -> None:
     mmfl.errors.UserError: method '\\x00': the name has a control character or a line break; expected plain text.
     """
     found = {unicodedata.category(letter) for letter in name}
-    if "Cs" in found:  # half a character
+    if "Cs" in found:  # an unpaired surrogate
         raise UserError(f"{kind} {name!r}: the name is not valid Unicode; expected plain text.")
     if found & {"Cc", "Zl", "Zp"}:
         raise UserError(f"{kind} {name!r}: the name has a control character or a line break; expected plain text.")
 
 
-def shorten(text: object, longest: int = 80) -> str:
-    """The beginning of a text that is too long for a message.
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, or the error's type if it has no message."""
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def shorten(text: object, max_length: int = 80) -> str:
+    """A text, cut off if it is too long for a message.
 
     >>> shorten("a" * 300, 5)
     'aaaaa...'
     """
-    return text if len(text := str(text)) <= longest else f"{text[:longest]}..."
+    return text if len(text := str(text)) <= max_length else f"{text[:max_length]}..."
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """A hint naming the choice closest to `name`, or all of them when none is close.
+    """A hint: the choice closest to `name`, or all choices if none is close.
 
     >>> nearest("mmfl-lrv", ["mmfl-lvr", "full"])
     "did you mean 'mmfl-lvr'?"

@@ -1,7 +1,7 @@
-"""Privacy: updates are clipped and noised before they leave a client, and an accountant says what they tell.
+"""Differential privacy: updates are clipped and get noise before they leave a client; an accountant gives the cost.
 
-Here is the local model: every client adds its own noise and trusts nobody with an update that has none. What the server
-learns besides updates (losses, norms, sizes) is not touched; `docs/privacy.md` lists it.
+This is local differential privacy: every client adds its own noise, so that nobody else sees its raw update. What else
+the server learns (losses, norms, sizes) is not protected; `docs/privacy.md` lists it.
 """
 
 import math
@@ -19,19 +19,19 @@ from torch import Tensor
 from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError, nearest
 from mmfl.randomness import Purpose, bits
-from mmfl.transfer import sent
+from mmfl.tensors import to_device
 
 Change = Literal["replaced", "absent"]
-"""Two worlds that an observer is to confuse: the client has other data (any other), or its update is zero."""
+"""What an observer should not be able to tell from the truth: any other data of the client, or an update of zero."""
 
 _SENSITIVITY: Mapping[Change, float] = {"replaced": 2.0, "absent": 1.0}  # in units of `clip`
-_MARGIN = 1e-9  # by which noise is rounded up: far more than the root search is off, far less than anyone notices
-_BATCH = 2**25  # bytes of noise to draw at once
+_MARGIN = 1e-9  # noise is rounded up by this factor, which exceeds the error of the accountant's root search
+_BATCH_BYTES = 2**25  # noise drawn at a time
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where noise is drawn in a simulation: row n of the updates belongs to `client[n]`."""
+class NoiseAddress:
+    """The address of the noise in a simulation; row n of the updates belongs to `client[n]`."""
 
     seed: int
     round: int
@@ -41,11 +41,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Privacy:
-    """What a client does to an update before it leaves: no longer than `clip`, and Gaussian noise on every entry.
+    """What a client does to an update before sending it: clips its norm to `clip` and adds Gaussian noise.
 
-    The noise has standard deviation `noise` * `clip`: `noise` is the multiplier z, the one number that the accountant
-    (`epsilon`) needs. Clipping without noise limits what one client can do to a model and promises it nothing. By
-    default nothing is changed.
+    The noise has standard deviation `noise` * `clip`; `noise` is the noise multiplier z, the one number that the
+    accountant (`epsilon`) needs. Clipping without noise limits the influence of a client on a model, but gives no
+    privacy. By default updates are sent unchanged.
 
     >>> updates = torch.tensor([[3.0, 4.0], [0.3, 0.4]])
     >>> Privacy(clip=1.0).protect(updates)
@@ -57,29 +57,29 @@ class Privacy:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        right = self.clip is None or is_positive(self.clip)
-        check(right, "privacy", "clip", self.clip, "a finite norm > 0, or none for no clipping")
+        valid = self.clip is None or is_positive(self.clip)
+        check(valid, "privacy", "clip", self.clip, "a finite norm > 0, or none for no clipping")
         _check_noise(self.noise)
         if self.noise > 0 and self.clip is None:
             raise UserError(
                 f"privacy: noise is {self.noise} without clip; expected clip too, the norm that noise is a multiple of."
             )
 
-    def protect(self, updates: Tensor, place: Place | None = None) -> Tensor:
-        """The updates [clients, parameters] as they may leave their clients, a row each.
+    def protect(self, updates: Tensor, address: NoiseAddress | None = None) -> Tensor:
+        """The updates [clients, parameters], clipped and with noise: what the clients send.
 
-        Without a `place` the noise comes from the operating system's cryptographic generator, new with every call: no
-        one can predict it, and a server that asks for the same round twice does not get the same noise twice, whose
-        difference would show the update. This is the one to use for real clients.
+        Without an `address` the noise comes from the operating system's cryptographic generator and differs in every
+        call. Nobody can predict it, and a server that requests the same round twice does not get the same noise twice,
+        which would help it to remove the noise. Use this for real clients.
 
-        With a `place` the noise is a function of (seed, round, task, client), so that a simulation repeats whatever the
-        order of its work. It comes from the package's counter-based generator, which is statistically sound and fast on
-        any device, but no secret: who knows or guesses the seed can subtract it.
+        With an `address` the noise is a function of (seed, round, task, client), so that simulations are reproducible.
+        It comes from the package's counter-based generator, which is statistically good and fast on any device, but not
+        secret: anyone who knows or guesses the seed can subtract the noise.
 
-        Where there is noise, an update that is not finite counts as zero: that training failed, and where, would tell
-        something of the data. Without noise it stays not finite, and is rejected by who receives it.
+        With noise, an update that is not finite is replaced by zero, since a failed training would reveal something
+        about the data. Without noise it is sent as it is, and the receiver rejects it.
         """
-        _check_rows(updates, place)
+        _check_rows(updates, address)
         if self.clip is None or not updates.numel():
             return updates
         norms = torch.linalg.vector_norm(updates, dim=1, dtype=torch.float64)
@@ -88,27 +88,27 @@ class Privacy:
             clipped: Tensor = updates * scale.to(updates)
             return clipped
         finite, protected = torch.isfinite(norms)[:, None], torch.empty_like(updates)
-        size = max(_BATCH // (8 * updates.shape[1]), 1)
+        size = max(_BATCH_BYTES // (8 * updates.shape[1]), 1)
         for begin in range(0, len(updates), size):
             rows = slice(begin, begin + size)
             exact = torch.where(finite[rows], updates[rows].double() * scale[rows], 0.0)
-            protected[rows] = exact + self.noise * self.clip * _normal(_words(exact, rows, place))
+            protected[rows] = exact + self.noise * self.clip * _normal(_random_words(exact, rows, address))
         return protected
 
 
 def epsilon(noise: float, releases: int, delta: float, change: Change = "replaced") -> float:
-    """What sending so many protected updates costs a client: they are (epsilon, delta)-differentially private.
+    """The privacy cost of protected updates: together, `releases` of them are (epsilon, delta)-differentially private.
 
-    - `noise` is the multiplier z of `Privacy`, the same for all of them.
-    - `releases` counts the updates that the client really sent, all rounds and all tasks.
-    - What is protected is the client's whole data set, against everyone including the server. `change` says against
-      which alternative: any other data in its place ("replaced": two clipped updates are up to 2 clip apart), or an
-      update of zero in its place ("absent": up to clip apart, a weaker promise at half the distance).
+    - `noise` is the noise multiplier z of `Privacy`, the same for all updates.
+    - `releases` is the number of updates that the client sent, over all rounds and tasks.
+    - The client's whole data set is protected, against everyone including the server. `change` is the alternative that
+      it must be indistinguishable from: any other data ("replaced": two clipped updates are up to 2 clip apart), or an
+      update of zero ("absent": up to clip apart, a weaker guarantee).
 
-    Each release is a Gaussian mechanism, and k of them are worth one with noise z / sqrt(k), exactly, even if each
-    update depends on those before it (Dong, Roth & Su 2022). There is no amplification by sampling in it: the server
-    sees who sent what, and for those who see models alone the usual result does not apply either, as the noise comes
-    with the clients drawn.
+    Each release is a Gaussian mechanism, and k of them are exactly equivalent to one with noise z / sqrt(k), even if
+    each update depends on those before it (Dong, Roth & Su 2022). There is no amplification by sampling: the server
+    sees who sent what. For observers who see only the models the usual result does not apply either, as the amount of
+    noise depends on which clients were drawn.
 
     >>> round(epsilon(noise=10.0, releases=25, delta=1e-6), 3)
     4.887
@@ -123,10 +123,10 @@ def epsilon(noise: float, releases: int, delta: float, change: Change = "replace
 
 
 def epsilons(noise: float, releases: ArrayLike, delta: float, change: Change = "replaced") -> NDArray[np.float64]:
-    """`epsilon` of every client, given how many updates each has sent, [clients].
+    """`epsilon` of every client, given how many updates each of them sent, [clients].
 
-    `run.participation.sum(axis=1)` has these numbers; where two processors of a client drew the same task it counts two
-    for one update, so it is never too low.
+    `run.participation.sum(axis=1)` gives these numbers. If two processors of a client drew the same task it counts two
+    for a single update, so the result is an upper bound.
     """
     counts, which = np.unique(np.asarray(releases, dtype=np.int64), return_inverse=True)
     return np.array([epsilon(noise, int(count), delta, change) for count in counts])[which]
@@ -134,10 +134,10 @@ def epsilons(noise: float, releases: ArrayLike, delta: float, change: Change = "
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a client is willing to tell: (epsilon, delta), over all updates it will ever send.
+    """A privacy budget (epsilon, delta) for all updates that a client will ever send.
 
-    A client that stops sending in time keeps to it, however its earlier updates decide when it is asked again. What the
-    updates have cost, looked up afterwards, is as good only where the draw looks at nobody's data.
+    A client that stops sending before the budget is spent keeps the guarantee, even if its updates influence when it is
+    drawn. Computing `epsilon` afterwards gives the same guarantee only if the draw does not depend on clients' data.
 
     >>> budget = Budget(epsilon=8.0, delta=1e-6)
     >>> budget.releases(noise=10.0)
@@ -155,34 +155,34 @@ class Budget:
         _sensitivity(self.change)
 
     def releases(self, noise: float) -> int:
-        """How many updates with noise multiplier `noise` a client may send."""
+        """How many updates a client may send with noise multiplier `noise`."""
         _check_noise(noise)
-        return math.floor((noise / self._least) ** 2)
+        return math.floor((noise / self._noise_for_one) ** 2)
 
     def noise(self, releases: int) -> float:
-        """The least noise multiplier with which a client may send so many updates."""
+        """The smallest noise multiplier with which a client may send this many updates."""
         check(is_whole(releases, 1), "privacy", "releases", releases, "how many updates to send, at least 1")
-        return self._least * math.sqrt(releases) * (1 + _MARGIN)
+        return self._noise_for_one * math.sqrt(releases) * (1 + _MARGIN)
 
     @property
-    def _least(self) -> float:
+    def _noise_for_one(self) -> float:
         """The noise multiplier that a single update needs."""
         sigma = float(_accounting().get_sigma_gaussian(self.epsilon, self.delta))
         return _sensitivity(self.change) * sigma * (1 + _MARGIN)
 
 
-def _words(like: Tensor, rows: slice, place: Place | None) -> Tensor:
+def _random_words(like: Tensor, rows: slice, address: NoiseAddress | None) -> Tensor:
     """64 random bits for every entry of these rows."""
-    if place is None:
+    if address is None:
         words = torch.frombuffer(bytearray(os.urandom(8 * like.numel())), dtype=torch.int64)
         return words.view(like.shape).to(like.device)
-    client = sent(np.ascontiguousarray(place.client[rows]), like.device)
-    key = bits(place.seed, Purpose.NOISE, place.round, place.task, client)
+    client = to_device(np.ascontiguousarray(address.client[rows]), like.device)
+    key = bits(address.seed, Purpose.NOISE, address.round, address.task, client)
     return bits(key[:, None], torch.arange(like.shape[1], device=like.device))
 
 
 def _normal(words: Tensor) -> Tensor:
-    """Standard normal numbers, float64, from 64 random bits each: one for the sign, 53 for the size."""
+    """Standard normal numbers (float64), each from 64 random bits: one for the sign, 53 for the magnitude."""
     lower = (((words >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-54
     normal: Tensor = torch.special.ndtri(lower) * (1 - 2 * (words & 1))
     return normal
@@ -208,13 +208,13 @@ def _check_noise(noise: float) -> None:
 
 
 def _check_delta(delta: float) -> None:
-    right = is_positive(delta) and delta < 1
-    check(right, "privacy", "delta", delta, "a probability in (0, 1), such as 1e-6")
+    valid = is_positive(delta) and delta < 1
+    check(valid, "privacy", "delta", delta, "a probability in (0, 1), such as 1e-6")
 
 
-def _check_rows(updates: Tensor, place: Place | None) -> None:
+def _check_rows(updates: Tensor, address: NoiseAddress | None) -> None:
     if updates.ndim != 2 or not updates.is_floating_point():
         shape = list(updates.shape)
         raise UserError(f"privacy: updates are {updates.dtype} {shape}; expected floats [clients, parameters].")
-    if place is not None and len(place.client) != len(updates):
-        raise UserError(f"privacy: {len(place.client)} clients for {len(updates)} updates; expected one for each.")
+    if address is not None and len(address.client) != len(updates):
+        raise UserError(f"privacy: {len(address.client)} clients for {len(updates)} updates; expected one for each.")

@@ -1,17 +1,16 @@
-"""The public names of the package; `import mmfl` gives each when it is first asked for."""
+"""The public names of the package: `mmfl.NAME` imports each of them on first use."""
 
-from mmfl import data, models, objectives, partition, trackers
+from mmfl import data, models, partition, trackers
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
 from mmfl.api import compare, train
-from mmfl.availability import Always, Bernoulli, Trace
-from mmfl.config import preset
 from mmfl.errors import UserError
-from mmfl.federation import Federation, RoundView
+from mmfl.federation import Always, Bernoulli, Federation, RoundView, Task, Trace, arrivals, objectives, schedules
 from mmfl.local import LocalRule
 from mmfl.methods import Method
-from mmfl.run import Comparison, Run, load
-from mmfl.task import Task
+from mmfl.runs.config import preset
+from mmfl.runs.listener import Listener
+from mmfl.runs.results import Comparison, Run, load
 from mmfl.updates import Updates
 
 __all__ = [
@@ -22,6 +21,7 @@ __all__ = [
     "Bernoulli",
     "Comparison",
     "Federation",
+    "Listener",
     "LocalRule",
     "Method",
     "RoundView",
@@ -30,6 +30,7 @@ __all__ = [
     "Trace",
     "Updates",
     "UserError",
+    "arrivals",
     "compare",
     "data",
     "load",
@@ -37,6 +38,7 @@ __all__ = [
     "objectives",
     "partition",
     "preset",
+    "schedules",
     "trackers",
     "train",
 ]

@@ -1,12 +1,12 @@
-"""Addressed random numbers: every random choice is a pure function of where it is made.
+"""Addressed random numbers: every random number is a pure function of an address.
 
-An address is a tuple such as (seed, purpose, round, task, client). The same address always gives the same
-number, on any device, in any order, however many processes share the work: nothing is consumed, so a resumed
-run and an uninterrupted one, or a client alone and in a crowd, see the same randomness.
+An address is a tuple such as (seed, purpose, round, task, client). The same address always gives the same number, on
+any device, in any order and with any number of processes. No generator state is consumed, so a resumed run sees the
+same random numbers as an uninterrupted one, and a client the same numbers whichever other clients are drawn.
 
-The generator is counter-based: the address is folded, part by part, through the SplitMix64 finaliser, a
-bijection on 64 bits that passes the usual statistical batteries. All of it is integer arithmetic on tensors,
-so a million addresses cost a few array operations.
+The generator is counter-based: the parts of the address pass one after another through the SplitMix64 finaliser, a
+bijection on 64 bits that passes the usual statistical tests. It is integer arithmetic on tensors, so a million
+addresses cost a few array operations.
 """
 
 from enum import IntEnum
@@ -19,7 +19,7 @@ from mmfl.checks import check_whole
 
 
 class Purpose(IntEnum):
-    """What a random number is for; part of every address, so that no two uses share numbers."""
+    """What a random number is used for. It is part of every address, so that two uses never share numbers."""
 
     MODEL = 1
     DATA = 2
@@ -48,7 +48,7 @@ def _shift(x: Tensor, by: int) -> Tensor:
 
 
 def _mix(x: int | Tensor) -> int | Tensor:
-    """The SplitMix64 finaliser, on tensors or, with the same bits, on a single number."""
+    """The SplitMix64 finaliser of a tensor or of a single number, with the same bits."""
     if isinstance(x, Tensor):
         x = (x ^ _shift(x, 30)) * _FIRST
         x = (x ^ _shift(x, 27)) * _SECOND
@@ -78,14 +78,14 @@ def uniform(*address: int | Tensor) -> Tensor:
 
 
 def clients_uniform(clients: int, *address: int, columns: int = 1) -> np.ndarray:
-    """Uniform numbers [clients, columns]: row i belongs to client i whoever else takes part."""
+    """Uniform numbers in [0, 1), [clients, columns]: row i depends on client i alone."""
     return uniform(*address, torch.arange(clients)[:, None], torch.arange(columns)[None, :]).numpy()
 
 
 def generator(*address: int) -> np.random.Generator:
-    """A numpy generator that starts at the address, for choices made once (data, partitions).
+    """A numpy generator seeded by the address, for choices that are made once (data, partitions).
 
-    The address begins with the seed, which a user gives.
+    The address begins with the user's seed.
     """
     check_whole("", "seed", address[0], 0)
     return np.random.Generator(np.random.Philox(key=int(bits(*address)) % 2**64))

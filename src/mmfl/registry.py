@@ -1,4 +1,4 @@
-"""From a name in a configuration to the object it means: built-in names, dotted paths, options by keyword."""
+"""Looks up the objects that a configuration names: built-in names, dotted paths, and options as keywords."""
 
 import importlib
 import inspect
@@ -30,9 +30,9 @@ def find(kind: str, name: str, known: Mapping[str, Any]) -> Any:
 
 
 def build(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Any:
-    """Calls what the spec names: `"name"`, or a table with `name` and options.
+    """Builds the object that a spec describes: `"name"`, or a table with `name` and options.
 
-    An option `inner`, or one that is itself a table with a `name`, is a part of the same kind, built first.
+    An option `inner`, or an option that is itself a table with a `name`, is a spec of the same kind and is built first.
     """
     name, options = read_spec(kind, spec)
     for key, value in options.items():
@@ -42,7 +42,7 @@ def build(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Any
 
 
 def read_spec(kind: str, spec: Spec) -> tuple[str, dict[str, Any]]:
-    """Name and options of a spec."""
+    """The name and the options of a spec."""
     if isinstance(spec, str):
         return spec, {}
     if not isinstance(spec, Mapping):
@@ -55,28 +55,26 @@ def read_spec(kind: str, spec: Spec) -> tuple[str, dict[str, Any]]:
 
 
 def call(kind: str, name: str, factory: Any, options: Mapping[str, Any]) -> Any:
-    """`factory(**options)`, with a clear word on options it does not know or lacks."""
+    """`factory(**options)`, with a clear error for options that are unknown or missing."""
     if not callable(factory):
         if options:
             raise UserError(f"{kind} '{name}' is not a function, so it takes no options.")
         return factory
     try:
         parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # something built in, in C
-        raise UserError(
-            f"{kind} '{name}' does not tell which arguments it takes; expected a function or class written in Python."
-        ) from None
+    except (TypeError, ValueError):  # built in, written in C
+        raise UserError(f"{kind} '{name}' has no signature; expected a function or class written in Python.") from None
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         unknown = next((key for key in options if key not in parameters), None)
         if unknown is not None:
             raise UserError(f"{kind} '{name}': unknown option '{unknown}': {nearest(unknown, parameters)}")
-    several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in several]
-    lacking = next((key for key in required if key not in options), None)
-    if lacking is not None:
-        raise UserError(f"{kind} '{name}': needs the option '{lacking}'.")
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    required = [p.name for p in parameters.values() if p.default is p.empty and p.kind not in variadic]
+    missing = next((key for key in required if key not in options), None)
+    if missing is not None:
+        raise UserError(f"{kind} '{name}': needs the option '{missing}'.")
     try:
         return factory(**options)
     except TypeError as error:
-        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise UserError(f"{kind} '{name}'{given and f' with {given}'}: {error}.") from None
+        settings = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise UserError(f"{kind} '{name}'{settings and f' with {settings}'}: {error}.") from None

@@ -19,14 +19,14 @@ expect.set_options(timeout=300_000)
 # A run that ends no round beyond the one that a file names.
 AS_TOLD = """
 import pathlib, sys, time
-import mmfl.training
+import mmfl.training.loop
 from mmfl.cli import main
-told, evaluate = pathlib.Path(sys.argv.pop(1)), mmfl.training.evaluate
-def wait(engine, replicas, round):
+told, evaluate = pathlib.Path(sys.argv.pop(1)), mmfl.training.loop.evaluate
+def wait(dispatch, round):
     while int(told.read_text() or 0) < round:
         time.sleep(0.05)
-    return evaluate(engine, replicas, round)
-mmfl.training.evaluate = wait
+    return evaluate(dispatch, round)
+mmfl.training.loop.evaluate = wait
 main()
 """
 TOO_WIDE = """

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from mmfl.data import Dataset
-from mmfl.engine import Simulation, Trained, Training
+from mmfl.engine import Simulation, Training
+from mmfl.engine.gpu.recorder import Recorder
+from mmfl.engine.trainer import Trainer
 from mmfl.federation import Federation
+from mmfl.federation.task import Task
 from mmfl.local import SGD
 from mmfl.partition import iid
-from mmfl.task import Task
+from mmfl.updates import Trained
 
 SIZES = (9, 5, 4, 1, 13, 7)  # in batches of 4: 1 to 4 steps an epoch, the last one short or not
 
@@ -88,6 +91,17 @@ def train_alone(federation: Federation, task: int = 0, mode: str = "vectorised",
     """What a new engine answers to this one request."""
     engine = Simulation("cpu", mode)
     return train(engine, ask(engine, federation, task, **changes))[0]
+
+
+def recording_engine(record: Any = lambda step: step) -> Simulation:
+    """An engine that records wherever it can, on a CPU, where replaying a step runs it again."""
+    engine = Simulation("cpu", "vectorised")
+    engine.trainer = Trainer("vectorised", engine.trainer.device_data, engine.choices, Recorder(record))
+    return engine
+
+
+def has_recorded(engine: Simulation) -> bool:
+    return bool(engine.trainer.recorder._recordings)
 
 
 def only(trained: Trained, rows: Sequence[int]) -> Trained:

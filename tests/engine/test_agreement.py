@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from mmfl import models
 from mmfl.engine import Simulation
-from mmfl.objectives import next_token, squared_error, value
-from mmfl.task import Task
+from mmfl.federation.objectives import next_token, squared_error, value
+from mmfl.federation.task import Task
 
 
 def images(*layers: nn.Module, features: int) -> nn.Module:

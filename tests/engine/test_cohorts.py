@@ -28,23 +28,23 @@ from torch import Tensor, nn
 
 from mmfl import models
 from mmfl.data import Dataset
-from mmfl.engine import Simulation, Workload, simulation
-from mmfl.engine.chunk import Chunk
+from mmfl.engine import Simulation, Workload, trainer
+from mmfl.engine.cohort import Cohort
+from mmfl.federation.objectives import cross_entropy
+from mmfl.federation.task import Task
 from mmfl.local import SGD, LocalRule, Prox
-from mmfl.objectives import cross_entropy
-from mmfl.task import Task
 
 
 @pytest.fixture
-def cohorts(monkeypatch) -> list[Chunk]:
+def cohorts(monkeypatch) -> list[Cohort]:
     """Every cohort that trains, the engine's trial of a new module included."""
-    trained, train_cohort = [], simulation.train_cohort
+    trained, train_vectorised = [], trainer.train_vectorised
 
-    def recorded(chunk: Chunk) -> Tensor:
-        trained.append(chunk)
-        return train_cohort(chunk)
+    def recorded(cohort: Cohort) -> Tensor:
+        trained.append(cohort)
+        return train_vectorised(cohort)
 
-    monkeypatch.setattr(simulation, "train_cohort", recorded)
+    monkeypatch.setattr(trainer, "train_vectorised", recorded)
     return trained
 
 
@@ -122,7 +122,7 @@ def test_tasks_of_equal_architecture_share_a_cohort_and_train_as_if_alone(other,
     pool, engine = federation(task(), other), Simulation("cpu", "vectorised")
     assert engine.architecture(pool.tasks[0]) is engine.architecture(pool.tasks[1])
     answers = train(engine, *(ask(engine, pool, s, round=2) for s in (0, 1)))
-    assert any(len(set(chunk.jobs.request)) == 2 for chunk in cohorts)
+    assert any(len(set(cohort.jobs.request)) == 2 for cohort in cohorts)
     for s in (0, 1):
         assert_agree(answers[s], train_alone(pool, s, round=2))
 
@@ -183,7 +183,7 @@ def test_tasks_do_not_share_a_cohort_if_they_differ_in(one, other):
 def test_tasks_with_functions_of_their_own_never_share_a_cohort():
     engine = Simulation("cpu")
     tasks = [task(lambda n=n: scaled(lambda x: n * x), name=str(n)) for n in range(12)]
-    assert [engine.architecture(one).labels for one in tasks] == [[str(n)] for n in range(12)]
+    assert [engine.architecture(one).task_names for one in tasks] == [[str(n)] for n in range(12)]
 
 
 @both_modes
@@ -225,7 +225,7 @@ def test_only_equal_rules_share_a_cohort(cohorts):
     starts = [engine.initial(pool, 0, seed=n) for n in range(4)]
     asked = [{"local": rule, "weights": start} for rule, start in zip(rules, starts, strict=True)]
     answers = train(engine, *(ask(engine, pool, **changes) for changes in asked))
-    _, *trained = [(chunk.rule, len(chunk.jobs)) for chunk in cohorts]
+    _, *trained = [(cohort.rule, len(cohort.jobs)) for cohort in cohorts]
     assert sorted(trained, key=str) == sorted([(SGD(), 2), (Prox(0.1), 4), (Prox(2.0), 2)], key=str)
     for changes, answer in zip(asked, answers, strict=True):
         assert_agree(answer, train_alone(pool, **changes))

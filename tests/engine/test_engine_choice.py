@@ -9,7 +9,7 @@ import torch
 from small import ask, assert_agree, both_modes, federation, task, train, train_alone
 
 from conftest import refused
-from mmfl.engine import Simulation, choices, simulation
+from mmfl.engine import Simulation, choices, trainer
 
 POOL = federation(task(), sizes=(8, 8, 8))  # one bucket: one decision
 WAYS = ["vectorised", "sequential"]
@@ -21,9 +21,9 @@ class Stopwatch:
     def __init__(self, faster: str):
         self.faster, self.asked = faster, 0
 
-    def __call__(self, way, chunk) -> float:
+    def __call__(self, way, cohort) -> float:
         self.asked += 1
-        return 1.0 if (way is simulation.train_cohort) == (self.faster == "vectorised") else 2.0
+        return 1.0 if (way is trainer.train_vectorised) == (self.faster == "vectorised") else 2.0
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def cache(monkeypatch, tmp_path) -> Path:
 def decide(monkeypatch, faster: str) -> tuple[str, int]:
     """What a new engine decides for the pool while `faster` is, and how many timings that took."""
     stopwatch, one_by_one = Stopwatch(faster), []
-    train_sequential = simulation.train_sequential
+    train_sequential = trainer.train_sequential
     with monkeypatch.context() as patch:
-        patch.setattr(simulation, "_time", stopwatch)
+        patch.setattr(trainer, "_time", stopwatch)
         patch.setattr(
-            simulation,
+            trainer,
             "train_sequential",
             lambda *args: (one_by_one.append(args), train_sequential(*args))[1],
         )
@@ -113,7 +113,7 @@ def test_auto_trains_like_the_others_after_really_measuring(cache):
 
 @both_modes
 def test_a_way_asked_for_is_not_measured(mode, cache, monkeypatch):
-    monkeypatch.setattr(simulation, "_time", lambda way, chunk: pytest.fail("measured"))
+    monkeypatch.setattr(trainer, "_time", lambda way, cohort: pytest.fail("measured"))
     assert len(train_alone(POOL, mode=mode).client) == 3
     assert not cache.exists()
 

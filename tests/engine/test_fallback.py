@@ -20,9 +20,9 @@ from small import (
 )
 from torch import Tensor, nn
 
-from mmfl.engine import Simulation, simulation
-from mmfl.engine.chunk import Chunk
-from mmfl.task import Task
+from mmfl.engine import Simulation, trainer
+from mmfl.engine.cohort import Cohort
+from mmfl.federation.task import Task
 
 
 def branching(self: Any, x: Tensor) -> Tensor:
@@ -119,16 +119,16 @@ def test_training_leaves_torchs_generator_as_it_was(kind):
 
 def test_a_module_that_fails_in_a_later_cohort_still_trains_there(caplog, monkeypatch):
     """The first cohort runs; a second one, of larger batches, meets an operation that torch cannot batch."""
-    whole = simulation.train_cohort
+    whole = trainer.train_vectorised
 
-    def delicate(chunk: Chunk) -> Tensor:
-        if chunk.jobs.batch.max() > 4:
+    def delicate(cohort: Cohort) -> Tensor:
+        if cohort.jobs.batch.max() > 4:
             raise RuntimeError("no batching rule for this shape")
-        return whole(chunk)
+        return whole(cohort)
 
     pool = federation(task(lambda: Model(lambda self, x: self.output(x), output=nn.Linear(6, 3)), batch_size=None))
     expected = train_alone(pool, mode="sequential")
-    monkeypatch.setattr(simulation, "train_cohort", delicate)
+    monkeypatch.setattr(trainer, "train_vectorised", delicate)
     with caplog.at_level(logging.WARNING, "mmfl"):
         assert_agree(train_alone(pool, mode="vectorised"), expected)
     assert "no batching rule for this shape" in caplog.text

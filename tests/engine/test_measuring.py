@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from mmfl import models
 from mmfl.data import Dataset
-from mmfl.engine import Simulation, Workload, simulation
-from mmfl.engine.recorded import Play, Recorder
+from mmfl.engine import Simulation, Workload, measurer
+from mmfl.engine.gpu.recorder import Recorder
+from mmfl.engine.gpu.streams import Replay
+from mmfl.engine.measurer import Measurer
 from mmfl.federation import Federation
-from mmfl.objectives import absolute_error, accuracy, next_token, squared_error
-from mmfl.task import Task
+from mmfl.federation.objectives import absolute_error, accuracy, next_token, squared_error
+from mmfl.federation.task import Task
 
 NORM = task(lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)))
 TASKS: dict[str, Task] = {
@@ -58,7 +60,7 @@ def test_losses_are_the_mean_over_each_clients_own_data(kind, client):
 @pytest.mark.parametrize("rows", [1, 3, 7])
 @every_task
 def test_losses_do_not_depend_on_how_many_examples_pass_at_once(kind, rows, monkeypatch):
-    monkeypatch.setattr(simulation, "forward_chunk", lambda architecture, device: rows)
+    monkeypatch.setattr(measurer, "forward_batch_size", lambda architecture, device: rows)
     pool = federation(TASKS[kind], sizes=(9, 5, 4, 2, 12))
     engine, workload = measured(pool, range(5))
     np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(5)), rtol=1e-5)
@@ -74,22 +76,19 @@ def test_losses_of_several_requests_come_in_their_order():
     assert not np.allclose(both[0], both[1])
 
 
-def joining(record: Callable[[Play], Play] | None = None) -> Simulation:
-    """An engine that joins forward passes wherever a GPU would, and records them if it is told how."""
+def batching(record: Callable[[Replay], Replay] | None = None) -> Simulation:
+    """An engine that batches forward passes wherever a GPU would, and records them if it is told how."""
     engine = Simulation("cpu")
-    engine.passes, engine.record = Recorder(record), record is not None
-    engine._may_join = lambda architecture: (
-        not (architecture.coupled or architecture.draws or architecture in engine._apart)
-    )
+    engine.measurer = Measurer(engine.measurer.device_data, batched=True, recorder=record and Recorder(record))
     return engine
 
 
-@pytest.mark.parametrize(("rows", "record"), [(5, None), (1000, None), (1000, lambda once: once)])
+@pytest.mark.parametrize(("rows", "record"), [(5, None), (1000, None), (1000, lambda run: run)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_losses_of_tasks_that_pass_as_one_are_those_of_each_alone(kind, rows, record, monkeypatch):
-    monkeypatch.setattr(simulation, "forward_chunk", lambda architecture, device: rows)
+def test_batched_losses_of_tasks_are_those_of_each_alone(kind, rows, record, monkeypatch):
+    monkeypatch.setattr(measurer, "forward_batch_size", lambda architecture, device: rows)
     pool = federation(replace(KINDS[kind], name="a"), replace(KINDS[kind], name="b"))
-    engine, alone = joining(record), Simulation("cpu")
+    engine, alone = batching(record), Simulation("cpu")
     clients = [np.array([4, 1, 3]), np.array([0, 2, 5]), np.array([5])]
     weights = [engine.initial(pool, s, seed) for s, seed in ((0, 1), (1, 1), (0, 2))]
     workloads = [Workload(pool, s, w, c) for s, w, c in zip((0, 1, 0), weights, clients, strict=True)]
@@ -97,22 +96,23 @@ def test_losses_of_tasks_that_pass_as_one_are_those_of_each_alone(kind, rows, re
         for workload, mine in zip(workloads, engine.losses(workloads), strict=True):
             np.testing.assert_allclose(mine, alone.losses([workload])[0], rtol=1e-4)
     architecture = engine.architecture(pool.tasks[0])
-    assert architecture.bare.module.training
-    assert bool(engine.passes._known) == bool(record and engine._may_join(architecture))
+    assert architecture.functional.module.training
+    if record:
+        assert bool(engine.measurer.recorder._recordings) == engine.measurer.can_batch(architecture)
 
 
-def test_losses_that_cannot_be_recorded_pass_as_one_nevertheless(caplog):
-    def fails(once):
+def test_losses_that_cannot_be_recorded_are_batched_nevertheless(caplog):
+    def fails(run):
         raise RuntimeError("not while capturing")
 
-    pool, engine = federation(TASKS["perceptron"]), joining(fails)
+    pool, engine = federation(TASKS["perceptron"]), batching(fails)
     workload = measured(pool, range(6), engine)[1]
     for _ in range(2):
         np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(6)), rtol=1e-5)
     assert [record.getMessage() for record in caplog.records] == [
         "t cannot be recorded, so its kernels are started one by one (not while capturing)"
     ]
-    assert not engine._apart
+    assert not engine.measurer._not_batchable
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -127,20 +127,20 @@ def test_a_gpu_finds_the_same_losses(kind):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3)
 
 
-def test_what_cannot_pass_as_one_is_tried_once():
+def test_what_cannot_be_batched_is_tried_once():
     def each_by_itself(model, x):
         return model.part(x) * (2.0 if x.sum().item() > 1e9 else 1.0)  # nobody knows the sums of a cohort
 
-    pool, engine = federation(task(lambda: Model(each_by_itself, part=nn.Linear(6, 3)))), joining()
+    pool, engine = federation(task(lambda: Model(each_by_itself, part=nn.Linear(6, 3)))), batching()
     workload = measured(pool, range(6), engine)[1]
     for _ in range(2):
         np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(6)), rtol=1e-5)
-    assert len(engine._apart) == 1
+    assert len(engine.measurer._not_batchable) == 1
 
 
 @every_task
 def test_evaluation_is_the_mean_loss_and_metric_over_a_shared_test_set(kind, monkeypatch):
-    monkeypatch.setattr(simulation, "forward_chunk", lambda architecture, device: 7)
+    monkeypatch.setattr(measurer, "forward_batch_size", lambda architecture, device: 7)
     pool = federation(TASKS[kind])
     (one,) = pool.tasks
     engine, workload = measured(pool, [])

@@ -10,8 +10,9 @@ from small import CLASSES, SIZES, ask, federation, task
 from torch import nn
 
 from mmfl.engine import Simulation
-from mmfl.engine.batches import Batches, Jobs
-from mmfl.engine.placed import Placed
+from mmfl.engine.batches import Batches
+from mmfl.engine.device_data import DeviceData
+from mmfl.engine.jobs import Jobs
 
 ROWS = torch.arange(100.0)[:, None]
 Steps = list[list[int]]
@@ -20,7 +21,7 @@ Steps = list[list[int]]
 def batches_of(*clients: int, sizes=SIZES, round=1, seed=0, **options) -> tuple[Jobs, Batches]:
     pool = federation(task(lambda: nn.Linear(1, 3), ROWS, CLASSES, **options), sizes=sizes)
     jobs = Jobs.of([ask(Simulation("cpu"), pool, client=clients or range(len(sizes)), round=round, seed=seed)])
-    return jobs, Batches(jobs, Placed(torch.device("cpu")))
+    return jobs, Batches(jobs, DeviceData(torch.device("cpu")))
 
 
 def steps_of(*clients: int, **options) -> dict[int, Steps]:
@@ -80,10 +81,10 @@ def test_a_clients_batches_do_not_depend_on_who_else_is_there(others):
 def test_a_cohort_sees_what_its_clients_see_alone_and_weighs_nothing_else():
     whole, _ = batches_of()
     for bucket in whole.buckets(exact=False):
-        batches = Batches(bucket, Placed(torch.device("cpu")))
+        batches = Batches(bucket, DeviceData(torch.device("cpu")))
         for step in range(bucket.steps.max()):
             active = int((bucket.steps > step).sum())
-            x, y, share, length = batches.cohort(step, active)
+            x, y, share, length, _ = batches.cohort(step, active)
             torch.testing.assert_close(share.sum(1), torch.ones(active))
             for job in range(active):
                 alone_x, alone_y = batches.examples(*batches.position(step, job))
@@ -100,10 +101,10 @@ def test_no_step_is_computed_for_a_client_that_is_done(monkeypatch, batch_size):
     engine.train([training])  # finds out whether the module can be vectorised at all
     computed, cohort = [], Batches.cohort
 
-    def recorded(self, step, active):
-        x, *others = cohort(self, step, active)
-        computed.append(len(x))
-        return x, *others
+    def recorded(self, step, active, keys):
+        batch = cohort(self, step, active, keys)
+        computed.append(len(batch.x))
+        return batch
 
     monkeypatch.setattr(Batches, "cohort", recorded)
     engine.train([training])

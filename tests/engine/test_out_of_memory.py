@@ -1,4 +1,4 @@
-"""Clients that do not fit at once train in smaller chunks, to the same effect."""
+"""Clients that do not fit at once train in smaller cohorts, to the same effect."""
 
 from collections.abc import Callable
 
@@ -7,9 +7,9 @@ import torch
 from small import ask, assert_agree, both_modes, federation, task, train, train_alone
 from torch import Tensor
 
-from mmfl.engine import Simulation, memory, simulation
-from mmfl.engine.chunk import Chunk
-from mmfl.engine.memory import Chunks
+from mmfl.engine import Simulation, memory, trainer
+from mmfl.engine.cohort import Cohort
+from mmfl.engine.memory import CohortSizes
 
 SIZES = (8, 5, 7, 8, 6, 8, 8, 3, 8, 8, 8)
 ERRORS = [
@@ -24,16 +24,16 @@ def room_for(monkeypatch) -> Callable[..., list[int]]:
     """Lets larger cohorts run out of memory when half done; gives the sizes of those that trained."""
 
     def limit(most: int, error: BaseException) -> list[int]:
-        trained, train_cohort = [], simulation.train_cohort
+        trained, train_vectorised = [], trainer.train_vectorised
 
-        def limited(chunk: Chunk) -> Tensor:
-            if len(chunk.jobs) > most:
-                chunk.weights.fill_(float("nan"))
+        def limited(cohort: Cohort) -> Tensor:
+            if len(cohort.jobs) > most:
+                cohort.tensors.weights.fill_(float("nan"))
                 raise error
-            trained.append(len(chunk.jobs))
-            return train_cohort(chunk)
+            trained.append(len(cohort.jobs))
+            return train_vectorised(cohort)
 
-        monkeypatch.setattr(simulation, "train_cohort", limited)
+        monkeypatch.setattr(trainer, "train_vectorised", limited)
         return trained
 
     return limit
@@ -41,7 +41,7 @@ def room_for(monkeypatch) -> Callable[..., list[int]]:
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
-def test_running_out_of_memory_halves_the_chunk_and_changes_nothing(most, error, room_for):
+def test_running_out_of_memory_halves_the_cohort_and_changes_nothing(most, error, room_for):
     pool = federation(task(), sizes=SIZES)
     expected = train_alone(pool)
     trained = room_for(most, error)
@@ -53,8 +53,8 @@ def test_running_out_of_memory_halves_the_chunk_and_changes_nothing(most, error,
 def test_what_did_not_fit_is_remembered(room_for, monkeypatch):
     pool, engine, failures = federation(task(), sizes=SIZES), Simulation("cpu", "vectorised"), []
     room_for(3, ERRORS[0])
-    halve = Chunks.halve
-    monkeypatch.setattr(Chunks, "halve", lambda *args: (failures.append(args[-1]), halve(*args)))
+    halve = CohortSizes.halve
+    monkeypatch.setattr(CohortSizes, "halve", lambda *args: (failures.append(args[-1]), halve(*args)))
     for _ in range(2):
         train(engine, ask(engine, pool))
     assert failures == [len(SIZES), len(SIZES) // 2]
@@ -79,24 +79,24 @@ def test_other_errors_are_not_swallowed(monkeypatch):
     pool, engine = federation(task()), Simulation("cpu", "sequential")
     train(engine, ask(engine, pool))
 
-    def broken(chunk: Chunk, *_: object) -> Tensor:
+    def broken(cohort: Cohort, *_: object) -> Tensor:
         raise RuntimeError("something else")
 
-    monkeypatch.setattr(simulation, "train_sequential", broken)
+    monkeypatch.setattr(trainer, "train_sequential", broken)
     with pytest.raises(RuntimeError, match="something else"):
         train(engine, ask(engine, pool))
 
 
 @both_modes
 @pytest.mark.parametrize("most", [1, 2, 3, 100])
-def test_chunks_of_any_size_give_the_same_updates(most, mode, monkeypatch):
+def test_cohorts_of_any_size_give_the_same_updates(most, mode, monkeypatch):
     pool = federation(task(), sizes=SIZES)
     expected = train_alone(pool, mode="sequential")
-    monkeypatch.setattr(Chunks, "size", lambda self, architecture, width, jobs: most)
+    monkeypatch.setattr(CohortSizes, "size", lambda self, architecture, width, jobs: most)
     assert_agree(train_alone(pool, mode=mode), expected)
 
 
-def test_a_chunk_takes_no_more_than_the_budget_but_at_least_one_client(monkeypatch, room_for):
+def test_a_cohort_takes_no_more_than_the_budget_but_at_least_one_client(monkeypatch, room_for):
     pool, trained = federation(task(), sizes=SIZES), room_for(100, ERRORS[0])
     train_alone(pool)
     assert max(trained) > 2

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import mmfl
 from mmfl.engine import Simulation, Workload
-from mmfl.engine.precision import multiplying
+from mmfl.engine.precision import matmul_precision
 from mmfl.errors import UserError
 
 FORMS = ("float32", "bfloat16")
@@ -30,7 +30,7 @@ def settings() -> tuple[str, bool]:
 @pytest.mark.parametrize(("precision", "inside"), [("float32", ("highest", False)), ("tf32", ("high", True))])
 def test_it_holds_inside_and_is_left_as_it_was(precision, inside):
     before = settings()
-    with multiplying(precision):
+    with matmul_precision(precision):
         assert settings() == inside
     assert settings() == before
 
@@ -106,7 +106,7 @@ def test_a_module_that_cannot_run_in_bfloat16_says_so_once_and_runs_in_float32(m
 
 SCRIPT = """
 import json, logging, torch, mmfl
-from mmfl.objectives import next_token
+from mmfl.federation.objectives import next_token
 
 said, weights = [], {}
 handler = logging.Handler()

@@ -10,8 +10,8 @@ from torch import Tensor
 from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.stored import Stored
 from mmfl.updates import Updates
+from mmfl.updates.store import ClientVectorStore
 
 
 class AggregationRule:
@@ -19,10 +19,13 @@ class AggregationRule:
 
     What the rule must remember between rounds, per task, is the plain dataclass of arrays that `start` makes and
     `aggregate` returns renewed; without memory it is None. It is called every round, with no rows where nobody was
-    drawn. A rule with `needs_everyone` makes every client train, and is handed the rows of those not drawn too.
+    drawn. A rule with `needs_everyone` makes every client train, and is handed the rows of those not drawn too. If
+    their norms and inner products with last updates (`StoredRows`) will do, it says `reads_undrawn = False`: then
+    clients of a deployment need not send them.
     """
 
     needs_everyone: bool = False
+    reads_undrawn: bool = True
 
     def start(self, clients: int, weights: Tensor) -> Any:
         """The state of one task before the first round."""
@@ -32,7 +35,7 @@ class AggregationRule:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
 
-    def remembered(self, state: Any) -> Stored | None:
+    def remembered(self, state: Any) -> ClientVectorStore | None:
         """The clients' last updates, for rules that compare new ones with them."""
         return None
 

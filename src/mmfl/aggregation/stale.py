@@ -2,11 +2,10 @@
 
 All are w - [ sum_i d beta_i h_i + sum_drawn d / (B p) (G - beta_i h_i) ], which is unbiased for every beta fixed before
 the draw, and differ in beta. Only StaleVR, for which everyone trains, passes over all stored updates in a round;
-running sums do for the others. Where several processes share a run, each remembers its own clients' updates and their
-part of the sums, and all that is added up is the step.
+running sums do for the others.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,90 +16,91 @@ from torch import Tensor
 
 from mmfl.aggregation.base import AggregationRule
 from mmfl.aggregation.unbiased import inverse_probability
-from mmfl.client_memory import Memory, batches, combine
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.stored import Keep, Stored
-from mmfl.transfer import sent
-from mmfl.updates import Updates
-from mmfl.world import PARTIAL
+from mmfl.updates import ClientVectorStore, StorageOptions, Updates
+from mmfl.updates.memory import ClientMemory, weighted_sum
+from mmfl.updates.partial_sum import PartialSum
+from mmfl.updates.rows import ClientRows, batches
+from mmfl.updates.world import PARTIAL
 
-KeepSetting = Keep | Mapping[str, Any] | None
+StorageSetting = StorageOptions | Mapping[str, Any] | None
 
 
 class LastUpdates(AggregationRule):
     """A rule that remembers every client's last update; a subclass says which step to take."""
 
-    def __init__(self, keep: KeepSetting = None):
-        self.keep = Keep.of(keep)
+    def __init__(self, keep: StorageSetting = None):
+        self.keep = StorageOptions.of(keep)
 
-    def start(self, clients: int, weights: Tensor) -> Memory:
+    def start(self, clients: int, weights: Tensor) -> ClientMemory:
         """Nothing remembered."""
-        return Memory.start(self.keep, clients, weights)
+        return ClientMemory.start(self.keep, clients, weights)
 
-    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Memory) -> tuple[Tensor, Memory]:
+    def aggregate(
+        self, weights: Tensor, updates: Updates, view: RoundView, state: ClientMemory
+    ) -> tuple[Tensor, ClientMemory]:
         """The step, and what is remembered after it; nothing changes while nobody has the task."""
         sizes = view.sizes[:, updates.task]
         if not sizes.any():
             return weights, state
         state.reweight(sizes)
-        return weights - updates.total(self.step(updates, view, state)).to(weights), state
+        return weights - self.step(updates, view, state).to(weights), state
 
-    def remembered(self, state: Memory) -> Stored:
+    def remembered(self, state: ClientMemory) -> ClientVectorStore:
         """All last updates."""
         return state.stored
 
-    def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
-        """What to take off the weights, as far as the clients here make it; puts the updates into the memory."""
+    def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
+        """What to take off the weights; puts the updates into the memory."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
 
 class FedStale(LastUpdates):
     """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
 
-    def __init__(self, beta: float = 0.5, keep: KeepSetting = None):
+    def __init__(self, beta: float = 0.5, keep: StorageSetting = None):
         if not 0 <= beta <= 1:
             raise UserError(f"aggregation 'fedstale': beta is {beta}; expected a number in [0, 1].")
         super().__init__(keep)
         self.beta = beta
 
-    def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
+    def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """beta sum d h + sum H (G - beta h), with the h of before the round."""
-        sizes, here = view.sizes[:, updates.task], updates.local
-        before, scale = state.stored.rows(here.client), inverse_probability(here, view)
-        stale = (self.beta / int(sizes.sum())) * state.sum
-        step = stale.to(before) + here.combine(scale) - self.beta * combine(scale, before)
-        state.replace(updates, before, here.flat, sizes)
+        sizes, scale = view.sizes[:, updates.task], inverse_probability(updates, view)
+        before = state.stored.of(updates.client).matrix()
+        stale = (self.beta / int(sizes.sum())) * state.total
+        step = stale.float() + updates.combine(scale) - self.beta * before.combine(scale)
+        state.replace(updates, before, updates.rows, sizes)
         return step
 
-    def residuals(self, updates: Updates, view: RoundView, state: Memory) -> NDArray[np.float64]:
+    def residuals(self, updates: Updates, view: RoundView, state: ClientMemory) -> NDArray[np.float64]:
         """||G - beta h||."""
-        beta = np.full(len(state.weight), self.beta)
-        return _residuals(updates, state.stored, lambda client, products, before: beta[client])
+        return state.stored.of(updates.client).distances(updates, np.full(len(updates), self.beta))
 
 
 class FedVARP(FedStale):
     """Every client's last update stands in for it in full (Jhunjhunwala et al. 2022)."""
 
-    def __init__(self, keep: KeepSetting = None):
+    def __init__(self, keep: StorageSetting = None):
         super().__init__(1.0, keep)
 
 
 class MIFA(LastUpdates):
     """The mean of all clients' latest updates, this round's included (Gu et al. 2021); no probabilities needed."""
 
-    def step(self, updates: Updates, view: RoundView, state: Memory) -> Tensor:
+    def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """Remember first, then sum d h."""
-        sizes, here = view.sizes[:, updates.task], updates.local
-        state.replace(updates, state.stored.rows(here.client), here.flat, sizes)
-        return state.sum / int(sizes.sum())
+        sizes = view.sizes[:, updates.task]
+        state.replace(updates, state.stored.of(updates.client).matrix(), updates.rows, sizes)
+        return state.total / int(sizes.sum())
 
 
 @dataclass
 class Betas:
     """StaleVR's memory: the last updates, and the beta each client had in the round just past (nan: no h yet)."""
 
-    stored: Stored
+    stored: ClientVectorStore
     beta: NDArray[np.float64]
 
 
@@ -111,9 +111,10 @@ class StaleVR(AggregationRule):
     """
 
     needs_everyone = True
+    reads_undrawn = False
 
-    def __init__(self, keep: KeepSetting = None):
-        self.keep = Keep.of(keep)
+    def __init__(self, keep: StorageSetting = None):
+        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Betas:
         """Nothing remembered."""
@@ -121,28 +122,24 @@ class StaleVR(AggregationRule):
 
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Betas) -> tuple[Tensor, Betas]:
         """sum d beta h + sum H (G - beta h)."""
-        mine = updates.mine
-        share, scale = view.share[mine.client, mine.task], inverse_probability(mine, view)
-        step, beta = mine.combine(scale), np.zeros(len(mine))
-        for rows in batches(len(mine), len(weights)):
-            before = state.stored.rows(mine.client[rows])
-            beta[rows] = best_beta(mine.products(before, rows), before)
-            step += combine((share - scale)[rows] * beta[rows], before)
+        share, scale = view.share[updates.client, updates.task], inverse_probability(updates, view)
+        stale = state.stored.of(updates.client)
+        beta = stale.best_beta(updates)
+        step = updates.combine(scale) + stale.combine((share - scale) * beta)
         known = np.full(len(state.beta), np.nan)
-        known[updates.client] = updates.whole(np.where(state.stored.has(mine.client), beta, np.nan))
-        here = mine.local
-        drawn = np.flatnonzero(here.count)
-        for rows in batches(len(drawn), len(weights)):
-            state.stored.put(here.client[drawn[rows]], here.flat[sent(drawn[rows], here.flat.device)])
-        return weights - updates.total(step), Betas(state.stored, known)
+        known[updates.client] = np.where(state.stored.has(updates.client), beta, np.nan)
+        drawn = updates.drawn()
+        state.stored.put(drawn.client, drawn.rows)
+        return weights - step, Betas(state.stored, known)
 
-    def remembered(self, state: Betas) -> Stored:
+    def remembered(self, state: Betas) -> ClientVectorStore:
         """All last updates."""
         return state.stored
 
     def residuals(self, updates: Updates, view: RoundView, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
-        return _residuals(updates, state.stored, lambda client, products, before: best_beta(products, before))
+        stale = state.stored.of(updates.client)
+        return stale.distances(updates, stale.best_beta(updates))
 
     def report(self, view: RoundView, task: int, state: Betas) -> Mapping[str, float]:
         """How much the clients' last updates are worth."""
@@ -158,7 +155,7 @@ class Estimates:
     nobody is active, reaches 0, leaves or comes back; `weight` is the n with which each client is in it.
     """
 
-    stored: Stored
+    stored: ClientVectorStore
     weight: NDArray[np.float64]
     last: NDArray[np.int64]
     slope: NDArray[np.float64]
@@ -176,35 +173,39 @@ class Estimates:
         fallen = 1 - self.slope * (round - self.last - 1)
         return np.where(self.last > 0, np.clip(fallen, 0, 1), 0.0)
 
-    def settle(self, round: int, sizes: NDArray[np.int64]) -> None:
+    def reweight(self, round: int, sizes: NDArray[np.int64]) -> None:
         """Takes out those that have reached 0 or left, puts in those that came back."""
         wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
         moved = np.flatnonzero(wanted != self.weight)
-        mine = moved[self.stored.has(moved)]
-        for rows in batches(len(mine), len(self.linear)):
-            client = mine[rows]
-            self._add(client, (wanted - self.weight)[client], self.stored.rows(client))
+        held = moved[self.stored.holds(moved)]
+        for rows in batches(len(held), len(self.linear)):
+            client = held[rows]
+            self._add(client, (wanted - self.weight)[client], self.stored.held_rows(client))
         self.weight[moved] = wanted[moved]
 
-    def replace(self, updates: Updates, before: Tensor, round: int, sizes: NDArray[np.int64]) -> None:
+    def stale(self, round: int) -> Tensor:
+        """sum n beta h of a round, over those who are there, [parameters]."""
+        return PartialSum.of(self.constant + round * self.linear, self.stored.world)
+
+    def replace(
+        self, updates: Updates, before: ClientRows, best: NDArray[np.float64], round: int, sizes: NDArray[np.int64]
+    ) -> None:
         """Active clients start anew at 1, with the slope (1 - best) / (t - t1) of the round t1 before: how far the best
         beta of this round had fallen below 1, spread over the rounds since. (Eq. 21 divides by t - t1 - 1, which is 0
         after consecutive activity; with ours the line passes above the best beta of round t, and stays unbiased.)"""
-        here, client = updates.local, updates.client
-        self._add(here.client, -self.weight[here.client], before)
+        client, held = updates.client, before.own(updates.client)
+        self._add(held, -self.weight[held], before.matrix)
         idle = np.maximum(round - self.last[client], 1)
-        best = np.clip(updates.whole(best_beta(here.products(before, slice(None)), before)), 0, 1)
-        self.slope[client] = np.where(self.last[client] > 0, (1 - best) / idle, 0.0)
+        self.slope[client] = np.where(self.last[client] > 0, (1 - np.clip(best, 0, 1)) / idle, 0.0)
         self.last[client] = round
         self.weight[client] = sizes[client]
-        self._add(here.client, self.weight[here.client], self.stored.put(here.client, here.flat))
+        self._add(held, self.weight[held], self.stored.put(client, updates.rows))
 
     def _add(self, client: NDArray[np.int64], weight: NDArray[np.float64], rows: Tensor) -> None:
         """Adds weight * h * beta(t), as a function of t, to the line."""
-        rows = rows.double()
         slope = self.slope[client]
-        self.constant += combine(weight * (1 + slope * (self.last[client] + 1)), rows)
-        self.linear += combine(-weight * slope, rows)
+        self.constant += weighted_sum(weight * (1 + slope * (self.last[client] + 1)), rows)
+        self.linear += weighted_sum(-weight * slope, rows)
 
 
 class StaleVRE(AggregationRule):
@@ -214,8 +215,8 @@ class StaleVRE(AggregationRule):
     only, the step would be biased by sum d (1 - p) (beta - best) h.
     """
 
-    def __init__(self, keep: KeepSetting = None):
-        self.keep = Keep.of(keep)
+    def __init__(self, keep: StorageSetting = None):
+        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Estimates:
         """Nothing remembered."""
@@ -232,47 +233,27 @@ class StaleVRE(AggregationRule):
         sizes = view.sizes[:, updates.task]
         if not sizes.any():
             return weights, state
-        state.settle(view.round, sizes)
-        here = updates.local
-        before, scale = state.stored.rows(here.client), inverse_probability(here, view)
-        stale = (state.constant + view.round * state.linear) / sizes.sum()
-        beta = state.beta(view.round)[here.client]
-        step = stale.to(weights) + here.combine(scale) - combine(scale * beta, before)
-        state.replace(updates, before, view.round, sizes)
-        return weights - updates.total(step), state
+        state.reweight(view.round, sizes)
+        scale, beta = inverse_probability(updates, view), state.beta(view.round)[updates.client]
+        last = state.stored.of(updates.client)
+        before = last.matrix()
+        stale = (state.stale(view.round) / sizes.sum()).float()
+        step = stale + updates.combine(scale) - before.combine(scale * beta)
+        state.replace(updates, before, last.best_beta(updates), view.round, sizes)
+        return weights - step, state
 
-    def remembered(self, state: Estimates) -> Stored:
+    def remembered(self, state: Estimates) -> ClientVectorStore:
         """All last updates."""
         return state.stored
 
     def residuals(self, updates: Updates, view: RoundView, state: Estimates) -> NDArray[np.float64]:
         """||G - beta h|| with the estimated beta."""
-        beta = state.beta(view.round)
-        return _residuals(updates, state.stored, lambda client, products, before: beta[client])
+        beta = state.beta(view.round)[updates.client]
+        return state.stored.of(updates.client).distances(updates, beta)
 
     def report(self, view: RoundView, task: int, state: Estimates) -> Mapping[str, float]:
         """The estimates for the next round, over all clients seen."""
         return statistics(np.where(state.last > 0, state.beta(view.round + 1), np.nan))
-
-
-def best_beta(products: NDArray[np.float64], before: Tensor) -> NDArray[np.float64]:
-    """`<G, h>` / ||h||^2 of each row, the beta that minimises ||G - beta h||; 0 where h is."""
-    squares = before.square().sum(1).double().cpu().numpy()
-    beta: NDArray[np.float64] = np.divide(products, squares, out=np.zeros_like(products), where=squares > 0)
-    return beta
-
-
-def _residuals(
-    updates: Updates,
-    stored: Stored,
-    beta: Callable[[NDArray[np.int64], NDArray[np.float64], Tensor], NDArray[np.float64]],
-) -> NDArray[np.float64]:
-    """||G - beta h|| of every row, with the beta of some clients given their `<G, h>` and h."""
-    mine, sizes = updates.mine, [np.zeros(0)]
-    for rows in batches(len(mine), stored.none.shape[1]):
-        client, before = mine.client[rows], stored.rows(mine.client[rows])
-        sizes.append(mine.distances(beta(client, mine.products(before, rows), before), before, rows))
-    return updates.whole(np.concatenate(sizes))
 
 
 def statistics(beta: NDArray[np.float64]) -> dict[str, float]:

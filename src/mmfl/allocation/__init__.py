@@ -1,7 +1,8 @@
-"""Who trains what: allocation rules, one family a file.
+"""Who trains what: the allocation rules, one family per file.
 
-A rule sees a frozen `RoundView` and its own explicit state and returns an `Allocation`. It never touches weights,
-data or engines; what it wants to know of the clients it names in `needs`, and the training loop measures it.
+A rule gets a frozen `RoundView` and its own state and returns an `Allocation`. It never touches weights, data or
+engines: it names the measurements that it needs in `needs`, and the training loop gets them. Drawing from given
+probabilities is in `mmfl.allocation.sampling`.
 """
 
 from collections.abc import Callable

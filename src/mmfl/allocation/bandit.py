@@ -16,10 +16,10 @@ from mmfl.randomness import Purpose
 
 @dataclass
 class Bandit:
-    """What was seen so far, a round counting gamma times as much as the one after it; the last round counts 1.
+    """Discounted sums of past observations: each round counts gamma times as much as the round after it.
 
-    `losses` L sums the losses [clients, tasks] seen in training, `trained` T counts the trainings [clients, tasks] and
-    `total` T_total the rounds.
+    `losses` L is the sum of training losses, `trained` T the number of trainings (both [clients, tasks]), `total`
+    T_total the number of rounds.
     """
 
     losses: NDArray[np.float64]
@@ -27,12 +27,12 @@ class Bandit:
     total: float
 
 
-def index(bandit: Bandit, view: RoundView) -> NDArray[np.float64]:
-    """A = d (L / T + sqrt(2 log(T_total) / T)), [clients, tasks]: mean loss and what is uncertain of it (eqs. 1 to 4).
+def ucb_index(bandit: Bandit, view: RoundView) -> NDArray[np.float64]:
+    """A = d (L / T + sqrt(2 log(T_total) / T)), [clients, tasks]: mean loss plus its uncertainty (eqs. 1 to 4).
 
-    A pair that has never trained has +inf, one that cannot train this round -inf. The logarithm counts as 0 where
-    T_total < 1, which is only before the first observation. T of a pair that pauses for long becomes so small that
-    the quotient under the root would overflow; the quotient of two roots does not.
+    It is +inf for a pair that has never trained and -inf for one that cannot train this round. The logarithm is taken
+    as 0 if T_total < 1, which happens only before the first observation. T of a pair that has not trained for long is
+    so small that 2 log(T_total) / T would overflow; the quotient of the two square roots does not.
     """
     seen = bandit.trained > 0
     trained = np.where(seen, bandit.trained, 1.0)
@@ -42,10 +42,10 @@ def index(bandit: Bandit, view: RoundView) -> NDArray[np.float64]:
 
 
 def fronts(scores: NDArray[np.float64]) -> Iterator[NDArray[np.int64]]:
-    """The rows of `scores` [clients, tasks] front by front: first those that no row dominates, then those that only
-    rows of the first front dominate, and so on.
+    """The Pareto fronts of the rows of `scores` [clients, tasks]: first the rows that no row dominates, then those that
+    only rows of the first front dominate, and so on.
 
-    A row dominates another if it is nowhere smaller and somewhere larger. Equal rows share a front.
+    A row dominates another if no entry is smaller and some entry is larger. Equal rows are in the same front.
 
     >>> [front.tolist() for front in fronts(np.array([[3, 1], [1, 3], [2, 0], [1, 3]]))]
     [[0, 1, 3], [2]]
@@ -62,10 +62,10 @@ def fronts(scores: NDArray[np.float64]) -> Iterator[NDArray[np.int64]]:
 
 
 class UpperConfidence(AllocationRule):
-    """What both rules below share: they keep a `Bandit`, with discount `gamma` in (0, 1], 1 to forget nothing.
+    """The base of both rules below: a `Bandit` with discount `gamma` in (0, 1]; with 1 nothing is forgotten.
 
-    As many clients as the budget allows train one task each. Who has never trained a task ranks first for it; to train
-    all pairs once before the first decision is a warm-up, which is not part of the rule.
+    As many clients as the budget allows train one task each. A client that has never trained a task ranks first for it.
+    Training all pairs once before the first decision is a separate rule, `WarmUp`.
     """
 
     def __init__(self, gamma: float = 0.99):
@@ -74,11 +74,11 @@ class UpperConfidence(AllocationRule):
         self.gamma = gamma
 
     def start(self, clients: int, tasks: int) -> Bandit:
-        """Nothing seen yet."""
+        """No observations yet."""
         return Bandit(np.zeros((clients, tasks)), np.zeros((clients, tasks)), 0.0)
 
     def observe(self, losses: NDArray[np.float64], view: RoundView, state: Bandit) -> Bandit:
-        """All sums discounted, then the round's losses added; one that is no finite number was not seen."""
+        """Discounts all sums and adds the round's losses; losses that are not finite are ignored."""
         seen = np.isfinite(losses)
         return Bandit(
             self.gamma * state.losses + np.where(seen, losses, 0.0),
@@ -88,36 +88,39 @@ class UpperConfidence(AllocationRule):
 
 
 class Ranklist(UpperConfidence):
-    """Ranklist-Multi-UCB: the tasks take turns, each picking the client that ranks highest for it among those left.
+    """Ranklist-Multi-UCB: the tasks take turns to pick the highest-ranking client that is still free.
 
-    Task t mod S begins round t, S being the tasks that someone can train; equal indices rank at random.
+    Task t mod S begins in round t, where S counts the tasks that some client can train. Ties are broken at random.
     (Bhuyan & Moharir 2022, Algorithm 3.)
     """
 
     def allocate(self, view: RoundView, state: Bandit) -> tuple[Allocation, Bandit]:
-        """A ranklist per task; a task whose list is used up drops out of the turns."""
+        """One ranked list of clients per task; a task whose list is exhausted drops out."""
         lots = view.uniform(Purpose.CLIENTS, view.able.shape[1])
-        order = np.lexsort((lots, -index(state, view)), axis=0)
+        order = np.lexsort((lots, -ucb_index(state, view)), axis=0)
         ranklist = [iter(order[:able, s].tolist()) for s, able in enumerate(view.able.sum(0))]
         tasks = np.flatnonzero(view.able.any(0))
         turns = deque(np.roll(tasks, -(view.round % max(len(tasks), 1))).tolist())
         picked: dict[int, int] = {}
-        drawn = _budgeted(view)
+        drawn = _clients_to_draw(view)
         while turns and len(picked) < drawn:
             task = turns.popleft()
             client = next((client for client in ranklist[task] if client not in picked), None)
             if client is not None:
                 picked[client] = task
                 turns.append(task)
-        return _each_on_one(view, np.array([*picked], np.int64), np.array([*picked.values()], np.int64)), state
+        return _allocate_one_task_each(
+            view, np.array([*picked], np.int64), np.array([*picked.values()], np.int64)
+        ), state
 
 
 class Pareto(UpperConfidence):
-    """Pareto-Multi-UCB: random clients of the Pareto front of the indices, each on the task for which it ranks best.
+    """Pareto-Multi-UCB: random clients from the Pareto front of the indices, each on the task for which it ranks best.
 
-    A smaller front trains alone, or with `fill` the next fronts complete it. A client's rank for a task is how many
-    clients have a larger index there; of equal ranks one is taken at random. (Bhuyan & Moharir 2022, Algorithm 4, with
-    dominance as usual: by the printed one, which compares each client with itself, nobody is ever selected.)
+    If the front has fewer clients than the budget allows, only these train, or, with `fill`, clients of the next fronts
+    too. A client's rank for a task is the number of clients with a larger index; ties are broken at random. (Bhuyan &
+    Moharir 2022, Algorithm 4, with the usual definition of dominance: by the printed one, which compares each client
+    with itself, nobody is ever selected.)
     """
 
     def __init__(self, gamma: float = 0.99, fill: bool = False):
@@ -125,18 +128,18 @@ class Pareto(UpperConfidence):
         self.fill = fill
 
     def allocate(self, view: RoundView, state: Bandit) -> tuple[Allocation, Bandit]:
-        """Clients from the front, then a task for each."""
-        score = index(state, view)
+        """Selects clients from the front, then a task for each."""
+        score = ucb_index(state, view)
         client = self.select(score, view)
         rank = np.column_stack([np.searchsorted(np.sort(-column), -column) for column in score.T])[client]
         rank = np.where(view.able[client], rank, len(score))
         lots = view.uniform(Purpose.TASKS, score.shape[1])[client]
-        return _each_on_one(view, client, np.lexsort((lots, rank), axis=1)[:, 0]), state
+        return _allocate_one_task_each(view, client, np.lexsort((lots, rank), axis=1)[:, 0]), state
 
     def select(self, score: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
-        """The clients that train: front after front in random order, up to the budget."""
+        """The clients that train: one front after another, each in random order, up to the budget."""
         clients, lots = np.flatnonzero(view.present), view.uniform(Purpose.CLIENTS)[:, 0]
-        selected, drawn = clients[:0], _budgeted(view)
+        selected, drawn = clients[:0], _clients_to_draw(view)
         for front in islice(fronts(score[clients]), None if self.fill else 1):
             members = clients[front]
             selected = np.concatenate((selected, members[np.argsort(lots[members], kind="stable")]))
@@ -145,16 +148,17 @@ class Pareto(UpperConfidence):
         return selected[:drawn]
 
 
-def _budgeted(view: RoundView) -> int:
+def _clients_to_draw(view: RoundView) -> int:
     """K: how many clients train this round."""
     return min(int(view.present.sum()), max(1, round(view.budget)))
 
 
-def _each_on_one(view: RoundView, client: NDArray[np.int64], task: NDArray[np.int64]) -> Allocation:
-    """The clients on their tasks, one processor each.
+def _allocate_one_task_each(view: RoundView, client: NDArray[np.int64], task: NDArray[np.int64]) -> Allocation:
+    """The allocation of one task to each of these clients, with one processor each.
 
-    Whoever is picked counts as certain (expected count 1): true of the ranking, not of ties and of draws within a
-    front, whose chances have no simple form. So an aggregation that divides by the probability is biased here.
+    Their expected count is set to 1. That is right for the ranking, but not for ties and for draws within a front,
+    whose probabilities have no simple form. So an aggregation that divides by the probability is biased with these
+    rules.
     """
     count = np.zeros(view.sizes.shape, dtype=np.int64)
     count[client, task] = 1

@@ -1,4 +1,4 @@
-"""Allocation: the decision of a round; AllocationRule: what makes it."""
+"""Allocation: the decision of a round. AllocationRule: how it is made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from mmfl.federation import RoundView
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Which clients train which tasks: one row per (client, task) that was drawn.
+    """Which clients train which tasks in a round: one row per (client, task) pair that was drawn.
 
-    `count` processors of `client` were drawn for `task`; `probability` is the chance that a given processor of that
-    client is drawn for it (expected count / capacity). `probabilities` is the same over all [clients, tasks].
+    `count` processors of `client` were drawn for `task`; `probability` is the probability that one particular processor
+    of that client is drawn for it (expected count / capacity). `probabilities` has it for all pairs, [clients, tasks].
 
-    `certain` says that nothing was left to chance, `beyond_capacity` that clients may train more tasks at a time than
-    they can: for yardsticks such as full participation, which no capacity binds.
+    `certain` means that nothing was random. `beyond_capacity` means that clients may train more tasks than their
+    capacity allows, as in full participation, which serves as a reference.
     """
 
     client: NDArray[np.int64]
@@ -33,7 +33,7 @@ class Allocation:
 
     @classmethod
     def of(cls, count: NDArray[np.int64], probabilities: NDArray[np.float64], **options: bool) -> "Allocation":
-        """From tables [clients, tasks]: rows in the order of tasks, then clients; options are the last two fields."""
+        """From tables [clients, tasks]; rows are sorted by task, then client. Options: `certain`, `beyond_capacity`."""
         task, client = np.nonzero(count.T)
         return cls(client, task, count[client, task], probabilities[client, task], probabilities, **options)
 
@@ -46,12 +46,12 @@ class Allocation:
 
 
 class AllocationRule:
-    """Decides each round who trains what. Subclass it, write `allocate`, and pass the object as a method's allocation.
+    """Decides each round who trains what. Subclass it, write `allocate`, and pass an instance as a method's allocation.
 
-    `needs` names the signals to measure before the decision: `losses` (a forward pass of every client), `norms` (of
-    the updates of all clients: everyone trains) or `residuals` (norms of what the aggregation's memory does not
-    explain of them). What the rule must remember between rounds is the plain dataclass of arrays that `start` makes
-    and `allocate` and `observe` return renewed; without memory it is None.
+    `needs` names the signals to measure before the decision: `losses` (a forward pass on every client), `norms` (norms
+    of the updates of all clients, so everyone trains) or `residuals` (norms of the part of these updates that the
+    aggregation's memory does not explain). What the rule remembers between rounds is a plain dataclass of arrays:
+    `start` creates it, `allocate` and `observe` return a new one. A rule without memory uses None.
     """
 
     needs: frozenset[str] = frozenset()
@@ -61,7 +61,8 @@ class AllocationRule:
         return None
 
     def asks(self, view: RoundView, state: Any) -> Mapping[str, NDArray[np.bool_]]:
-        """The signals to measure this round and for which pairs [clients, tasks]: by default all, for all that can."""
+        """Which signals to measure this round, and for which pairs [clients, tasks]; by default all `needs`, for all
+        pairs that can train."""
         return dict.fromkeys(self.needs, view.able)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
@@ -69,20 +70,20 @@ class AllocationRule:
         raise TypeError(f"{type(self).__name__} does not say how to allocate.")
 
     def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
-        """The state after the round's training; `losses` [clients, tasks] are the mean losses that the drawn clients
-        saw while they trained, nan for everybody else."""
+        """The state after the round's training. `losses` [clients, tasks] are the mean training losses of the pairs
+        that trained, nan for the others."""
         return state
 
     def report(self, view: RoundView, state: Any) -> Mapping[str, Any]:
-        """What a round's record should show of the decision besides who was drawn, as plain numbers and lists."""
+        """What the round's record should show about the decision besides who was drawn, as plain numbers and lists."""
         return {}
 
 
 @delegates(AllocationRule)
 class AllocationWrapper(AllocationRule):
-    """A rule around another, `inner`, which answers whatever a subclass does not override. Both share one state.
+    """A rule around another rule, `inner`, which handles whatever a subclass does not override. Both share one state.
 
-    `name` is the name of the wrapper in configurations.
+    `name` is the wrapper's name in configurations.
     """
 
     name = "wrapper"
@@ -93,5 +94,5 @@ class AllocationWrapper(AllocationRule):
         self.inner = inner
 
     def to_inner(self, name: str, value: Any) -> Any:
-        """An argument as the inner rule gets it."""
+        """The value that the inner rule gets for an argument."""
         return value

@@ -1,4 +1,4 @@
-"""FedFairMMFL: tasks that do badly get more of the clients (Siew et al. 2024)."""
+"""FedFairMMFL: tasks with a higher loss get more clients (Siew et al. 2024)."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.sampling import Draw, draw_named, independent
 
 
 @dataclass
 class TaskLosses:
-    """The mean loss of each task when it was last trained, [tasks]; nan before."""
+    """The mean loss of each task when it was last trained, [tasks]; nan if it never was."""
 
     mean: NDArray[np.float64]
 
@@ -21,8 +21,8 @@ class TaskLosses:
 class Fair(AllocationRule):
     """Every processor is active with probability m / V and takes task s in proportion to (mean loss)^(alpha - 1).
 
-    alpha = 1 is uniform; the larger, the more the worst task counts. The losses are those that clients saw while they
-    trained; a task not trained yet counts like the worst.
+    alpha = 1 is uniform; the larger alpha, the more clients the worst task gets. The losses are the clients' training
+    losses; a task that has not trained yet counts like the worst one.
     """
 
     def __init__(self, alpha: float = 3.0, draw: str | Draw = independent):
@@ -40,10 +40,10 @@ class Fair(AllocationRule):
         known = np.isfinite(state.mean)
         worst = state.mean[known].max(initial=0.0)
         relative = np.where(known, state.mean, worst) / (worst if worst > 0 else 1.0)
-        # Losses may be as small as they like, chances must stay positive.
+        # A loss may be arbitrarily small, but probabilities must stay positive.
         relative = view.able * np.maximum(relative, 1e-6)
-        own = relative.max(1, keepdims=True)  # in units of a client's worst task no power vanishes for all of them
-        weight = view.able * (relative / np.where(own > 0, own, 1.0)) ** (self.alpha - 1)
+        worst_of_client = relative.max(1, keepdims=True)  # relative to it, at least one of the powers is not 0
+        weight = view.able * (relative / np.where(worst_of_client > 0, worst_of_client, 1.0)) ** (self.alpha - 1)
         chance = min(1.0, view.budget / max(view.processors, 1))
         total = weight.sum(1, keepdims=True)
         probabilities = chance * weight / np.where(total > 0, total, 1.0)

@@ -1,4 +1,4 @@
-"""Probabilities given beforehand."""
+"""Fixed probabilities, the same in every round."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.sampling import Draw, draw_named, independent
 
 
 class Fixed(AllocationRule):
-    """The same p[i, s] in every round, whatever the budget: a number, one per client, or a table [clients, tasks].
+    """The same p[i, s] in every round, whatever the budget: one number, one per client, or a table [clients, tasks].
 
-    Numbers for a client are spread evenly over the tasks it can train.
+    A client's number is divided evenly among the tasks it can train.
     """
 
     def __init__(self, probabilities: ArrayLike, draw: str | Draw = independent):
@@ -22,7 +22,7 @@ class Fixed(AllocationRule):
             self.probabilities: NDArray[np.float64] = np.asarray(probabilities, dtype=np.float64)
         except (TypeError, ValueError):
             raise UserError(
-                "allocation 'fixed': probabilities are no table; expected [clients] or [clients, tasks]."
+                "allocation 'fixed': probabilities are not an array of numbers; expected [clients] or [clients, tasks]."
             ) from None
         if self.probabilities.ndim > 2 or not ((self.probabilities >= 0) & (self.probabilities <= 1)).all():
             raise UserError(
@@ -34,7 +34,7 @@ class Fixed(AllocationRule):
         self.draw = draw_named(draw)
 
     def start(self, clients: int, tasks: int) -> None:
-        """Nothing to remember; the moment to look at the table's shape."""
+        """Checks the shape of the table; there is nothing to remember."""
         expected = ((), (clients,), (clients, tasks))
         if self.probabilities.shape not in expected:
             raise UserError(
@@ -43,7 +43,7 @@ class Fixed(AllocationRule):
             )
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """The given table, where the pair can train."""
+        """Draws from the table, with probability 0 for pairs that cannot train this round."""
         table = self.probabilities
         if table.ndim < 2:
             table = (np.broadcast_to(table, len(view.sizes)) / np.maximum(view.tasks_of, 1))[:, None]

@@ -1,4 +1,4 @@
-"""Full participation: the yardstick that no budget binds."""
+"""Full participation: the reference, without budget."""
 
 from typing import Any
 
@@ -12,6 +12,6 @@ class Full(AllocationRule):
     """Every client trains every task it has, once."""
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """All pairs; the expected count is 1, so p = 1 / capacity."""
+        """All pairs that can train; the expected count is 1, so p = 1 / capacity."""
         probabilities = view.able / np.maximum(view.capacity, 1)[:, None]
         return Allocation.of(view.able.astype(np.int64), probabilities, certain=True, beyond_capacity=True), state

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
-from mmfl.sampling import Draw, draw_named, independent
 
 
 class RandomClients(AllocationRule):
@@ -18,7 +18,7 @@ class RandomClients(AllocationRule):
     """
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """The clients with the smallest random numbers, and for each a random task of its own."""
+        """The clients with the smallest random numbers, each on a random one of its tasks."""
         clients, able = np.flatnonzero(view.present), view.able
         drawn = min(len(clients), max(1, round(view.budget)))
         order = clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][:drawn]
@@ -27,7 +27,7 @@ class RandomClients(AllocationRule):
         takes = able & (np.cumsum(able, axis=1) - 1 == place[:, None])
         count[order] = takes[order]
         chance = drawn / max(len(clients), 1)
-        return Allocation.of(count, _spread(view, chance / np.maximum(view.capacity, 1))), state
+        return Allocation.of(count, _divide_among_tasks(view, chance / np.maximum(view.capacity, 1))), state
 
 
 class RandomProcessors(AllocationRule):
@@ -40,16 +40,16 @@ class RandomProcessors(AllocationRule):
         self.draw = draw_named(draw)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """The same chance for all."""
-        probabilities = evenly(view)
+        """The same probability for every processor."""
+        probabilities = uniform_probabilities(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
 
-def evenly(view: RoundView) -> NDArray[np.float64]:
-    """p[i, s] = (m / V) / |S_i|: the budget spread evenly over processors, and over the tasks of each."""
-    return _spread(view, np.full(len(view.sizes), min(1.0, view.budget / max(view.processors, 1))))
+def uniform_probabilities(view: RoundView) -> NDArray[np.float64]:
+    """p[i, s] = (m / V) / |S_i|: the budget divided evenly among processors, and among the tasks of each."""
+    return _divide_among_tasks(view, np.full(len(view.sizes), min(1.0, view.budget / max(view.processors, 1))))
 
 
-def _spread(view: RoundView, chance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each client's chance spread evenly over the tasks it can train, [clients, tasks]."""
+def _divide_among_tasks(view: RoundView, chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each client's probability divided evenly among the tasks it can train, [clients, tasks]."""
     return view.able * (chance / np.maximum(view.tasks_of, 1))[:, None]

@@ -1,4 +1,4 @@
-"""Allocations made of another one: all the budget to one task at a time, or a first round with everyone."""
+"""Wrappers: the whole budget for one task at a time, or a first round in which everyone trains."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from mmfl.federation import RoundView
 
 
 class OneTask(AllocationWrapper):
-    """All the budget of a round to one task, allocated by `inner` as if there were no other."""
+    """Gives the whole budget of a round to one task, allocated by `inner` as if there were no other task."""
 
     name = "one-task"
 
@@ -22,12 +22,12 @@ class OneTask(AllocationWrapper):
         raise TypeError(f"{type(self).__name__} does not say which task is next.")
 
     def to_inner(self, name: str, value: Any) -> Any:
-        """The inner allocation sees a round with this task alone."""
-        return self._restricted(value) if name == "view" else value
+        """The inner rule gets a view with this task alone."""
+        return self._restrict(value) if name == "view" else value
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """The inner allocation; a client's one training is a share of all its processors."""
-        restricted = self._restricted(view)
+        """The inner allocation, its probabilities converted to the client's full capacity."""
+        restricted = self._restrict(view)
         inner, state = self.inner.allocate(restricted, state)
         count = np.zeros(view.sizes.shape, dtype=np.int64)
         count[inner.client, inner.task] = inner.count
@@ -36,26 +36,27 @@ class OneTask(AllocationWrapper):
         limits = {"certain": inner.certain, "beyond_capacity": inner.beyond_capacity}
         return Allocation.of(count, probabilities, **limits), state
 
-    def _restricted(self, view: RoundView) -> RoundView:
+    def _restrict(self, view: RoundView) -> RoundView:
         tasks = np.arange(view.sizes.shape[1])
         return view.only(tasks == self.task(view))
 
 
 class RoundRobinTasks(OneTask):
-    """RoundRobin-X: task t mod S in round t, of the tasks that somebody has."""
+    """RoundRobin-X: task t mod S in round t, counting only tasks that some client can train."""
 
     name = "round-robin-tasks"
 
     def task(self, view: RoundView) -> int:
-        """The next in turn."""
-        here = np.flatnonzero(view.able.any(0))
-        return int(here[view.round % len(here)]) if len(here) else 0
+        """The task whose turn it is."""
+        trainable = np.flatnonzero(view.able.any(0))
+        return int(trainable[view.round % len(trainable)]) if len(trainable) else 0
 
 
 class SequentialTasks(OneTask):
-    """One task after another, each for so many rounds; then it is done and the last one goes on.
+    """One task after another, each for `rounds` rounds; after that, the last task continues.
 
-    A task that nobody has (it may yet arrive) leaves its round to the next one after it, else to the last before it.
+    If no client can train the task (it may not have arrived yet), the next task takes its round, or the last one before
+    it if there is no next.
     """
 
     name = "sequential-tasks"
@@ -67,22 +68,22 @@ class SequentialTasks(OneTask):
         self.rounds = rounds
 
     def task(self, view: RoundView) -> int:
-        """The first task that is not done."""
-        here = np.flatnonzero(view.able.any(0))
-        left = here[here >= (view.round - 1) // self.rounds]
-        return int(left[0] if len(left) else here.max(initial=0))
+        """The first task whose rounds are not over."""
+        trainable = np.flatnonzero(view.able.any(0))
+        left = trainable[trainable >= (view.round - 1) // self.rounds]
+        return int(left[0] if len(left) else trainable.max(initial=0))
 
 
 class WarmUp(AllocationWrapper):
-    """Every client trains every task in the first round, `inner` decides in the others. The cost counts like any, and
-    the inner allocation learns from the first round too."""
+    """Every client trains every task in the first round; `inner` decides in the others. The first round counts towards
+    the costs, and the inner rule observes its losses."""
 
     name = "warm-up"
 
     def asks(self, view: RoundView, state: Any) -> Mapping[str, NDArray[np.bool_]]:
-        """Nothing in the first round, what the inner allocation asks in the others."""
+        """Nothing in the first round; after that, what the inner rule asks for."""
         return {} if view.round == 1 else self.inner.asks(view, state)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """Full participation first."""
+        """Full participation in the first round, then the inner allocation."""
         return (Full() if view.round == 1 else self.inner).allocate(view, state)

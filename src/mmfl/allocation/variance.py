@@ -7,23 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
-from mmfl.allocation.random import evenly
+from mmfl.allocation.random import uniform_probabilities
+from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
-from mmfl.sampling import Draw, draw_named, independent
 
 FLOOR = 0.05
-"""The least loss or norm that a pair counts with, in units of the mean. Where a third of the clients have zero loss and
-their data is unequal, the sampled update varies less with it than with 0.01 or 0.1, and a draw weighs at most 5 in
-place of 200,000."""
+"""The minimum loss or norm of a pair, relative to the mean. With a third of the clients at zero loss and unequal
+amounts of data, the sampled update varies less with this value than with 0.01 or 0.1, and the largest weight of a draw
+is 5 instead of 200,000."""
 
 
 def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64], budget: float) -> NDArray[np.float64]:
     """The p[i, s] that minimise sum_i B_i sum_s U[i,s]^2 / p[i,s] with B p summing to `budget` (Theorem 2, eq. 13).
 
     `importance` U is [clients, tasks] for one processor of each client, `capacity` B counts a client's processors.
-    Every processor gets sum_s p <= 1. With M_i = sum_s U[i,s], processors of a low M share the budget in proportion to
-    U and those of a high M are always active: p = U / max(M, level), for the level at which the budget is spent.
+    Every processor has sum_s p <= 1. With M_i = sum_s U[i,s], processors with a high M are always active and the others
+    share the rest of the budget in proportion to U: p = U / max(M, level), at the level that spends the whole budget.
     """
     total = importance.sum(1)
     active = (capacity > 0) & (total > 0)
@@ -37,8 +37,8 @@ def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64],
 def _level(total: NDArray[np.float64], capacity: NDArray[np.int64], budget: float) -> float:
     """(sum of the k smallest M) / (m - V + k), of V processors in all, for the largest k with M_(k) at most that.
 
-    A client's processors have equal M, so the inequality holds for all of them or for none, and k is found among whole
-    clients. Fewer processors than the budget counts are always active, so only that many of the largest are sorted.
+    All processors of a client have the same M, so the inequality holds for all of them or for none, and it is enough to
+    search over clients. Fewer than m processors are always active, so only that many of the largest M are sorted.
     """
     rivals = min(len(total), ceil(budget))
     below = total < np.partition(total, -rivals)[-rivals]
@@ -52,19 +52,24 @@ def _level(total: NDArray[np.float64], capacity: NDArray[np.int64], budget: floa
     return float(sums[last] / shared[last])
 
 
-def sound(sizes: NDArray[np.float64], able: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The size of each loss or norm; one that is no finite number (a model that diverged) counts like the largest."""
-    sizes, known = np.abs(sizes), np.isfinite(sizes)
-    return sizes if known.all() else np.where(known, sizes, sizes[known & able].max(initial=0.0))
+def replace_non_finite(
+    values: NDArray[np.float64], able: NDArray[np.bool_], minimum: float = 0.0
+) -> NDArray[np.float64]:
+    """Losses or norms in which values that are not finite (of a model that diverged) are replaced by the largest one.
+
+    The largest is taken over pairs that are `able` to train, and is at least `minimum`.
+    """
+    finite = np.isfinite(values)
+    return values if finite.all() else np.where(finite, values, values[finite & able].max(initial=minimum))
 
 
 class LeastVariance(AllocationRule):
     """Probabilities of least variance for a signal x: importance U = d |x| / B (Zhang et al. 2025, Theorem 2).
 
-    Two safeguards keep every pair's probability away from zero, where a single draw would weigh so much that it could
-    destroy a model: x counts as at least `floor` times its mean, so that no draw weighs more than 1 / `floor` times one
-    of a client of average x; and a share `mix` of the budget is spread evenly, p <- (1 - l) p + l m / (V |S_i|), which
-    keeps every constraint.
+    Two safeguards keep probabilities away from zero, since a single draw of a tiny probability has a weight large
+    enough to destroy a model: x is raised to at least `floor` times its mean, so that no draw weighs more than
+    1 / `floor` times as much as that of a client with average x; and a share `mix` of the budget is divided evenly,
+    p <- (1 - l) p + l m / (V |S_i|), which satisfies all constraints.
     """
 
     def __init__(self, signal: str, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
@@ -76,41 +81,41 @@ class LeastVariance(AllocationRule):
         self.draw = draw_named(draw)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
-        """A draw from the least-variance probabilities."""
+        """Draws from the least-variance probabilities."""
         probabilities = self.probabilities(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
     def probabilities(self, view: RoundView) -> NDArray[np.float64]:
         """U = d |x| / B, then the least-variance probabilities, [clients, tasks]."""
-        importance = self.floored(sound(view.signals[self.signal], view.able), view)
+        importance = self.apply_floor(replace_non_finite(np.abs(view.signals[self.signal]), view.able), view)
         importance *= view.share
         importance /= np.maximum(view.capacity, 1)[:, None]
         best = least_variance(importance, view.capacity, view.budget)
-        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * evenly(view)
+        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * uniform_probabilities(view)
 
-    def floored(self, signal: NDArray[np.float64], view: RoundView) -> NDArray[np.float64]:
-        """The signal, in place, at least `floor` times its mean over clients, weighted by data, and tasks."""
+    def apply_floor(self, signal: NDArray[np.float64], view: RoundView) -> NDArray[np.float64]:
+        """Raises the signal, in place, to at least `floor` times its mean over tasks and clients (by data share)."""
         mean = np.vdot(signal, view.share) / max(int(view.able.any(0).sum()), 1)
-        lowest = self.floor * mean if mean > 0 else 1.0
-        return np.maximum(signal, lowest, out=signal)
+        minimum = self.floor * mean if mean > 0 else 1.0
+        return np.maximum(signal, minimum, out=signal)
 
 
 class LossVariance(LeastVariance):
-    """MMFL-LVR: sample where data share times local loss is large; takes a forward pass of every client."""
+    """MMFL-LVR: samples where data share times local loss is large; needs a forward pass on every client."""
 
     def __init__(self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
         super().__init__("losses", floor, mix, draw)
 
 
 class UpdateVariance(LeastVariance):
-    """MMFL-GVR: sample where data share times the norm of the update is large; everyone must train to know it."""
+    """MMFL-GVR: samples where data share times the norm of the update is large; every client must train."""
 
     def __init__(self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
         super().__init__("norms", floor, mix, draw)
 
 
 class ResidualVariance(LeastVariance):
-    """As MMFL-GVR, for what the aggregation's memory does not explain of the updates, ||G - beta h||."""
+    """Like MMFL-GVR, with the norm of what the stale update does not explain, ||G - beta h||."""
 
     def __init__(self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
         super().__init__("residuals", floor, mix, draw)

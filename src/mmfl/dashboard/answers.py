@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.dashboard import log
-from mmfl.dashboard.drawing import Selection, drawn, select, tabled
+from mmfl.dashboard.drawing import Selection, figure_json, select, tables_json
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
-from mmfl.runs import CONFIG
+from mmfl.runs.layout import CONFIG
 
-MOST = 24  # runs that are shown side by side, as many as colours and dashes tell apart; the page knows it, too
+MAX_COMPARED_RUNS = 24  # as many as colours and dashes tell apart
 _KEPT = 100  # answers about selections, a figure each
 Query = dict[str, list[str]]
 Answer = tuple[bytes | None, str]
@@ -52,7 +52,8 @@ class Answers:
 
     def _runs(self, query: Query, known: str) -> Answer:
         runs = [{name: value for name, value in vars(each).items() if name != "config"} for each in self.index.look()]
-        return _marked({"folder": str(self.index.folder), "runs": runs}, known)
+        answer = {"folder": str(self.index.folder), "runs": runs, "max_compared_runs": MAX_COMPARED_RUNS}
+        return _marked(answer, known)
 
     def _figures(self, query: Query, known: str) -> Answer:
         def named(selection: Selection) -> str:
@@ -62,22 +63,22 @@ class Answers:
 
     def _figure(self, query: Query, known: str) -> Answer:
         name, columns, dark = query.get("name", [""])[0], _columns(query), query.get("dark") == ["1"]
-        make = partial(drawn, name=name, columns=columns, dark=dark)
+        make = partial(figure_json, name=name, columns=columns, dark=dark)
         return self._of_selection(f"{name} {columns} {dark}", query, known, make)
 
     def _table(self, query: Query, known: str) -> Answer:
-        return self._of_selection("table", query, known, tabled)
+        return self._of_selection("table", query, known, tables_json)
 
     def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
         ids, beyond = _ids(query)
-        glances = [self.index.run(id).look() for id in ids]
-        versions = repr((beyond, [(glance.id, glance.version, glance.damage) for glance in glances]))
+        summaries = [self.index.run(id).look() for id in ids]
+        versions = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
         mark = mark_of(f"{kind} {versions}".encode())
         if mark == known:
             return None, mark
         if mark not in self.kept:
             if versions != self.versions:
-                self.selection, self.versions = select(glances, self.index.records(ids), beyond), versions
+                self.selection, self.versions = select(summaries, self.index.records(ids), beyond), versions
             self.kept[mark] = make(self.selection).encode()
         self.kept.move_to_end(mark)
         while len(self.kept) > _KEPT:
@@ -106,7 +107,7 @@ def _marked(content: Any, known: str) -> Answer:
 def _ids(query: Query) -> tuple[list[str], int]:
     """The runs that are asked about, each once, and how many are left out because they are too many."""
     ids = list(dict.fromkeys(query.get("run", [])))
-    return ids[:MOST], len(ids[MOST:])
+    return ids[:MAX_COMPARED_RUNS], len(ids[MAX_COMPARED_RUNS:])
 
 
 def _columns(query: Query) -> int:

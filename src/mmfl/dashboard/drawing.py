@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mmfl.errors import UserError, nearest
-from mmfl.records import METRICS, Records
 from mmfl.report.figures import FIGURES
-from mmfl.report.gather import Source, note, side_by_side
 from mmfl.report.interactive import spec_of
+from mmfl.report.sources import Source, combine_sources, note
 from mmfl.report.tables import paired, results
-from mmfl.run import Comparison, from_records
-from mmfl.runs import Glance
+from mmfl.runs.layout import METRICS
+from mmfl.runs.listing import RunSummary
+from mmfl.runs.records import Records
+from mmfl.runs.results import Comparison, from_records
 
 
 @dataclass(frozen=True)
@@ -22,35 +23,35 @@ class Selection:
     notes: list[str] = field(default_factory=list)
 
 
-def select(glances: Sequence[Glance], records: Sequence[Records], beyond: int = 0) -> Selection:
+def select(summaries: Sequence[RunSummary], records: Sequence[Records], beyond: int = 0) -> Selection:
     """Those of the runs that have something to show and the tasks of the first of them; `beyond` are not among them
     because they are too many."""
-    notes = [f"{len(glances)} runs are compared at most: {beyond} more are left out."] if beyond else []
+    notes = [f"{len(summaries)} runs are compared at most: {beyond} more are left out."] if beyond else []
     known = []
-    for glance, found in zip(glances, records, strict=True):
-        damage, mine = glance.damage or found.problem(), found.all
+    for summary, found in zip(summaries, records, strict=True):
+        damage, mine = summary.damage or found.problem(), found.all
         if damage:
-            notes.append(f"{glance.id} is left out: its {METRICS} is damaged: {damage}.")
+            notes.append(f"{summary.id} is left out: its {METRICS} is damaged: {damage}.")
         elif not mine:
-            notes.append(f"{glance.id} has no finished round yet.")
+            notes.append(f"{summary.id} has no finished round yet.")
         else:
-            notes += [f"{glance.id}: {note}." for note in found.notes()]
-            known.append((glance, from_records(mine)))
+            notes += [f"{summary.id}: {note}." for note in found.notes()]
+            known.append((summary, from_records(mine)))
     if not known:
         return Selection(None, notes)
     first = known[0][0]
     sources = []
-    for glance, comparison in known:
-        if set(glance.tasks) == set(first.tasks):
-            sources.append(Source(glance.id, glance.config, comparison))
+    for summary, comparison in known:
+        if set(summary.tasks) == set(first.tasks):
+            sources.append(Source(summary.id, summary.config, comparison))
         else:
-            theirs, ours = (", ".join(each.tasks) for each in (glance, first))
-            notes.append(f"{glance.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")
+            theirs, ours = (", ".join(each.tasks) for each in (summary, first))
+            notes.append(f"{summary.id} is left out: its tasks ({theirs}) are not those of {first.id} ({ours}).")
     notes += [differing] if (differing := note(sources)) else []
-    return Selection(side_by_side(sources), notes)
+    return Selection(combine_sources(sources), notes)
 
 
-def drawn(selection: Selection, name: str, columns: int, dark: bool) -> str:
+def figure_json(selection: Selection, name: str, columns: int, dark: bool) -> str:
     """A figure as JSON, as plotly.js takes it; null where there is nothing to show."""
     if name not in FIGURES:
         raise UserError(f"there is no figure '{name}': {nearest(name, FIGURES)}")
@@ -60,7 +61,7 @@ def drawn(selection: Selection, name: str, columns: int, dark: bool) -> str:
     return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, columns)})
 
 
-def tabled(selection: Selection) -> str:
+def tables_json(selection: Selection) -> str:
     """The tables of results as JSON, each with a title, headings and rows."""
     found = {**results(selection.runs), **paired(selection.runs)} if selection.runs else {}
     tables = [

@@ -1,4 +1,4 @@
-"""The runs below a folder: which there are, and what was recorded in those that are looked at."""
+"""The runs below a folder, and the records of those that are shown."""
 
 import os
 from collections import OrderedDict
@@ -6,26 +6,26 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmfl.errors import UserError, nearest
-from mmfl.growing import Growing
-from mmfl.records import METRICS, Records
-from mmfl.runs import CONFIG, Glance, Watched
-from mmfl.state import STATE
+from mmfl.runs.layout import CONFIG, METRICS, STATE
+from mmfl.runs.listing import RunSummary, WatchedRun
+from mmfl.runs.records import Records
+from mmfl.runs.tail import TailReader
 
 _DEPTH = 5  # folders below the one that is served
-_MOST = 100 << 20  # bytes of records that are kept read
+_MAX_KEPT_BYTES = 100 << 20  # bytes of records that are kept read
 
 
-class Followed:
-    """The records of a run, read as they come."""
+class FollowedRecords:
+    """The records of a run, read as they are written."""
 
     def __init__(self, path: Path):
-        self.file = Growing(path)
+        self.file = TailReader(path)
         self.records = Records()
 
     def look(self) -> Records:
-        """All of them; only what is new is read."""
-        lines, anew = self.file.fresh()
-        if anew:
+        """All records; only new lines are read."""
+        lines, rewritten = self.file.new_lines()
+        if rewritten:
             self.records = Records()
         self.records.add(lines)
         return self.records
@@ -36,16 +36,16 @@ class Index:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.runs: dict[str, Watched] = {}
-        self.read: OrderedDict[str, Followed] = OrderedDict()
+        self.runs: dict[str, WatchedRun] = {}
+        self.read: OrderedDict[str, FollowedRecords] = OrderedDict()
 
-    def look(self) -> list[Glance]:
+    def look(self) -> list[RunSummary]:
         """All runs that are there now, the latest first."""
         found = dict(_find(self.folder, "", _DEPTH))
-        self.runs = {id: self.runs.get(id) or Watched(id, path) for id, path in found.items()}
-        return sorted((run.look() for run in self.runs.values()), key=lambda glance: (-glance.began, glance.id))
+        self.runs = {id: self.runs.get(id) or WatchedRun(id, path) for id, path in found.items()}
+        return sorted((run.look() for run in self.runs.values()), key=lambda summary: (-summary.began, summary.id))
 
-    def run(self, id: str) -> Watched:
+    def run(self, id: str) -> WatchedRun:
         """One of the runs that were found."""
         if id not in self.runs:
             self.look()
@@ -54,19 +54,19 @@ class Index:
         return self.runs[id]
 
     def records(self, ids: Sequence[str]) -> list[Records]:
-        """What is recorded of some runs. Of those that were not asked for lately it is forgotten, if it is much."""
+        """The records of some runs. Those of other runs are kept in memory too, up to a limit."""
         found = []
         for id in ids:
-            self.read.setdefault(id, Followed(self.run(id).path / METRICS))
+            self.read.setdefault(id, FollowedRecords(self.run(id).path / METRICS))
             self.read.move_to_end(id)
             found.append(self.read[id].look())
-        while len(self.read) > len(ids) and sum(each.file.offset for each in self.read.values()) > _MOST:
+        while len(self.read) > len(ids) and sum(each.file.offset for each in self.read.values()) > _MAX_KEPT_BYTES:
             self.read.popitem(last=False)
         return found
 
 
 def _find(folder: Path, name: str, depth: int) -> Iterator[tuple[str, Path]]:
-    """Names and paths of the runs in a folder, and below; there are none within a run."""
+    """Names and paths of the runs in a folder and below; a run is not searched for others."""
     try:
         with os.scandir(folder) as entries:
             inside = {entry.name: entry for entry in entries}

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from mmfl.growing import last_lines
-from mmfl.state import LOG, timestamp
+from mmfl.runs.layout import EVENTS, LOG
+from mmfl.runs.status import timestamp
+from mmfl.runs.tail import last_lines
 
-EVENTS = "events.jsonl"
 _MOST = 1 << 18  # bytes from the end of a file
 
 

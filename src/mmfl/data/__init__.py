@@ -1,7 +1,7 @@
-"""Where examples come from: one file per source, all giving a `Dataset`.
+"""Where examples come from: the data sources, one file per source. Every source returns a `Dataset`.
 
-A data set is a pair of base tensors (and a pair for testing) with, where the source knows it, the owner of every
-example. Who holds which rows is the business of `mmfl.partition`; nothing here copies data per client.
+A data set is a pair of tensors, a second pair for testing and, if the source knows it, the owner of every example.
+Which client gets which rows is decided in `mmfl.partition`; nothing here depends on clients.
 """
 
 from collections.abc import Callable

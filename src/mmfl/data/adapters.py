@@ -1,4 +1,4 @@
-"""Data sets of other libraries, read once into base tensors: PyTorch's map-style ones and Hugging Face's."""
+"""Adapters for data sets of other libraries: map-style data sets of PyTorch, and those of Hugging Face."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,9 +24,9 @@ def from_torch_dataset(
 ) -> Dataset:
     """A data set from anything with a length whose items are (input, label), such as those of torchvision.
 
-    Inputs and labels may be tensors, arrays, numbers or PIL images, which become bytes [channels, height, width]; a
-    transform of the data set's own is applied once, here. `test` is another such data set, `owner` and `owner_test`
-    have one entry per row; without `test`, `test_share` of the rows (of each owner) is set aside.
+    Inputs and labels may be tensors, arrays, numbers or PIL images, which become bytes [channels, height, width]. The
+    data set is read once, so a random transform is applied once. `test` is another such data set; `owner` and
+    `owner_test` have one entry per row. Without `test`, `test_share` of the rows (of each owner) is set aside.
 
     >>> pairs = [(torch.full((3,), float(n)), n % 2) for n in range(10)]
     >>> data = from_torch_dataset(pairs, owner=["ann", "bob"] * 5)
@@ -35,9 +35,9 @@ def from_torch_dataset(
     """
     if test is None and owner_test is not None:
         raise UserError(f"data '{name}': owner_test is given, but no test set.")
-    given = None if test is None else (*_pairs(test, f"data '{name}' (test)"), *_present(owner_test))
+    test_arrays = None if test is None else (*_pairs(test, f"data '{name}' (test)"), *_optional_array(owner_test))
     x, y = _pairs(dataset, f"data '{name}'")
-    return from_arrays(x, y, owner, test=given, test_share=test_share, name=name, seed=seed)
+    return from_arrays(x, y, owner, test=test_arrays, test_share=test_share, name=name, seed=seed)
 
 
 def from_huggingface(
@@ -53,9 +53,9 @@ def from_huggingface(
 ) -> Dataset:
     """A data set from the columns `x`, `y` and, if there is one, `owner` of a `datasets.Dataset`.
 
-    Columns may hold numbers, lists of them or images. Of a `DatasetDict` the part `train` is for training and `test`,
-    where it is there, for testing. `test` names another part or is a data set itself; without one, `test_share` of
-    the rows (of each owner) is set aside. Test rows belong to owners where they have that column too.
+    Columns may contain numbers, lists of numbers or images. Of a `DatasetDict`, the part `train` is for training and
+    `test`, if there is one, for testing. `test` names another part or is a data set itself; without one, `test_share`
+    of the rows (of each owner) is set aside. Test rows have owners if they have the owner column too.
     """
     if isinstance(dataset, Mapping):
         for part in ("train", test):
@@ -67,17 +67,17 @@ def from_huggingface(
     if isinstance(test, str):
         raise UserError(f"data '{name}': test is '{test}', but the data set has no parts; expected a data set.")
     where = f"data '{name}'"
-    given = None
+    test_arrays = None
     if test is not None:
-        there = f"{where} (test)"
-        owners = list(_values(test, owner, there)) if owner and owner in _columns(test, there) else None
-        given = (_column(test, x, there), _column(test, y, there), *_present(owners))
+        test_where = f"{where} (test)"
+        owners = list(_values(test, owner, test_where)) if owner and owner in _columns(test, test_where) else None
+        test_arrays = (_column(test, x, test_where), _column(test, y, test_where), *_optional_array(owners))
     names = None if owner is None else list(_values(dataset, owner, where))
     inputs, targets = _column(dataset, x, where), _column(dataset, y, where)
-    return from_arrays(inputs, targets, names, test=given, test_share=test_share, name=name, seed=seed)
+    return from_arrays(inputs, targets, names, test=test_arrays, test_share=test_share, name=name, seed=seed)
 
 
-def _present(value: Any) -> tuple[Any, ...]:
+def _optional_array(value: Any) -> tuple[Any, ...]:
     return () if value is None else (np.asarray(value),)
 
 
@@ -98,7 +98,7 @@ def _pairs(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
             labels.append(item[1])
             yield item[0]
 
-    return _stacked(inputs(), rows, f"{where}, input"), _stacked(labels, rows, f"{where}, label")
+    return _stack(inputs(), rows, f"{where}, input"), _stack(labels, rows, f"{where}, label")
 
 
 def _columns(dataset: Any, where: str) -> Sequence[str]:
@@ -109,7 +109,7 @@ def _columns(dataset: Any, where: str) -> Sequence[str]:
 
 
 def _values(dataset: Any, column: str, where: str) -> Any:
-    """A column that has a length."""
+    """The values of a column, which must have a length."""
     names = _columns(dataset, where)
     if column not in names:
         raise UserError(f"{where}: unknown column '{column}': {nearest(column, names)}")
@@ -123,11 +123,11 @@ def _values(dataset: Any, column: str, where: str) -> Any:
 
 def _column(dataset: Any, column: str, where: str) -> Tensor:
     values = _values(dataset, column, where)
-    return _stacked(values, len(values), f"{where}, column '{column}'")
+    return _stack(values, len(values), f"{where}, column '{column}'")
 
 
-def _stacked(values: Iterable[Any], rows: int, where: str) -> Tensor:
-    """One tensor [rows, ...] of the values, filled row by row so that there is never a second copy."""
+def _stack(values: Iterable[Any], rows: int, where: str) -> Tensor:
+    """One tensor [rows, ...] of the values, filled row by row to avoid a second copy."""
     stacked: Tensor | None = None
     for row, value in enumerate(values):
         entry = _tensor(value, f"{where} at row {row}")
@@ -136,7 +136,7 @@ def _stacked(values: Iterable[Any], rows: int, where: str) -> Tensor:
         if entry.shape != stacked.shape[1:]:
             shapes = f"{tuple(entry.shape)}, but that at row 0 has {tuple(stacked.shape[1:])}"
             raise UserError(f"{where} at row {row} has shape {shapes}; all must have the same.")
-        stacked = stacked.to(torch.promote_types(entry.dtype, stacked.dtype))  # whole numbers, then a real one
+        stacked = stacked.to(torch.promote_types(entry.dtype, stacked.dtype))  # integers, then a real number
         stacked[row] = entry
     if stacked is None:
         raise UserError(f"{where}: no rows.")
@@ -144,7 +144,7 @@ def _stacked(values: Iterable[Any], rows: int, where: str) -> Tensor:
 
 
 def _tensor(value: Any, where: str) -> Tensor:
-    """A tensor of one value; an image as bytes, channels first."""
+    """One value as a tensor; an image as bytes, channels first."""
     if isinstance(value, Tensor):
         entry = value.detach()
     elif hasattr(value, "getbands"):  # a PIL image

@@ -1,4 +1,4 @@
-"""Image data sets kept as bytes: one tensor [rows, channels, height, width], a byte a pixel, labels from 0."""
+"""Image data sets stored as bytes: a tensor [rows, channels, height, width] with one byte per pixel; labels from 0."""
 
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,13 @@ Labelled = tuple[NDArray[np.uint8], NDArray[Any]]
 
 
 def dataset(name: str, where: Path, train: Labelled, test: Labelled, classes: int) -> Dataset:
-    """The data set of these images; `where` is the file or folder that errors name."""
+    """The data set of these images; `where` is the file or folder named in errors."""
     return Dataset(
-        name, *_checked(name, where, "training", *train, classes), *_checked(name, where, "test", *test, classes)
+        name, *_check_part(name, where, "training", *train, classes), *_check_part(name, where, "test", *test, classes)
     )
 
 
-def _checked(
+def _check_part(
     name: str, where: Path, part: str, images: NDArray[np.uint8], labels: NDArray[Any], classes: int
 ) -> tuple[Tensor, Tensor]:
     if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
@@ -43,17 +43,17 @@ def _checked(
 def from_npz(name: str, path: Path, shape: tuple[int, int, int], classes: int) -> Dataset:
     """Images of `shape` [channels, height, width] from an `.npz` file.
 
-    It holds uint8 `x_train`, `x_test`, of shape [rows, height, width] or, in colour, [rows, height, width, channels],
-    and their labels `y_train`, `y_test`.
+    The file has uint8 arrays `x_train`, `x_test` of shape [rows, height, width] or, for colour images,
+    [rows, height, width, channels], and their labels `y_train`, `y_test`.
     """
     channels, height, width = shape
-    stored = (height, width) if channels == 1 else (height, width, channels)
+    stored_shape = (height, width) if channels == 1 else (height, width, channels)
     x, y, x_test, y_test = files.arrays(name, path, "x_train", "y_train", "x_test", "y_test")
     for part, images in (("x_train", x), ("x_test", x_test)):
-        if images.dtype != np.uint8 or images.shape[1:] != stored:
+        if images.dtype != np.uint8 or images.shape[1:] != stored_shape:
             raise UserError(
                 f"data '{name}': {part} in {path} is {images.dtype} of shape {images.shape}; "
-                f"expected uint8 of shape (rows, {', '.join(map(str, stored))})."
+                f"expected uint8 of shape (rows, {', '.join(map(str, stored_shape))})."
             )
     x, x_test = (np.moveaxis(images.reshape(-1, height, width, channels), 3, 1) for images in (x, x_test))
     return dataset(name, path, (x, y), (x_test, y_test), classes)

@@ -1,4 +1,4 @@
-"""CelebA: photographs of celebrities with 40 binary attributes (Liu et al. 2015); a celebrity is an owner."""
+"""CelebA: photographs of celebrities with 40 binary attributes (Liu et al. 2015); each celebrity is an owner."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from mmfl.checks import check, check_whole, is_whole
 from mmfl.data import files, leaf
 from mmfl.data.dataset import Dataset, from_arrays
-from mmfl.data.pictures import shared
+from mmfl.data.pictures import shared_images
 from mmfl.errors import UserError, nearest
 
 _ORIGIN = "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html"
-_PLACES = ("", "raw/", "data/raw/", "Anno/", "Eval/", "Img/")
+_SUBFOLDERS = ("", "raw/", "data/raw/", "Anno/", "Eval/", "Img/")
 _LABELS = {"1": 1, "-1": 0}
 
 
@@ -27,35 +27,37 @@ def celeba(
     test_share: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Images [3, height, width] as bytes, resized to `size`, with label 1 where the attribute shows, else 0.
+    """Images [3, height, width] as bytes, resized to `size`, with label 1 if the image has the attribute, else 0.
 
-    The folder holds `img_align_celeba/*.jpg`, `list_attr_celeba.txt` and `identity_CelebA.txt`; `test_share` of each
-    celebrity's images is for testing, or with `unseen` the images that `list_eval_partition.txt` sets aside for
-    testing, of other celebrities than those of training. Where the folder has LEAF's `train` and `test`, they divide
-    the images. Celebrities with fewer than `least` images are left out. Data sets of several attributes, with all
-    else equal, share the very same `x`.
+    The folder has `img_align_celeba/*.jpg`, `list_attr_celeba.txt` and `identity_CelebA.txt`. `test_share` of each
+    celebrity's images is for testing or, with `unseen`, the images that `list_eval_partition.txt` sets aside for
+    testing, which are of other celebrities. If the folder has LEAF's `train` and `test`, they divide the images.
+    Celebrities with fewer than `least` images are left out. Data sets of several attributes with otherwise equal
+    options share one tensor `x`.
     """
-    right = isinstance(size, Sequence) and len(size) == 2 and all(is_whole(length, 1) for length in size)
-    check(right, "data 'celeba'", "size", size, "(height, width)")
+    valid = isinstance(size, Sequence) and len(size) == 2 and all(is_whole(length, 1) for length in size)
+    check(valid, "data 'celeba'", "size", size, "(height, width)")
     place = files.folder_of("celeba", folder)
     pictures, table = _find(place, "img_align_celeba"), _find(place, "list_attr_celeba.txt")
     if pictures is None:
-        raise files.missing("celeba", place, f"img_align_celeba, list_attr_celeba.txt, identity_CelebA.txt ({_ORIGIN})")
+        raise files.not_found_error(
+            "celeba", place, f"img_align_celeba, list_attr_celeba.txt, identity_CelebA.txt ({_ORIGIN})"
+        )
     if found := leaf.split_files(place):
-        names, numbered = _leaf_images(found, table, attribute, least, unseen)
+        names, indexed = _leaf_images(found, table, attribute, least, unseen)
     else:
-        names, numbered = _official_images(place, table, attribute, least, unseen, test_share, seed)
+        names, indexed = _official_images(place, table, attribute, least, unseen, test_share, seed)
     height, width = (int(length) for length in size)
-    x, x_test = shared("celeba", pictures, names, (height, width), numbered.x, numbered.x_test)
-    return replace(numbered, name=f"celeba, {attribute}", x=x, x_test=x_test)
+    x, x_test = shared_images("celeba", pictures, names, (height, width), indexed.x, indexed.x_test)
+    return replace(indexed, name=f"celeba, {attribute}", x=x, x_test=x_test)
 
 
 def _leaf_images(
     split: tuple[list[Path], list[Path]], table: Path | None, attribute: str, least: int | None, unseen: bool
 ) -> tuple[list[str], Dataset]:
-    """Names of LEAF's images, and a data set whose inputs are places among them.
+    """The names of LEAF's images, and a data set whose inputs are indices of these names.
 
-    The labels are those of the table of attributes, or LEAF's own where there is none.
+    The labels are those of the table of attributes, or LEAF's if there is no table.
     """
     if table is None and attribute != "Smiling":
         where = split[0][0].parent.parent
@@ -72,8 +74,8 @@ def _leaf_images(
             raise UserError(f"{celebrity.where}: {lacking}.")
         return places, np.array(labels, dtype=np.int64)
 
-    train, test = (leaf.by_user("celeba", part, rows) for part in split)
-    return names, leaf.joined("celeba", train, test, least, unseen)
+    train, test = (leaf.rows_by_user("celeba", part, rows) for part in split)
+    return names, leaf.to_dataset("celeba", train, test, least, unseen)
 
 
 def _official_images(
@@ -81,21 +83,21 @@ def _official_images(
 ) -> tuple[list[str], Dataset]:
     """Names of all images in the table of attributes, and a data set whose inputs are places among them."""
     if table is None:
-        raise files.missing("celeba", place, "list_attr_celeba.txt")
+        raise files.not_found_error("celeba", place, "list_attr_celeba.txt")
     label = _attribute(table, attribute)
     names = list(label)
     x, y = np.arange(len(names)), np.array(list(label.values()))
     owner = _numbers(place, "identity_CelebA.txt", names)
     if not unseen:
-        kept = _frequent(owner, least)
+        kept = _rows_of_frequent_owners(owner, least)
         return names, from_arrays(x[kept], y[kept], owner[kept], test_share=test_share, name="celeba", seed=seed)
     part = _numbers(place, "list_eval_partition.txt", names)
     train, test = np.flatnonzero(part == 0), np.flatnonzero(part == 2)
-    train = train[_frequent(owner[train], least)]
+    train = train[_rows_of_frequent_owners(owner[train], least)]
     return names, from_arrays(x[train], y[train], owner[train], test=(x[test], y[test]), name="celeba")
 
 
-def _frequent(owner: NDArray[np.int64], least: int | None) -> NDArray[np.int64]:
+def _rows_of_frequent_owners(owner: NDArray[np.int64], least: int | None) -> NDArray[np.int64]:
     """The rows whose owner has at least `least` of them."""
     if least is not None:
         check_whole("data 'celeba'", "least", least)
@@ -104,7 +106,7 @@ def _frequent(owner: NDArray[np.int64], least: int | None) -> NDArray[np.int64]:
 
 
 def _find(place: Path, name: str) -> Path | None:
-    return files.find(place, *(f"{part}{name}" for part in _PLACES))
+    return files.find(place, *(f"{part}{name}" for part in _SUBFOLDERS))
 
 
 def _lines(path: Path) -> list[str]:
@@ -113,7 +115,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _attribute(path: Path, attribute: str) -> dict[str, int]:
-    """The label of each image, from a file with their number, the names of the attributes, and a line for each."""
+    """The label of each image, from a file with the number of images, the attributes' names, and a line per image."""
     lines = _lines(path)
     where = f"data 'celeba': {path}"
     if len(lines) < 3 or not lines[0].strip().isdecimal():
@@ -139,7 +141,7 @@ def _numbers(place: Path, file: str, names: Sequence[str]) -> NDArray[np.int64]:
     """The number of each named image, from a file with a line `image number` for each."""
     path = _find(place, file)
     if path is None:
-        raise files.missing("celeba", place, file)
+        raise files.not_found_error("celeba", place, file)
     numbers: dict[str, int] = {}
     for at, line in enumerate(_lines(path), 1):
         fields = line.split()

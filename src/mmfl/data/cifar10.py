@@ -22,42 +22,42 @@ SHAPE = (3, 32, 32)
 
 
 def cifar10(folder: str | Path | None = None) -> Dataset:
-    """Photographs of things and animals, ten classes: bytes [3, 32, 32], 50,000 for training and 10,000 for testing.
+    """Photographs of objects and animals, ten classes: bytes [3, 32, 32], 50,000 for training and 10,000 for testing.
 
-    From the binary batches in the folder, packed (`cifar-10-binary.tar.gz`) or not, or from `cifar10.npz` there;
-    otherwise downloaded (170 MB).
+    Read from the binary batches in the folder, from the archive `cifar-10-binary.tar.gz` or from `cifar10.npz`;
+    downloaded if missing (170 MB).
     """
     place = files.folder_of("cifar10", folder)
     unpacked = files.find_all(place, [(name, f"cifar-10-batches-bin/{name}") for name in BATCHES])
     if unpacked:
-        return _dataset(place, [_unpacked(path) for path in unpacked])
+        return _dataset(place, [_read_batch(path) for path in unpacked])
     npz = files.find(place, "cifar10.npz")
     if npz and not files.find(place, ARCHIVE.name):
         return byte_images.from_npz("cifar10", npz, SHAPE, 10)
     (archive,) = files.fetch("cifar10", place, [ARCHIVE])
-    return _dataset(archive, _packed(archive))
+    return _dataset(archive, _read_archive(archive))
 
 
-def _unpacked(path: Path) -> NDArray[np.uint8]:
+def _read_batch(path: Path) -> NDArray[np.uint8]:
     with files.reading("cifar10", path):
         return _batch(path, path.read_bytes())
 
 
-def _packed(archive: Path) -> list[NDArray[np.uint8]]:
-    """The batches in the archive; nothing of it is written to disk."""
+def _read_archive(archive: Path) -> list[NDArray[np.uint8]]:
+    """Reads the batches from the archive without unpacking it to disk."""
     found: dict[str, NDArray[np.uint8]] = {}
     with files.reading("cifar10", archive), tarfile.open(archive, "r:gz") as tar:
         for member in tar:
             name = PurePosixPath(member.name).name
             if name in BATCHES and (stream := tar.extractfile(member)):
                 found[name] = _batch(archive / name, stream.read())
-    if lacking := [name for name in BATCHES if name not in found]:
-        raise UserError(f"data 'cifar10': {archive} has no {', '.join(lacking)}.")
+    if missing := [name for name in BATCHES if name not in found]:
+        raise UserError(f"data 'cifar10': {archive} has no {', '.join(missing)}.")
     return [found[name] for name in BATCHES]
 
 
 def _batch(path: Path, content: bytes) -> NDArray[np.uint8]:
-    """A record per image: its label, then the red, green and blue pixels row by row."""
+    """One record per image: its label, then the red, green and blue pixels row by row."""
     record = 1 + math.prod(SHAPE)
     if len(content) % record:
         raise UserError(f"data 'cifar10': {path} has {len(content):,} bytes, which is not a multiple of {record:,}.")
@@ -67,10 +67,10 @@ def _batch(path: Path, content: bytes) -> NDArray[np.uint8]:
 def _dataset(where: Path, batches: list[NDArray[np.uint8]]) -> Dataset:
     sizes = [len(batch) for batch in batches]
     if len(set(sizes)) > 1:
-        raise UserError(f"data 'cifar10' in {where}: batches of {sizes} images; expected as many in each.")
-    return byte_images.dataset("cifar10", where, _joined(batches[:-1]), _joined(batches[-1:]), 10)
+        raise UserError(f"data 'cifar10' in {where}: batches of {sizes} images; expected the same number in each.")
+    return byte_images.dataset("cifar10", where, _images_and_labels(batches[:-1]), _images_and_labels(batches[-1:]), 10)
 
 
-def _joined(batches: list[NDArray[np.uint8]]) -> byte_images.Labelled:
+def _images_and_labels(batches: list[NDArray[np.uint8]]) -> byte_images.Labelled:
     images = np.concatenate([batch[:, 1:] for batch in batches])
     return images.reshape(-1, *SHAPE), np.concatenate([batch[:, 0] for batch in batches])

@@ -1,4 +1,4 @@
-"""Dataset: base tensors of examples, held once, whoever owns which rows."""
+"""Dataset: the examples of a task as tensors, stored once for all clients."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from mmfl.checks import check_share
-from mmfl.data.owners import place_owners, read_owners
+from mmfl.data.owners import find_owners, read_owners
 from mmfl.errors import UserError
 from mmfl.randomness import Purpose, generator
 
@@ -18,13 +18,13 @@ from mmfl.randomness import Purpose, generator
 class Dataset:
     """Training and test examples of one task.
 
-    Inputs that are bytes (uint8) are scaled to [0, 1] when they are used, so that images take a byte a pixel.
-    `owner` numbers the natural owner (writer, role, device) of each training row from 0, where there is one;
-    `owner_test` does so for the test rows and makes them per-client test sets. Without it the test set is shared.
+    Byte inputs (uint8) are scaled to [0, 1] when they are used, so that images need one byte per pixel. `owner` is the
+    number of the natural owner (writer, role, device) of each training row, from 0, if there are owners. `owner_test`
+    is the same for the test rows, which are then per-client test sets; without it the test set is shared.
 
-    Owner n is known by `owner_names[n]` (sorted names or whole numbers), by which a federation finds the same owner in
-    several tasks; without it, by the number n. `rows` are the places that training and test rows had in the arrays
-    they were split from, where they were.
+    `owner_names[n]` is the name of owner n (sorted names or whole numbers), by which a federation matches owners of
+    several tasks; by default it is the number n. If training and test rows were split from one pair of arrays, `rows`
+    are their row numbers in these arrays.
     """
 
     name: str
@@ -59,10 +59,10 @@ class Dataset:
                 )
         self._name_owners()
         if self.rows is not None and [len(part) for part in self.rows] != [len(self.x), len(self.x_test)]:
-            object.__setattr__(self, "rows", None)  # these are other examples than those that were split
+            object.__setattr__(self, "rows", None)  # the examples were replaced, so the row numbers do not apply
 
     def _name_owners(self) -> None:
-        """Owners without names are known by their numbers."""
+        """Checks the owners' names; owners without names are named by their numbers."""
         numbers = [int(owner.max()) + 1 for owner in (self.owner, self.owner_test) if owner is not None]
         if not numbers:
             return
@@ -80,11 +80,11 @@ class Dataset:
 
     @property
     def owners(self) -> int:
-        """Number of natural owners with training examples, 0 where the source knows none."""
+        """Number of natural owners with training examples, 0 if the data has no owners."""
         return 0 if self.owner is None else int(np.count_nonzero(np.bincount(self.owner)))
 
-    def given_row(self, row: int, test: bool = False) -> int:
-        """The row of the arrays that the user gave at which a training or test row stood."""
+    def original_row(self, row: int, test: bool = False) -> int:
+        """The number of a training or test row in the arrays that the data was split from."""
         return row if self.rows is None else int(self.rows[test][row])
 
 
@@ -100,15 +100,15 @@ def _check_owner(where: str, owner: NDArray[np.int64], rows: int) -> None:
 
 
 def check_finite(where: str, x: Tensor, y: Tensor) -> None:
-    """Refuses inputs and targets that are not finite numbers, by row."""
+    """Refuses inputs and targets that are not finite; the error names the row."""
     for kind, values in (("input", x), ("target", y)):
-        if values.is_floating_point() and not bool((good := _finite_rows(values)).all()):
-            row = int((~good).nonzero()[0])
+        if values.is_floating_point() and not bool((finite := _finite_rows(values)).all()):
+            row = int((~finite).nonzero()[0])
             raise UserError(f"{where}: {kind} at row {row} is not a finite number.")
 
 
 def as_inputs(x: Tensor) -> Tensor:
-    """What a model sees of stored inputs: bytes, as images are kept, as numbers in [0, 1]; all else as it is."""
+    """Inputs for a model: bytes are scaled to [0, 1], everything else is returned as it is."""
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
@@ -116,17 +116,17 @@ def _finite_rows(values: Tensor) -> Tensor:
     return torch.isfinite(values.reshape(len(values), -1)).all(1)
 
 
-_NOTHING = torch.zeros(1, 1)
-ELSEWHERE = Dataset("elsewhere", _NOTHING, _NOTHING, _NOTHING, _NOTHING)
-"""Stands for data that is not here: a deployment's server has none."""
+_EMPTY = torch.zeros(1, 1)
+ELSEWHERE = Dataset("elsewhere", _EMPTY, _EMPTY, _EMPTY, _EMPTY)
+"""A placeholder for data that is on the nodes of a deployment."""
 
 
 def as_tensor(values: Any, what: str) -> Tensor:
-    """A tensor of numbers: real ones as float32, whole ones as they are (targets become int64 when compared)."""
+    """A tensor of the values: real numbers as float32, integers unchanged."""
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{what}: cannot be made an array of numbers ({error}).") from None
+        raise UserError(f"{what}: is not an array of numbers ({error}).") from None
     if tensor.dim() == 0:
         raise UserError(f"{what}: a single number; expected one entry per example.")
     return tensor.float() if tensor.is_floating_point() else tensor
@@ -142,11 +142,11 @@ def from_arrays(
     name: str = "data",
     seed: int = 0,
 ) -> Dataset:
-    """A data set from your own arrays: inputs, targets and, if you have them, the owner of every row.
+    """A data set from your own arrays: inputs, targets and optionally the owner of every row.
 
-    Owners are whole numbers from 0 or names; tasks with an owner of the same name or number have it in common.
-    `test` is (x, y) for a shared test set or (x, y, owner) for per-client ones. Without it, `test_share` of the
-    rows, of each owner where owners are given, is set aside.
+    Owners are names or whole numbers from 0; owners with the same name or number in several tasks are the same client.
+    `test` is (x, y) for a shared test set or (x, y, owner) for per-client test sets. Without it, `test_share` of the
+    rows (of each owner) is set aside.
 
     >>> data = from_arrays(np.random.rand(10, 4), np.arange(10) % 2, owner=["ann", "bob"] * 5)
     >>> data.owners, len(data.x), len(data.x_test)
@@ -173,33 +173,33 @@ def from_arrays(
         y_test = y_test if y_test.is_floating_point() else y_test.long()
         owner_test = None
         if len(test) == 3 and names is not None:
-            given = read_owners(test[2], f"{where} (test)")
-            owner_test = place_owners(names, given)
+            test_owners = read_owners(test[2], f"{where} (test)")
+            owner_test = find_owners(names, test_owners)
             if (owner_test < 0).any():
-                stranger = str(given[np.argmax(owner_test < 0)])
-                raise UserError(f"{where}: test owner {stranger!r} has no training examples.")
+                unknown = str(test_owners[np.argmax(owner_test < 0)])
+                raise UserError(f"{where}: test owner {unknown!r} has no training examples.")
         return Dataset(name, inputs, targets, x_test, y_test, numbers, owner_test, names)
     check_share(where, "test_share", test_share)
     check_finite(where, inputs, targets)
     groups = numbers if numbers is not None else np.zeros(len(inputs), dtype=np.int64)
     held_out = _hold_out(groups, test_share, generator(seed, Purpose.DATA))
-    kept, out = np.flatnonzero(~held_out), np.flatnonzero(held_out)
-    keep, test_rows = torch.from_numpy(kept), torch.from_numpy(out)
+    train_index, test_index = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    train_rows, test_rows = torch.from_numpy(train_index), torch.from_numpy(test_index)
     return Dataset(
         name,
-        inputs[keep],
-        targets[keep],
+        inputs[train_rows],
+        targets[train_rows],
         inputs[test_rows],
         targets[test_rows],
-        None if numbers is None else numbers[kept],
-        None if numbers is None else numbers[out],
+        None if numbers is None else numbers[train_index],
+        None if numbers is None else numbers[test_index],
         names,
-        (kept, out),
+        (train_index, test_index),
     )
 
 
 def _hold_out(groups: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Marks `share` of the rows of every group, never all of them."""
+    """Marks `share` of the rows of every group, at least one and never all."""
     order = np.lexsort((rng.random(len(groups)), groups))
     counts = np.bincount(groups)
     rank = np.arange(len(groups)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -21,9 +21,9 @@ def emnist(folder: str | Path | None = None, split: str = "balanced") -> Dataset
     """Handwritten characters, turned upright: bytes [1, 28, 28].
 
     `split` is "balanced" (47 classes, 112,800 for training and 18,800 for testing) or "byclass" (62 classes, 697,932
-    and 116,323). From the idx files in the folder, packed or not, or from `gzip.zip` there, which is otherwise
-    downloaded (562 MB). Where the folder has `femnist47.npz` instead, that stands in for the balanced split: the same
-    kind of images and classes, but not EMNIST, as the name of the data set then says.
+    and 116,323). It reads the idx files in the folder, compressed or not, or `gzip.zip`, which is downloaded (562 MB)
+    if it is missing. If the folder has `femnist47.npz`, this replaces the balanced split: the same kind of images and
+    classes, but not EMNIST, which the name of the data set then says.
     """
     if split not in CLASSES:
         raise UserError(f"data 'emnist': unknown split '{split}': {nearest(str(split), CLASSES)}")

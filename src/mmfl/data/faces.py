@@ -1,4 +1,4 @@
-"""Generated faces: drawings with nine independent binary attributes, in the shape of CelebA and in its absence."""
+"""Generated faces: drawings with nine independent binary attributes, a substitute for CelebA."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -22,7 +22,7 @@ ATTRIBUTES = (
     "Blond_Hair",
     "Rosy_Cheeks",
 )
-"""What may or may not be seen in a picture; the names are those of CelebA."""
+"""The attributes of a picture, named as in CelebA."""
 
 Floats = NDArray[np.float64]
 
@@ -35,27 +35,27 @@ def faces(
     test_share: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Drawn faces [3, side, side] as bytes, with label 1 where the attribute shows; not photographs of anybody.
+    """Drawings of faces [3, side, side] as bytes, with label 1 if the picture has the attribute.
 
-    `attribute` is one of `ATTRIBUTES` or its number. A person is an owner, with `images` pictures in the person's own
-    colours and proportions, and wears each attribute with a probability of the person's own: labels are skewed by
-    owner, and the attributes are independent of each other. All attributes share the very same pictures.
+    `attribute` is one of `ATTRIBUTES` or its number. Each person is an owner with `images` pictures, which share
+    colours and proportions. The probability of each attribute differs from person to person, so labels are skewed by
+    owner; the attributes are independent of each other. All attributes share one tensor of pictures.
     """
     if isinstance(attribute, str) and attribute not in ATTRIBUTES:
         raise UserError(f"data 'faces': unknown attribute '{attribute}': {nearest(attribute, ATTRIBUTES)}")
     number = ATTRIBUTES.index(attribute) if isinstance(attribute, str) else attribute
     known = is_whole(number, 0) and number < len(ATTRIBUTES)
     check(known, "data 'faces'", "attribute", number, f"a name or 0 to {len(ATTRIBUTES) - 1}")
-    for name, value, least in (("people", people, 1), ("images", images, 2), ("side", side, 8)):
-        check_whole("data 'faces'", name, value, least)
+    for name, value, minimum in (("people", people, 1), ("images", images, 2), ("side", side, 8)):
+        check_whole("data 'faces'", name, value, minimum)
     check_memory(f"data 'faces' of {people} people", 3.0 * people * images * side**2)
-    drawn = _drawn(people, images, side, test_share, seed)
+    pictures = _draw_faces(people, images, side, test_share, seed)
     name = f"generated faces, {ATTRIBUTES[number]}"
-    return replace(drawn, name=name, y=drawn.y[:, number].clone(), y_test=drawn.y_test[:, number].clone())
+    return replace(pictures, name=name, y=pictures.y[:, number].clone(), y_test=pictures.y_test[:, number].clone())
 
 
 @lru_cache(maxsize=2)
-def _drawn(people: int, images: int, side: int, test_share: float, seed: int) -> Dataset:
+def _draw_faces(people: int, images: int, side: int, test_share: float, seed: int) -> Dataset:
     """The pictures with all attributes as targets, [rows, attributes]."""
     rng = generator(seed, Purpose.DATA)
     x = np.empty((people, images, 3, side, side), dtype=np.uint8)
@@ -71,8 +71,8 @@ def _drawn(people: int, images: int, side: int, test_share: float, seed: int) ->
 class _Canvas:
     """Pictures of one person [images, 3, side, side], painted shape by shape from the back to the front.
 
-    A shape is the distance from its edge, positive inside, over the coordinates u (right) and v (down), in which the
-    face fills the unit circle; every picture has a pose of its own.
+    A shape is given by the distance from its edge, positive inside, as a function of the coordinates u (right) and v
+    (down), in which the face fills the unit circle. Every picture has a random pose.
     """
 
     def __init__(self, images: int, side: int, background: Floats, rng: np.random.Generator):
@@ -137,5 +137,5 @@ def _portraits(shows: NDArray[np.bool_], side: int, rng: np.random.Generator) ->
     canvas.paint(brim, near(rng.random(3), 0.25), shown["Wearing_Hat"])
 
     light = rng.uniform(0.75, 1.1, (images, 1, 1, 1)) + rng.normal(0, 0.15, (images, 1, 1, 1)) * u[:, None]
-    seen = canvas.pixels * light + rng.normal(0, 0.06, canvas.pixels.shape)
-    return (np.clip(seen, 0, 1) * 255).astype(np.uint8)
+    lit = canvas.pixels * light + rng.normal(0, 0.06, canvas.pixels.shape)
+    return (np.clip(lit, 0, 1) * 255).astype(np.uint8)

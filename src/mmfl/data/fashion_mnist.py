@@ -5,7 +5,7 @@ from pathlib import Path
 from mmfl.data import idx
 from mmfl.data.dataset import Dataset
 
-FILES = idx.published(
+FILES = idx.published_files(
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
     (
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -19,6 +19,6 @@ FILES = idx.published(
 def fashion_mnist(folder: str | Path | None = None) -> Dataset:
     """Articles of clothing, ten classes: bytes [1, 28, 28], 60,000 for training and 10,000 for testing.
 
-    From the idx files in the folder, packed or not, or from `fashion_mnist.npz` there; otherwise downloaded (31 MB).
+    Read from idx files in the folder (compressed or not) or `fashion_mnist.npz`; downloaded if missing (31 MB).
     """
-    return idx.like_mnist("fashion-mnist", "fashion_mnist.npz", folder, FILES)
+    return idx.load_mnist_like("fashion-mnist", "fashion_mnist.npz", folder, FILES)

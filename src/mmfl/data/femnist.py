@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten digits and letters of 62 classes, by writer (NIST's special database 19, as LEAF cuts it)."""
+"""FEMNIST: handwritten digits and letters, 62 classes, by writer (NIST's special database 19, prepared by LEAF)."""
 
 from pathlib import Path
 
@@ -15,24 +15,23 @@ _SIDE, _CLASSES = 28, 62
 def femnist(folder: str | Path | None = None, unseen: bool = False, least: int | None = None) -> Dataset:
     """Images [1, 28, 28] as bytes, black on white; labels 0-9 digits, 10-35 capitals, 36-61 small letters.
 
-    A writer is an owner, with test images of its own. The folder holds LEAF's `train` and `test`, or
-    `femnist62.npz`. With `unseen` one shared test set of writers who have no training images takes the place of the
-    writers' own; so it does by itself where LEAF has divided by user. Writers with fewer than `least` images are left
-    out.
+    Each writer is an owner with its own test images. The folder has LEAF's `train` and `test`, or `femnist62.npz`. With
+    `unseen` there is one shared test set, of writers who have no training images; it is always shared if LEAF divided
+    the data by user. Writers with fewer than `least` images are left out.
     """
     place = files.folder_of("femnist", folder)
     if path := files.find(place, "femnist62.npz"):
-        train, own, strangers = _stored(path)
-        return leaf.joined("femnist", train, strangers if unseen else own, least)
+        train, own, unseen_writers = _read_npz(path)
+        return leaf.to_dataset("femnist", train, unseen_writers if unseen else own, least)
     if found := leaf.split_files(place):
-        train, test = (leaf.by_user("femnist", part, _images) for part in found)
-        return leaf.joined("femnist", train, test, least, unseen)
-    raise files.missing(
+        train, test = (leaf.rows_by_user("femnist", part, _images) for part in found)
+        return leaf.to_dataset("femnist", train, test, least, unseen)
+    raise files.not_found_error(
         "femnist", place, "the folders train and test of LEAF's FEMNIST (https://leaf.cmu.edu), or femnist62.npz"
     )
 
 
-def _stored(path: Path) -> list[dict[str, leaf.Rows]]:
+def _read_npz(path: Path) -> list[dict[str, leaf.Rows]]:
     """Training rows, test rows and rows of further writers, each by writer."""
     (writers,) = files.arrays("femnist", path, "writers")
     return [_by_writer(path, part, writers) for part in ("train", "test", "heldout")]
@@ -50,7 +49,9 @@ def _by_writer(path: Path, part: str, writers: NDArray[np.str_]) -> dict[str, le
         found = f"{writer.dtype}" if writer.dtype.kind not in "iu" else f"{writer[wrong][0]} at row {wrong.argmax()}"
         raise UserError(f"data 'femnist': {path}: {names[2]} is {found}; expected writers 0 to {len(writers) - 1}.")
     rows = {number: np.flatnonzero(writer == number) for number in np.unique(writer)}
-    return {str(writers[number]): (x[mine, None], _labels(y[mine], str(path))) for number, mine in rows.items()}
+    return {
+        str(writers[number]): (x[own_rows, None], _labels(y[own_rows], str(path))) for number, own_rows in rows.items()
+    }
 
 
 def _images(writer: leaf.Examples) -> leaf.Rows:

@@ -1,4 +1,4 @@
-"""Small generated sets for trials and tests: Gaussian blobs, and images with one template per class."""
+"""Small generated data sets for examples and tests: Gaussian blobs, and images with one template per class."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its kin: a magic number, the dimensions, then a byte per entry."""
+"""The idx format of MNIST and similar data sets: a magic number, the dimensions, then one byte per entry."""
 
 import struct
 import zipfile
@@ -19,8 +19,8 @@ SIDE = 28
 _CHUNK = 2**20
 
 
-def published(address: str, contents: Sequence[str]) -> tuple[RemoteFile, ...]:
-    """The four files of a data set like MNIST under an address, with the sha256 of what each of them unpacks to."""
+def published_files(address: str, contents: Sequence[str]) -> tuple[RemoteFile, ...]:
+    """The four files of a data set like MNIST at an address, with the sha256 of their uncompressed contents."""
     return tuple(
         RemoteFile(f"{part}.gz", f"{address}/{part}.gz", content=content, also=spellings(part)[1:])
         for part, content in zip(PARTS, contents, strict=True)
@@ -28,13 +28,13 @@ def published(address: str, contents: Sequence[str]) -> tuple[RemoteFile, ...]:
 
 
 def spellings(part: str) -> tuple[str, ...]:
-    """The names such a file goes by: packed or not, with a dash or a dot before `idx`."""
+    """The usual names of such a file: compressed or not, with a dash or a dot before `idx`."""
     dotted = part.replace("-idx", ".idx")
     return f"{part}.gz", part, f"{dotted}.gz", dotted
 
 
-def like_mnist(source: str, npz: str, folder: str | Path | None, remote: Sequence[RemoteFile]) -> Dataset:
-    """Ten classes of 28x28 images: from idx files in the folder, else from the `.npz` file there, else downloaded."""
+def load_mnist_like(source: str, npz: str, folder: str | Path | None, remote: Sequence[RemoteFile]) -> Dataset:
+    """Ten classes of 28x28 images: from idx files in the folder, else from the `.npz` file, else downloaded."""
     place = files.folder_of(source, folder)
     path = files.find(place, npz)
     if path and not files.find_all(place, [file.names for file in remote]):
@@ -54,10 +54,10 @@ def dataset(
 
 
 def read(name: str, path: Path | zipfile.Path, *shape: int) -> NDArray[np.uint8]:
-    """The entries of an idx file of bytes, each of `shape`; its header and its length must agree with that."""
+    """The entries of an idx file of bytes, each of `shape`; header and length of the file must match."""
     where = f"data '{name}': {path}"
     magic = bytes((0, 0, 8, 1 + len(shape)))
-    with files.reading(name, path), files.opened(path) as stream:
+    with files.reading(name, path), files.open_unpacked(path) as stream:
         start = stream.read(4)
         if start != magic:
             raise UserError(
@@ -66,9 +66,9 @@ def read(name: str, path: Path | zipfile.Path, *shape: int) -> NDArray[np.uint8]
         header = stream.read(4 * (1 + len(shape)))
         if len(header) < 4 * (1 + len(shape)):
             raise UserError(f"{where} was cut short: it ends within its header.")
-        rows, *stated = struct.unpack(f">{1 + len(shape)}I", header)
-        if tuple(stated) != shape:
-            raise UserError(f"{where} has entries of shape {tuple(stated)}; expected {shape}.")
+        rows, *header_shape = struct.unpack(f">{1 + len(shape)}I", header)
+        if tuple(header_shape) != shape:
+            raise UserError(f"{where} has entries of shape {tuple(header_shape)}; expected {shape}.")
         try:
             entries = np.empty((rows, *shape), np.uint8)
         except MemoryError:
@@ -87,7 +87,7 @@ def read(name: str, path: Path | zipfile.Path, *shape: int) -> NDArray[np.uint8]
 
 
 def turn_upright(images: NDArray[np.uint8]) -> None:
-    """Swaps rows and columns in place, a block at a time, so that no second copy of the images is needed."""
+    """Swaps rows and columns in place, one block at a time, to avoid a second copy of the images."""
     for start in range(0, len(images), 4096):
         block = images[start : start + 4096]
         block[:] = block.transpose(0, 2, 1).copy()

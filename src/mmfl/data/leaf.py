@@ -1,7 +1,7 @@
-"""LEAF's JSON: examples by user, as the scripts of the LEAF benchmark write them (Caldas et al. 2018).
+"""LEAF's JSON format: examples by user, as written by the scripts of the LEAF benchmark (Caldas et al. 2018).
 
-A data set is a folder with `train/*.json` and `test/*.json`; each file holds `users`, `num_samples` and, for every
-user, the lists `x` and `y` under `user_data`.
+A data set is a folder with `train/*.json` and `test/*.json`; each file has `users`, `num_samples` and, for every user,
+the lists `x` and `y` under `user_data`.
 """
 
 import json
@@ -23,7 +23,7 @@ Rows = tuple[NDArray[Any], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Examples:
-    """What a file says of one user; `where` names both in messages."""
+    """The examples of one user in a file; `where` names both in error messages."""
 
     user: str
     x: list[Any]
@@ -32,7 +32,7 @@ class Examples:
 
 
 def split_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
-    """LEAF's training and test files in the folder or its subfolder `data`; None where there are none."""
+    """LEAF's training and test files in the folder or its subfolder `data`; None if there are none."""
     for base in (folder, folder / "data"):
         train, test = (sorted((base / part).glob("*.json")) for part in ("train", "test"))
         if train and test:
@@ -49,11 +49,11 @@ def examples(source: str, files: Sequence[Path]) -> Iterator[Examples]:
         except (OSError, ValueError) as error:
             raise UserError(f"{where} is not LEAF's JSON ({error}).") from None
         try:
-            users, counts, stored = content["users"], content["num_samples"], content["user_data"]
-            found = [(str(user), stored[user]["x"], stored[user]["y"]) for user in users]
+            users, counts, user_data = content["users"], content["num_samples"], content["user_data"]
+            found = [(str(user), user_data[user]["x"], user_data[user]["y"]) for user in users]
         except (KeyError, TypeError) as error:
-            lacking = f"has no {error}" if isinstance(error, KeyError) else "is not an object of objects"
-            raise UserError(f"{where} {lacking}; expected 'users', 'num_samples', 'user_data' with 'x', 'y'.") from None
+            problem = f"has no {error}" if isinstance(error, KeyError) else "is not an object of objects"
+            raise UserError(f"{where} {problem}; expected 'users', 'num_samples', 'user_data' with 'x', 'y'.") from None
         if not isinstance(counts, list) or len(counts) != len(users):
             raise UserError(f"{where}: 'num_samples' does not have one number for each of {len(users)} users.")
         for (user, x, y), count in zip(found, counts, strict=True):
@@ -64,7 +64,7 @@ def examples(source: str, files: Sequence[Path]) -> Iterator[Examples]:
             yield Examples(user, x, y, at)
 
 
-def by_user(source: str, files: Sequence[Path], convert: Callable[[Examples], Rows]) -> dict[str, Rows]:
+def rows_by_user(source: str, files: Sequence[Path], convert: Callable[[Examples], Rows]) -> dict[str, Rows]:
     """Each user's rows as arrays."""
     rows: dict[str, Rows] = {}
     for user in examples(source, files):
@@ -74,30 +74,30 @@ def by_user(source: str, files: Sequence[Path], convert: Callable[[Examples], Ro
     return rows
 
 
-def joined(
+def to_dataset(
     name: str, train: Mapping[str, Rows], test: Mapping[str, Rows], least: int | None = None, unseen: bool = False
 ) -> Dataset:
     """One data set of all users' rows; each user is an owner.
 
-    Users with fewer than `least` rows, training and test together, are left out. Test rows belong to their users,
-    or to all where no user of the test set has training rows, which `unseen` demands.
+    Users with fewer than `least` rows (training and test together) are left out. Test rows belong to their users,
+    unless no user of the test set has training rows: then the test set is shared. `unseen` requires that.
     """
     if unseen and not train.keys().isdisjoint(test):
-        raise UserError(f"data '{name}': the owners in 'test' are those in 'train'; LEAF parts them with -t user.")
+        raise UserError(f"data '{name}': 'test' has the same owners as 'train'; LEAF separates them with -t user.")
     if least is not None:
         check_whole(f"data '{name}'", "least", least)
     sizes = {user: len(y) + (len(test[user][1]) if user in test else 0) for user, (_, y) in train.items() if len(y)}
     kept = [user for user, size in sizes.items() if size >= (least or 1)]
     if not kept:
         raise UserError(f"data '{name}': no owner has {least or 1} examples (most: {max(sizes.values(), default=0)}).")
-    x, y, owner = _stacked(train, kept)
+    x, y, owner = _concatenate(train, kept)
     if train.keys().isdisjoint(test):
-        return from_arrays(x, y, owner, test=_stacked(test, list(test))[:2], name=name)
+        return from_arrays(x, y, owner, test=_concatenate(test, list(test))[:2], name=name)
     dropped = sizes.keys() - set(kept)
-    return from_arrays(x, y, owner, test=_stacked(test, [u for u in test if u not in dropped]), name=name)
+    return from_arrays(x, y, owner, test=_concatenate(test, [u for u in test if u not in dropped]), name=name)
 
 
-def _stacked(rows: Mapping[str, Rows], users: list[str]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.str_]]:
+def _concatenate(rows: Mapping[str, Rows], users: list[str]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.str_]]:
     parts = [rows[user] for user in users]
     owner = np.repeat(np.array(users), [len(y) for _, y in parts])
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), owner

@@ -5,8 +5,8 @@ from pathlib import Path
 from mmfl.data import idx
 from mmfl.data.dataset import Dataset
 
-FILES = idx.published(
-    "https://ossci-datasets.s3.amazonaws.com/mnist",  # the authors' own address no longer serves them
+FILES = idx.published_files(
+    "https://ossci-datasets.s3.amazonaws.com/mnist",  # the authors' address no longer has them
     (
         "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
         "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
@@ -19,6 +19,6 @@ FILES = idx.published(
 def mnist(folder: str | Path | None = None) -> Dataset:
     """Handwritten digits, ten classes: bytes [1, 28, 28], 60,000 for training and 10,000 for testing.
 
-    From the idx files in the folder, packed or not, or from `mnist.npz` there; otherwise downloaded (12 MB).
+    Read from idx files in the folder (compressed or not) or `mnist.npz`; downloaded if missing (12 MB).
     """
-    return idx.like_mnist("mnist", "mnist.npz", folder, FILES)
+    return idx.load_mnist_like("mnist", "mnist.npz", folder, FILES)

@@ -1,4 +1,4 @@
-"""Folders of photographs: resized once, kept as bytes in a file of the cache folder, one copy of them in memory."""
+"""Folders of photographs: resized once, cached as bytes in a file, and shared in memory."""
 
 import hashlib
 import os
@@ -18,35 +18,35 @@ from mmfl.data.files import cache_folder
 from mmfl.errors import UserError
 
 _SHARED: WeakValueDictionary[str, Tensor] = WeakValueDictionary()
-_AT_ONCE = 1024
+_IMAGES_AT_ONCE = 1024
 
 
-def shared(
+def shared_images(
     source: str, folder: Path, names: Sequence[str], size: tuple[int, int], train: Tensor, test: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The images whose numbers, places in `names`, are in `train` and in `test`: bytes [images, 3, height, width].
+    """The training and test images as bytes [images, 3, height, width]; `train` and `test` are indices into `names`.
 
-    As long as somebody holds the tensors and no image has changed, the same call gives the very same tensors.
+    As long as the tensors are in use and no image has changed, the same call returns the same tensors.
     """
-    wanted = np.unique(torch.cat([train, test]).numpy())
-    paths = [folder / names[number] for number in wanted]
+    needed = np.unique(torch.cat([train, test]).numpy())
+    paths = [folder / names[number] for number in needed]
     state = _digest(size, [_stamp(source, path) for path in paths])
     keys = [_digest(state, part.numpy().tobytes()).hex() for part in (train, test)]
     x, x_test = (_SHARED.get(key) for key in keys)
     if x is None or x_test is None:
-        pixels = _resized(source, paths, size, state)
-        x, x_test = (torch.from_numpy(pixels[np.searchsorted(wanted, part.numpy())]) for part in (train, test))
+        pixels = _resize_cached(source, paths, size, state)
+        x, x_test = (torch.from_numpy(pixels[np.searchsorted(needed, part.numpy())]) for part in (train, test))
         _SHARED.update(zip(keys, (x, x_test), strict=True))
     return x, x_test
 
 
 def clear() -> None:
-    """Forgets which images are in memory; data sets that hold them keep them."""
+    """Forgets the shared tensors; data sets that use them are not affected."""
     _SHARED.clear()
 
 
 def _stamp(source: str, path: Path) -> tuple[str, int, int]:
-    """What tells that a file has changed."""
+    """Path, size and time of a file, which show whether it has changed."""
     try:
         found = path.stat()
     except OSError as error:
@@ -58,38 +58,38 @@ def _digest(*parts: Any) -> bytes:
     return hashlib.sha256(repr(parts).encode()).digest()
 
 
-def _resized(source: str, paths: Sequence[Path], size: tuple[int, int], state: bytes) -> NDArray[np.uint8]:
-    """The images, read from the file in the cache folder; it is made anew where it does not fit their state.
+def _resize_cached(source: str, paths: Sequence[Path], size: tuple[int, int], state: bytes) -> NDArray[np.uint8]:
+    """The resized images, read from a file in the cache folder, which is written again if the images have changed.
 
-    The file holds that state, the checksum of the pixels, and the pixels.
+    The file contains a digest of the images' state, the checksum of the pixels, and the pixels.
     """
     shape = (len(paths), 3, *size)
     which = _digest([str(path.absolute()) for path in paths]).hex()[:16]
     file = cache_folder() / source / f"{size[0]}x{size[1]}-{which}.images"
-    if (kept := _kept(file, shape, state)) is not None:
-        return kept
+    if (cached := _read_cache(file, shape, state)) is not None:
+        return cached
     part = file.with_suffix(f".{os.getpid()}.part")
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as out:
             out.write(bytes(64))
             checksum = hashlib.sha256()
-            for chunk in _read(source, paths, size):
+            for chunk in _read_images(source, paths, size):
                 out.write(chunk)
                 checksum.update(chunk)
             out.seek(0)
             out.write(state + checksum.digest())
         part.replace(file)
         return np.memmap(file, np.uint8, "r", 64, shape)
-    except OSError:  # no room for it: the images are read again next time
-        return np.frombuffer(b"".join(_read(source, paths, size)), np.uint8).reshape(shape)
+    except OSError:  # cannot be cached: the images are read again next time
+        return np.frombuffer(b"".join(_read_images(source, paths, size)), np.uint8).reshape(shape)
     finally:
         with suppress(OSError):
             part.unlink()
 
 
-def _kept(file: Path, shape: tuple[int, ...], state: bytes) -> NDArray[np.uint8] | None:
-    """The pixels in a file, if it is whole and was made of images in this state."""
+def _read_cache(file: Path, shape: tuple[int, ...], state: bytes) -> NDArray[np.uint8] | None:
+    """The pixels in a cache file, if it is intact and the images have not changed since."""
     try:
         with file.open("rb") as content:
             if content.read(32) != state:
@@ -102,8 +102,8 @@ def _kept(file: Path, shape: tuple[int, ...], state: bytes) -> NDArray[np.uint8]
         return None
 
 
-def _read(source: str, paths: Sequence[Path], size: tuple[int, int]) -> Iterator[bytes]:
-    """The pixels of image after image, resized, some images at a time."""
+def _read_images(source: str, paths: Sequence[Path], size: tuple[int, int]) -> Iterator[bytes]:
+    """The pixels of the resized images, several images at a time."""
     try:
         from PIL import Image
     except ImportError:
@@ -118,5 +118,5 @@ def _read(source: str, paths: Sequence[Path], size: tuple[int, int]) -> Iterator
         return np.asarray(small).transpose(2, 0, 1).tobytes()
 
     with ThreadPoolExecutor() as pool:
-        for start in range(0, len(paths), _AT_ONCE):
-            yield b"".join(pool.map(read, paths[start : start + _AT_ONCE]))
+        for start in range(0, len(paths), _IMAGES_AT_ONCE):
+            yield b"".join(pool.map(read, paths[start : start + _IMAGES_AT_ONCE]))

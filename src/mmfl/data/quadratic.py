@@ -1,4 +1,4 @@
-"""The quadratic federation of Bhuyan et al. 2022: strongly convex, with known optimum, one 'example' per client."""
+"""The quadratic federation of Bhuyan et al. 2022: strongly convex, with a known optimum, one 'example' per client."""
 
 import numpy as np
 import torch
@@ -8,7 +8,8 @@ from mmfl.data.dataset import Dataset
 
 
 def quadratic(clients: int = 24, block: int = 4) -> Dataset:
-    """Client k holds F_k(w) = w'A_k w / 2 - b_k'w on a block of a tridiagonal chain, as the row (A_k | b_k).
+    """Client k has the objective F_k(w) = w'A_k w / 2 - b_k'w on a block of a tridiagonal chain, as the row (A_k |
+    b_k).
 
     The sum of the A_k is tridiag(-1, 2, -1) of size clients * block + 1. Train it with `models.Quadratic` and the
     loss `value`; the mean over clients is the global objective, and so is the value on the (shared) test set.
@@ -21,8 +22,8 @@ def quadratic(clients: int = 24, block: int = 4) -> Dataset:
     chain = 2 * np.eye(block + 1) - np.eye(block + 1, k=1) - np.eye(block + 1, k=-1)
     chain[0, 0] = chain[-1, -1] = 1.0
     for client in range(clients):
-        at = slice(client * block, (client + 1) * block + 1)
-        rows[client, at, at] = chain
+        rows_of_block = slice(client * block, (client + 1) * block + 1)
+        rows[client, rows_of_block, rows_of_block] = chain
     rows[0, 0, 0] += 1.0
     rows[-1, -1, size - 1] += 1.0
     rows[0, 0, -1] = 1.0

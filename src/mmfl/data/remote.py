@@ -1,4 +1,4 @@
-"""Files that are published somewhere: how to tell that one is the published one, and how it arrives."""
+"""Published files: verifying and downloading them."""
 
 import gzip
 import hashlib
@@ -24,22 +24,21 @@ if sys.platform != "win32":
     import fcntl
 
 TIMEOUT = 30.0
-"""Seconds without a byte after which a connection counts as broken."""
+"""Seconds without data after which a connection counts as broken."""
 
 PAUSES = (1.0, 2.0, 4.0)
-"""Seconds between one attempt to download and the next."""
+"""Seconds between attempts to download."""
 
 _CHUNK = 2**16
-_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file of a public data set: its name in the folder, its official address, and what it must be.
+    """A file of a public data set: its name in the folder, its official address, and its checksums.
 
-    `sha256` and `md5` are of the file itself. `content` is the sha256 of what it holds once unpacked: that stays the
-    same however the file was compressed, so a copy from elsewhere, packed anew or not at all, is recognised too.
-    `also` are other names under which people have it.
+    `sha256` and `md5` are checksums of the file itself. `content` is the sha256 of its uncompressed content, which
+    also recognises copies that were compressed differently or not at all. `also` are other common names of the file.
     """
 
     name: str
@@ -65,19 +64,19 @@ class _BrokenError(DownloadError):
 
 
 class _UnreachableError(_BrokenError):
-    """Nobody answers at the address."""
+    """There is no answer from the address."""
 
 
 @contextmanager
-def opened(path: Path | zipfile.Path) -> Iterator[IO[bytes]]:
-    """The content of a file, or of a file in a zip archive; unpacked if it is gzipped, whatever its name says."""
+def open_unpacked(path: Path | zipfile.Path) -> Iterator[IO[bytes]]:
+    """Opens a file, or a file in a zip archive; decompresses it if it is gzipped, whatever its name is."""
     with cast(io.BufferedReader, path.open("rb")) as stream:
-        packed = stream.peek(2)[:2] == b"\x1f\x8b"
-        yield cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if packed else stream
+        compressed = stream.peek(2)[:2] == b"\x1f\x8b"
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if compressed else stream
 
 
-def fault(path: Path, file: RemoteFile) -> str | None:
-    """Why a file is not the published one, or None if it is, as far as is known."""
+def mismatch(path: Path, file: RemoteFile) -> str | None:
+    """How a file differs from the published one, or None if it does not, as far as its checksums are known."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         return f"it has {size:,} bytes instead of {file.size:,}"
@@ -86,7 +85,7 @@ def fault(path: Path, file: RemoteFile) -> str | None:
             with path.open("rb") as stream:
                 if expected and (found := _digest(stream, algorithm)) != expected:
                     return f"its {algorithm} is {found} instead of {expected}"
-        with opened(path) as stream:
+        with open_unpacked(path) as stream:
             if file.content and (found := _digest(stream, "sha256")) != file.content:
                 return f"the sha256 of its content is {found} instead of {file.content}"
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -99,26 +98,26 @@ def _digest(stream: Any, algorithm: str) -> str:
 
 
 def download(folder: Path, files: Sequence[RemoteFile]) -> None:
-    """Brings these files into the folder; each gets its name when it is complete and verified.
+    """Downloads these files into the folder; each gets its final name when it is complete and verified.
 
-    What has arrived of a file waits in `NAME.part`, where the next attempt, or the next call, continues. Raises
-    `DownloadError` where the network is the reason and `OSError` where the folder is.
+    A partial download is in `NAME.part`, where the next attempt or call continues. Raises `DownloadError` for network
+    errors and `OSError` if the folder cannot be written.
     """
     if os.environ.get("MMFL_OFFLINE", "0") not in ("", "0"):
-        raise DownloadError(f"not found in {folder}, and MMFL_OFFLINE forbids to download it")
+        raise DownloadError(f"not found in {folder}, and MMFL_OFFLINE forbids downloading it")
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with _alone(folder), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with _lock(folder), Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         for file in files:
             if not (folder / file.name).exists():
                 bar = progress.add_task(file.name, total=file.size)
-                _complete(file, folder / file.name, progress, bar)
+                _download_file(file, folder / file.name, progress, bar)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Lets one process download; another that wants the same files waits, and then finds them there."""
+def _lock(folder: Path) -> Iterator[None]:
+    """Locks the folder: another process that needs the same files waits until they are complete."""
     if sys.platform == "win32":
         yield
         return
@@ -131,7 +130,7 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _complete(file: RemoteFile, path: Path, progress: Progress, bar: TaskID) -> None:
+def _download_file(file: RemoteFile, path: Path, progress: Progress, bar: TaskID) -> None:
     part = path.with_name(f"{path.name}.part")
     continued = part.exists()
     for pause in (*PAUSES, None):
@@ -143,38 +142,38 @@ def _complete(file: RemoteFile, path: Path, progress: Progress, bar: TaskID) -> 
             if pause is None or no_network:
                 raise
             time.sleep(pause)
-    if reason := fault(part, file):
+    if reason := mismatch(part, file):
         part.unlink()
-        if continued:  # its beginning may have been of another version
-            return _complete(file, path, progress, bar)
+        if continued:  # its beginning may be from another version
+            return _download_file(file, path, progress, bar)
         raise DownloadError(f"{file.url} did not send the published file: {reason}")
     part.replace(path)
     return None
 
 
 def _receive(file: RemoteFile, part: Path, progress: Progress, bar: TaskID) -> None:
-    """Appends what is still missing to the partial file, or starts over where the server sends only the whole."""
+    """Appends the missing rest to the partial file, or starts again if the server only sends whole files."""
     start = part.stat().st_size if part.exists() else 0
-    with _answer(file.url, start) as answer:
-        sent = answer.headers.get("Content-Range", "")
-        if sent == f"bytes */{start}":
-            return  # everything had arrived before
-        resumed = sent.startswith(f"bytes {start}-")
-        if answer.status != 200 and not resumed:
+    with _request(file.url, start) as response:
+        content_range = response.headers.get("Content-Range", "")
+        if content_range == f"bytes */{start}":
+            return  # the file was already complete
+        resumed = content_range.startswith(f"bytes {start}-")
+        if response.status != 200 and not resumed:
             part.unlink(missing_ok=True)
             raise _BrokenError(f"{file.url} sent another part of the file than the one asked for")
-        arrived = start if resumed else 0
-        total = file.size if answer.length is None else arrived + answer.length
+        received = start if resumed else 0
+        total = file.size if response.length is None else received + response.length
         with part.open("ab" if resumed else "wb") as out:
-            for chunk in _chunks(file.url, answer):
+            for chunk in _chunks(file.url, response):
                 out.write(chunk)
-                arrived += len(chunk)
-                progress.update(bar, total=total, completed=arrived)
-    if total is not None and arrived < total:
-        raise _BrokenError(f"{file.url} broke off after {arrived:,} of {total:,} bytes")
+                received += len(chunk)
+                progress.update(bar, total=total, completed=received)
+    if total is not None and received < total:
+        raise _BrokenError(f"{file.url} broke off after {received:,} of {total:,} bytes")
 
 
-def _answer(url: str, start: int) -> http.client.HTTPResponse:
+def _request(url: str, start: int) -> http.client.HTTPResponse:
     span = {"Range": f"bytes={start}-"} if start else {}
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "mmfl", **span})
@@ -182,15 +181,15 @@ def _answer(url: str, start: int) -> http.client.HTTPResponse:
     except urllib.error.HTTPError as error:
         if error.code == 416:  # nothing at or beyond `start`
             return cast(http.client.HTTPResponse, error)
-        kind = _BrokenError if error.code in _PASSING else DownloadError
+        kind = _BrokenError if error.code in _TRANSIENT_STATUS else DownloadError
         raise kind(f"{url} answered {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
         raise _UnreachableError(f"{url} cannot be reached ({getattr(error, 'reason', error)})") from None
 
 
-def _chunks(url: str, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+def _chunks(url: str, response: http.client.HTTPResponse) -> Iterator[bytes]:
     try:
-        while chunk := answer.read(_CHUNK):
+        while chunk := response.read(_CHUNK):
             yield chunk
     except (OSError, http.client.HTTPException) as error:
         raise _BrokenError(f"{url} broke off ({error})") from None

@@ -1,4 +1,4 @@
-"""Shakespeare: the next character in the lines of every role of every play; a role is an owner."""
+"""Shakespeare: predict the next character in the lines of a role; each role is an owner."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from mmfl.data.dataset import Dataset
 from mmfl.errors import UserError
 
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""LEAF's vocabulary of 80 characters: a character's number is its place here."""
+"""LEAF's vocabulary of 80 characters; a character's number is its index."""
 
 _SPACE = CHARACTERS.index(" ")
 _NUMBER = np.full(128, _SPACE, dtype=np.int32)
@@ -21,7 +21,7 @@ _NUMBER[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
 
 
 def encode(text: str) -> NDArray[np.int32]:
-    """The numbers of a text's characters; one outside the vocabulary reads as a space, as in LEAF.
+    """The numbers of a text's characters; characters outside the vocabulary become spaces, as in LEAF.
 
     >>> encode("To be")
     array([44, 67,  1, 54, 57], dtype=int32)
@@ -31,7 +31,7 @@ def encode(text: str) -> NDArray[np.int32]:
 
 
 def decode(numbers: ArrayLike) -> str:
-    """The text again: `decode(encode(text)) == text` for characters of the vocabulary."""
+    """The text of these numbers: `decode(encode(text)) == text` for characters of the vocabulary."""
     return "".join(CHARACTERS[number] for number in np.asarray(numbers).ravel())
 
 
@@ -45,13 +45,13 @@ def shakespeare(
 ) -> Dataset:
     """Windows of a role's lines: x [rows, window] character numbers, y [rows, window] the characters that follow.
 
-    Fits `CharacterLSTM` and the loss `next_token`. The folder holds `shakespeare.jsonl.gz`, one object with `user`
+    For `CharacterLSTM` and the loss `next_token`. The folder has `shakespeare.jsonl.gz`, with one object with `user`
     and `text` per line, or LEAF's `train` and `test`. Windows start every `stride` characters (default: `window`, so
-    that they do not overlap). The last `test_share` of a role's text, at least one window, is for testing, and
-    shares no character with the training windows; a text too short for two windows is for training alone. LEAF's
-    own division is kept: of its rows, which slide by one character, every `stride`-th is taken.
+    that they do not overlap). The last `test_share` of a role's text, at least one window, is for testing and shares no
+    character with the training windows; a text too short for two windows is used for training only. LEAF's division is
+    respected: of its rows, which are one character apart, every `stride`-th is used.
 
-    `most` bounds a role's windows, for training and for testing; roles with fewer than `least` are left out.
+    `most` limits the windows of a role, for training and for testing; roles with fewer than `least` are left out.
     """
     stride = window if stride is None else stride
     for name, value in (("window", window), ("stride", stride), ("most", 1 if most is None else most)):
@@ -63,28 +63,28 @@ def shakespeare(
     if path := files.find(place, "shakespeare.jsonl.gz", "shakespeare.jsonl"):
         for user, text in _roles(path).items():
             tokens = encode(text)
-            cut = _cut(len(tokens), window + 1, test_share)
-            train[user] = _inputs_and_targets(_windows(tokens[:cut], window, stride)[:most])
-            test[user] = _inputs_and_targets(_windows(tokens[cut:], window, stride)[:most])
+            test_start = _test_start(len(tokens), window + 1, test_share)
+            train[user] = _inputs_and_targets(_windows(tokens[:test_start], window, stride)[:most])
+            test[user] = _inputs_and_targets(_windows(tokens[test_start:], window, stride)[:most])
     elif found := leaf.split_files(place):
 
         def rows(role: leaf.Examples) -> leaf.Rows:
             return _inputs_and_targets(_leaf_windows(role, window)[::stride][:most])
 
-        train, test = (leaf.by_user("shakespeare", part, rows) for part in found)
+        train, test = (leaf.rows_by_user("shakespeare", part, rows) for part in found)
     else:
-        raise files.missing(
+        raise files.not_found_error(
             "shakespeare",
             place,
             "shakespeare.jsonl.gz, or the folders train and test of LEAF's Shakespeare (https://leaf.cmu.edu)",
         )
-    return leaf.joined("shakespeare", train, test, least)
+    return leaf.to_dataset("shakespeare", train, test, least)
 
 
 def _roles(path: Path) -> dict[str, str]:
     """Each role's text."""
     roles: dict[str, str] = {}
-    with files.reading("shakespeare", path), files.opened(path) as lines:
+    with files.reading("shakespeare", path), files.open_unpacked(path) as lines:
         for number, line in enumerate(lines, 1):
             where = f"data 'shakespeare': {path}, line {number}"
             try:
@@ -100,11 +100,11 @@ def _roles(path: Path) -> dict[str, str]:
     return roles
 
 
-def _cut(length: int, least: int, share: float) -> int:
-    """Where the test part of a text begins; both parts hold at least one window, or the test part nothing."""
-    if length < 2 * least:
+def _test_start(length: int, minimum: int, share: float) -> int:
+    """Where the test part of a text begins; both parts have at least one window, or the test part is empty."""
+    if length < 2 * minimum:
         return length
-    return max(least, length - max(round(share * length), least))
+    return max(minimum, length - max(round(share * length), minimum))
 
 
 def _windows(tokens: NDArray[np.int32], window: int, stride: int) -> NDArray[np.int32]:

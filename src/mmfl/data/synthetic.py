@@ -1,7 +1,7 @@
-"""Synthetic(alpha, beta) and Synthetic-IID: logistic data with a model and an input cloud of its own per client.
+"""Synthetic(alpha, beta) and Synthetic-IID: logistic data, with a different model and input distribution per client.
 
-The recipe of Li et al. (FedProx, 2020) as used by Bhuyan et al. 2022: alpha spreads the clients' true models,
-beta their inputs.
+As in Li et al. (FedProx, 2020) and Bhuyan et al. 2022: alpha is the spread of the clients' true models, beta that of
+their inputs.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.randomness import Purpose, generator
 
 _WHERE = "data 'synthetic'"
-_FEWEST = 50  # examples of a client, where no cap is lower
+_MIN_EXAMPLES = 50  # of a client, unless the cap is lower
 
 
 def synthetic(
@@ -26,7 +26,7 @@ def synthetic(
 ) -> Dataset:
     """Every client k has its own labelling model (spread alpha) and its own input mean (spread beta).
 
-    `cap` bounds the lognormal number of examples per client. 90% train, 10% test, both with owners.
+    `cap` limits the lognormal number of examples per client. 90% are for training, 10% for testing, both with owners.
     """
     for name, spread in (("alpha", alpha), ("beta", beta)):
         check(is_number(spread, 0, np.inf), _WHERE, name, spread, "a standard deviation >= 0")
@@ -47,7 +47,7 @@ def synthetic(
 def synthetic_iid(
     clients: int = 100, inputs: int = 60, classes: int = 5, cap: int | None = None, seed: int = 0
 ) -> Dataset:
-    """One labelling model and one input cloud for all clients; only their numbers of examples differ."""
+    """The same labelling model and input distribution for all clients; only their numbers of examples differ."""
     rng = generator(seed, Purpose.DATA)
     sizes = _sizes(clients, inputs, classes, cap, rng)
     owner = np.repeat(np.arange(clients), sizes)
@@ -62,9 +62,10 @@ def _sizes(clients: int, inputs: int, classes: int, cap: int | None, rng: np.ran
     if cap is not None:
         check(is_whole(cap, 2), _WHERE, "cap", cap, "at least 2 (one example to train on, one to test)")
     check_memory(
-        f"{_WHERE} of {clients} clients", 8.0 * clients * inputs * (_FEWEST if cap is None else min(cap, _FEWEST))
+        f"{_WHERE} of {clients} clients",
+        8.0 * clients * inputs * (_MIN_EXAMPLES if cap is None else min(cap, _MIN_EXAMPLES)),
     )
-    sizes = rng.lognormal(4.0, 2.0, clients).astype(np.int64) + _FEWEST
+    sizes = rng.lognormal(4.0, 2.0, clients).astype(np.int64) + _MIN_EXAMPLES
     return sizes if cap is None else np.minimum(sizes, cap)
 
 

@@ -1,4 +1,4 @@
-"""What is asked of an engine and what it answers."""
+"""What an engine is asked, and what it answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,7 @@ from torch import Tensor
 from mmfl.engine.choices import Choices
 from mmfl.federation import Federation
 from mmfl.local import LocalRule
-from mmfl.stored import Stored
-from mmfl.world import ALONE, World
+from mmfl.updates import ClientVectorStore, Trained, World
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +28,10 @@ class Workload:
 class Training(Workload):
     """Local trainings of a round: every client starts from the same weights and follows the same rule.
 
-    `correction` [clients, parameters] is what the rule adds to every gradient of a client, where it does. An engine
-    whose clients are elsewhere need not fetch every update: only those that `sends` marks [clients] are wanted as
-    vectors now (None: all), of the others it is enough to know the norm and, where there are `remembered` ones, the
-    inner product with the client's last update.
+    `correction` [clients, parameters] is what the rule adds to every gradient of a client, if it does. An engine whose
+    clients are elsewhere need not fetch every update: only those marked in `sends` [clients] are needed as vectors now
+    (None: all). For the others the norm is enough and, where updates are `remembered`, the inner product with the
+    client's last one.
     """
 
     round: int
@@ -40,27 +39,7 @@ class Training(Workload):
     local: LocalRule
     correction: Tensor | None = None
     sends: NDArray[np.bool_] | None = None
-    remembered: Stored | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Trained:
-    """Local updates [rows, parameters] (start minus end), the mean loss seen on the way and the steps taken, [rows].
-
-    Row n belongs to `client[n]`: an engine may return the clients in another order than they were given, and leave out
-    those that failed. Where several processes share a run, `client`, `loss` and `steps` are those of all of them, and
-    `flat` has the rows `here` alone. So it is where clients keep updates that nobody needs: then `norm` and `inner` are
-    what they say of all rows, ||G|| and `<G, h>`.
-    """
-
-    client: NDArray[np.int64]
-    flat: Tensor
-    loss: NDArray[np.float64]
-    steps: NDArray[np.int64]
-    here: NDArray[np.int64] | None = None
-    world: World = ALONE
-    norm: NDArray[np.float64] | None = None
-    inner: NDArray[np.float64] | None = None
+    remembered: ClientVectorStore | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +51,10 @@ class Evaluation:
 
 
 class Engine(Protocol):
-    """Runs the clients' work. Requests of several tasks and replicas come together, to be run together.
+    """Runs the clients' work. Requests of several tasks and replicas come in one call, so that they can run as one.
 
-    In a `world` of several processes each is asked to train and measure its own clients. An `eager` one would rather
-    train those who train in any case before it is decided who is drawn, and asked for losses after that.
+    In a `world` of several processes each one trains and measures its own clients. An `eager` engine trains clients
+    who train in any case before the allocation, and is asked for losses after that.
     """
 
     world: World
@@ -84,23 +63,23 @@ class Engine(Protocol):
 
     @property
     def room(self) -> int:
-        """How many bytes of updates it can return at once; a single request may take more."""
+        """Bytes of updates that it can return at once; a single request may take more."""
         ...
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
-        """The initial weights of a task, flat, where the engine wants them."""
+        """The initial weights of a task, flat, on the engine's device."""
         ...
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
-        """Local training, for all requests at once."""
+        """Trains the clients of all requests."""
         ...
 
     def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:
-        """What was trained, with the updates of the wanted clients at hand."""
+        """The same trainings, with the updates of the wanted clients fetched."""
         ...
 
     def faults(self) -> dict[str, int]:
-        """What went wrong with clients since this was last asked, by kind."""
+        """Counts of what went wrong with clients since the last call, by kind."""
         ...
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
@@ -110,6 +89,6 @@ class Engine(Protocol):
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
         """Loss and metric on the task's test examples (of the clients, where test sets are theirs).
 
-        All processes are asked for the same, and all get to know it.
+        All processes are asked for the same, and all get the answer.
         """
         ...

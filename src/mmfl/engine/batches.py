@@ -1,8 +1,7 @@
-"""Jobs and their mini-batches: which rows of which data each client sees at each local step."""
+"""Batches: which examples each job sees at each local step."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,169 +9,52 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.data.dataset import as_inputs
-from mmfl.engine.base import Training
-from mmfl.engine.placed import Placed
+from mmfl.engine.device_data import DeviceData
+from mmfl.engine.jobs import Jobs
 from mmfl.randomness import Purpose, bits
-from mmfl.transfer import sent
-
-_ENOUGH = 1 << 14  # examples in a step that keep a device busy
-_FINEST = 8  # parts of an octave
+from mmfl.tensors import to_device
 
 
-@dataclass(frozen=True, eq=False)
-class Jobs:
-    """Local trainings of one architecture and rule, as parallel arrays with a row per job.
+class CohortBatch(NamedTuple):
+    """One mini-batch of each job of a cohort.
 
-    Job j is row `row[j]` of request `trainings[request[j]]`; its client has `size[j]` examples.
+    Inputs and targets [jobs, width, ...], the weight of each example in its job's mean loss [jobs, width], batch sizes
+    [jobs], and the address of each job's random numbers at this step, where the module draws any.
     """
 
-    trainings: Sequence[Training]
-    request: NDArray[np.int64]
-    row: NDArray[np.int64]
-    size: NDArray[np.int64]
-    batch: NDArray[np.int64]
-    epochs: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, trainings: Sequence[Training]) -> "Jobs":
-        """All jobs of the requests."""
-        counts = [len(training.client) for training in trainings]
-        request = np.repeat(np.arange(len(trainings)), counts)
-        sizes, batches, epochs = [], [], []
-        for training in trainings:
-            task = training.federation.tasks[training.task]
-            size = training.federation.sizes[training.client, training.task]
-            sizes.append(size)
-            batches.append(task.batches(training.round, size))
-            epochs.append(np.full(len(size), task.epochs))
-        return cls(
-            trainings,
-            request,
-            np.concatenate([np.arange(count) for count in counts]),
-            np.concatenate(sizes),
-            np.concatenate(batches),
-            np.concatenate(epochs),
-        )
-
-    def __len__(self) -> int:
-        return len(self.request)
-
-    @cached_property
-    def key(self) -> Tensor:
-        """The address of each job's random numbers, for those that need any."""
-        keys = torch.empty(len(self), dtype=torch.int64)
-        for r in np.unique(self.request):
-            training, mine = self.trainings[r], np.flatnonzero(self.request == r)
-            client = torch.from_numpy(training.client[self.row[mine]])
-            keys[torch.from_numpy(mine)] = bits(training.seed, training.round, training.task, client)
-        return keys
-
-    @property
-    def steps(self) -> NDArray[np.int64]:
-        """Local steps of each job: the last, smaller batch of an epoch is kept."""
-        return self.epochs * -(-self.size // self.batch)
-
-    @property
-    def examples(self) -> NDArray[np.int64]:
-        """Examples that each job sees, over all epochs."""
-        return self.size * self.epochs
-
-    def take(self, jobs: NDArray[np.int64]) -> "Jobs":
-        """Some of the jobs, in the given order."""
-        return Jobs(
-            self.trainings,
-            self.request[jobs],
-            self.row[jobs],
-            self.size[jobs],
-            self.batch[jobs],
-            self.epochs[jobs],
-        )
-
-    def buckets(self, exact: bool) -> list["Jobs"]:
-        """Jobs of similar batch size together, most steps first, so that little is padded and nothing computed twice.
-
-        The largest batches come first: where buckets train side by side, the others do so meanwhile.
-        With `exact`, only jobs with the same batches at every step share a bucket: then nothing is padded.
-        """
-        kind = -(self.size * (1 << 32) + self.batch) if exact else _kinds(self.batch)
-        steps = self.steps
-        order = np.lexsort((-steps, kind))
-        bounds = np.flatnonzero(np.diff(kind[order])) + 1
-        return [self.take(part) for part in np.split(order, bounds)]
-
-    def learning_rates(self) -> NDArray[np.float32]:
-        """The local step size of each job."""
-        rates = [t.federation.tasks[t.task].learning_rate(t.round) for t in self.trainings]
-        return np.asarray(rates, dtype=np.float32)[self.request]
-
-    def starts(self) -> tuple[Tensor, NDArray[np.int64]]:
-        """Distinct starting weights [starts, parameters], and which of them each job has."""
-        there = np.bincount(self.request, minlength=len(self.trainings)) > 0
-        used = np.flatnonzero(there).tolist()
-        return torch.stack([self.trainings[r].weights for r in used]), (np.cumsum(there) - 1)[self.request]
-
-    def corrections(self) -> Tensor | None:
-        """What is added to every gradient of each job, [jobs, parameters]; None where nothing is."""
-        given = [t.correction for t in self.trainings]
-        if all(correction is None for correction in given):
-            return None
-        length = len(self.trainings[0].weights)
-        rows = self.trainings[0].weights.new_zeros(len(self), length)
-        for r in np.unique(self.request):
-            correction = given[r]
-            if correction is not None:
-                mine = sent(np.flatnonzero(self.request == r), rows.device)
-                rows[mine] = correction[sent(self.row[self.request == r], correction.device)]
-        return rows
-
-
-def _kinds(batch: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which batch sizes are similar enough to be padded to one another, numbered from the largest: those over half of
-    the largest, then those over half of the largest of the others, and so on; more than half where there is so much
-    work that every part alone fills a device.
-
-    >>> _kinds(np.array([9, 40, 15, 12]))
-    array([1, 0, 1, 1])
-    >>> np.unique(_kinds(np.repeat([9, 12, 15], 5000)))
-    array([0, 1, 2])
-    """
-    kinds, left, number = np.empty(len(batch), dtype=np.int64), np.ones(len(batch), dtype=bool), 0
-    while left.any():
-        largest = batch[left].max()
-        work = batch[left & (2 * batch > largest)].sum()
-        parts = min(2 ** int(np.log2(max(work / _ENOUGH, 1))), _FINEST)
-        near = left & (batch > largest * 2 ** (-1 / parts))
-        kinds[near] = number
-        left &= ~near
-        number += 1
-    return kinds
+    x: Tensor
+    y: Tensor
+    share: Tensor
+    length: Tensor
+    key: Tensor | None = None
 
 
 class Batches:
-    """The mini-batches of all jobs of a bucket: without replacement, in an order addressed by job and epoch.
+    """The mini-batches of some jobs: without replacement, in an order addressed by job and epoch.
 
-    A job's full batch keeps the order of its data. `x` and `y` are the pool of all examples where there is one,
-    otherwise the jobs' examples gathered once.
+    A full batch keeps the order of the client's data. `x` and `y` are the pool of all examples where there is one,
+    otherwise the jobs' examples, gathered once. `order` holds rows of them in the order of use, job after job and epoch
+    after epoch; those of job j begin at `first[j]`.
     """
 
-    def __init__(self, jobs: Jobs, placed: Placed):
-        self.device = placed.device
-        self.size, self.batch, self.steps = jobs.size, jobs.batch, jobs.steps
+    def __init__(self, jobs: Jobs, device_data: DeviceData):
+        self.device = device_data.device
+        self.size, self.batch = jobs.size, jobs.batch
         self.per_epoch = -(-jobs.size // jobs.batch)
         self.jobs = jobs
-        rows = self._rows(jobs, placed)
-        self.first, self.order = self._shuffled(jobs, rows)
+        rows = self._find_rows(jobs, device_data)
+        self.first, self.order = self._shuffle(jobs, rows)
 
-    def _rows(self, jobs: Jobs, placed: Placed) -> Tensor:
-        """Sets the pool of examples and returns the pool rows of job after job."""
+    def _find_rows(self, jobs: Jobs, device_data: DeviceData) -> Tensor:
+        """Sets `x` and `y`, and returns the rows of each job's examples, job after job."""
         sources = [(t.federation, t.task) for t in jobs.trainings]
-        data = [federation.tasks[task].data for federation, task in sources]
+        datasets = [federation.tasks[task].data for federation, task in sources]
         used = np.flatnonzero(np.bincount(jobs.request)).tolist()
         shards = [federation.shards[task] for federation, task in sources]
         start = np.empty(len(jobs), dtype=np.int64)
         for r in used:
-            mine = jobs.request == r
-            start[mine] = shards[r].offset[jobs.trainings[r].client[jobs.row[mine]]]
+            of_request = jobs.request == r
+            start[of_request] = shards[r].offset[jobs.trainings[r].client[jobs.row[of_request]]]
         total = np.cumsum(jobs.size)
         local = np.arange(total[-1]) - np.repeat(total - jobs.size, jobs.size)
         position = np.repeat(start, jobs.size) + local
@@ -180,34 +62,34 @@ class Batches:
         source = np.repeat(jobs.request, jobs.size)
         for r in used:
             rows[source == r] = shards[r].index[position[source == r]]
-        pool = placed.pool(data)
+        pool = device_data.pool(datasets)
         if pool:
             self.x, self.y = pool.x, pool.y
-            return sent(rows + np.array([pool.begins[each] for each in data])[source], self.device)
+            return to_device(rows + np.array([pool.first_row[each] for each in datasets])[source], self.device)
         order, xs, ys = [], [], []
         for r in used:
-            mine = np.flatnonzero(source == r)
-            picked = sent(rows[mine], self.device)
-            order.append(mine)
-            xs.append(placed(data[r].x).index_select(0, picked))
-            ys.append(placed(data[r].y).index_select(0, picked))
+            of_request = np.flatnonzero(source == r)
+            picked = to_device(rows[of_request], self.device)
+            order.append(of_request)
+            xs.append(device_data(datasets[r].x).index_select(0, picked))
+            ys.append(device_data(datasets[r].y).index_select(0, picked))
         self.x, self.y = torch.cat(xs), torch.cat(ys)
         place = np.empty(len(rows), dtype=np.int64)
         place[np.concatenate(order)] = np.arange(len(rows))
-        return sent(place, self.device)
+        return to_device(place, self.device)
 
-    def _shuffled(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
-        """Pool rows in the order of use, epoch after epoch of job after job, and where each job begins.
+    def _shuffle(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
+        """Computes `first` and `order`.
 
-        Each (job, epoch) is a segment; sorting by (segment, random bits) shuffles all segments in one go.
+        Each (job, epoch) is a segment; one sort by (segment, random bits) shuffles all segments.
         """
-        passes = np.where(jobs.batch < jobs.size, jobs.epochs, 1)
-        used = jobs.size * passes
+        epochs = np.where(jobs.batch < jobs.size, jobs.epochs, 1)
+        used = jobs.size * epochs
         first = np.cumsum(used) - used
-        if (passes == 1).all() and (jobs.batch == jobs.size).all():
+        if (epochs == 1).all() and (jobs.batch == jobs.size).all():
             return first, rows
-        job = np.repeat(np.arange(len(jobs)), passes)
-        epoch = np.arange(len(job)) - np.repeat(np.cumsum(passes) - passes, passes)
+        job = np.repeat(np.arange(len(jobs)), epochs)
+        epoch = np.arange(len(job)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
         length = jobs.size[job]
         begin, end = torch.from_numpy(np.cumsum(jobs.size)[job] - length), torch.from_numpy(np.cumsum(length))
         key = bits(jobs.key[torch.from_numpy(job)], int(Purpose.BATCHES), torch.from_numpy(epoch))
@@ -216,7 +98,7 @@ class Batches:
             self.device, non_blocking=True
         )
         segment = torch.arange(len(job), device=self.device).repeat_interleave(
-            sent(length, self.device), output_size=int(length.sum())
+            to_device(length, self.device), output_size=int(length.sum())
         )
         begin, before, key, whole = columns[:, segment]
         place = torch.arange(len(segment), device=self.device) - before
@@ -230,39 +112,40 @@ class Batches:
         return self.jobs.key.to(self.device, non_blocking=True)
 
     def position(self, step: int | NDArray[np.int64], jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where in `order` the batches of this step (or of these steps of one job) begin, and how long they are."""
+        """Where in `order` the batches of a step (or of several steps of one job) begin, and their sizes."""
         size, batch = self.size[jobs], self.batch[jobs]
         epoch, within = np.divmod(step, self.per_epoch[jobs])
         within = within * batch
         return self.first[jobs] + np.where(batch < size, epoch * size, 0) + within, np.minimum(batch, size - within)
 
-    def cohort(self, step: int, active: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Inputs and targets [active, width, ...] of the first `active` jobs at a step, their weights, batch sizes."""
-        cells, share, length = self.grid(step, active)
-        return (*self.at(cells), sent(share, self.device), sent(length, self.device))
+    def cohort(self, step: int, active: int, keys: bool = False) -> CohortBatch:
+        """The batches of the first `active` jobs at a step, with the keys of their random numbers if asked for."""
+        positions, share, length = self.padded(step, active)
+        key = self.key(step, slice(0, active)) if keys else None
+        x, y = self.gather(positions)
+        return CohortBatch(x, y, to_device(share, self.device), to_device(length, self.device), key)
 
-    def grid(
+    def padded(
         self, step: int, active: int, shape: tuple[int, int] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
-        """Of a step of the first `active` jobs: where in `order` their examples are and what they weigh, [jobs, width],
-        and the batch sizes [jobs]; as large as is needed, or of a shape that is larger.
+        """The batches of the first `active` jobs at a step, padded to the widest or to a larger shape [jobs, width].
 
-        Weights sum to 1 in each row; rows shorter than the widest are filled up with weight 0, and so are rows without
-        a job.
+        Returns positions of the examples in `order` [jobs, width], their weights [jobs, width] and the batch sizes
+        [jobs]. The weights of a row sum to 1; padding has weight 0, and so have all rows without a job.
         """
-        place = self.position(step, slice(0, active))
-        jobs, width = shape or (active, int(place[1].max()))
+        begins, lengths = self.position(step, slice(0, active))
+        jobs, width = shape or (active, int(lengths.max()))
         begin, length = np.zeros((2, jobs), dtype=np.int64)
-        begin[:active], length[:active] = place
-        within, most = np.arange(width), np.maximum(length, 1)[:, None]
-        cells = begin[:, None] + np.minimum(within, most - 1)
-        return cells, ((within < length[:, None]) / most).astype(np.float32), length
+        begin[:active], length[:active] = begins, lengths
+        column, count = np.arange(width), np.maximum(length, 1)[:, None]
+        positions = begin[:, None] + np.minimum(column, count - 1)
+        return positions, ((column < length[:, None]) / count).astype(np.float32), length
 
-    def at(self, cells: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets [jobs, width, ...] at these places in `order`."""
-        rows = self.order[sent(cells.reshape(-1), self.device)]
+    def gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets [jobs, width, ...] at these positions in `order`."""
+        rows = self.order[to_device(positions.reshape(-1), self.device)]
         x, y = as_inputs(self.x.index_select(0, rows)), self.y.index_select(0, rows)
-        return x.unflatten(0, cells.shape), y.unflatten(0, cells.shape)
+        return x.unflatten(0, positions.shape), y.unflatten(0, positions.shape)
 
     def examples(self, begin: int, length: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of one batch."""
@@ -270,5 +153,5 @@ class Batches:
         return as_inputs(self.x.index_select(0, rows)), self.y.index_select(0, rows)
 
     def key(self, step: int, jobs: slice | int) -> Tensor:
-        """Address of the random numbers of a step, for each job."""
+        """The address of the random numbers of a step, for each job."""
         return bits(self.keys[jobs], int(Purpose.DROPOUT), step)

@@ -1,4 +1,4 @@
-"""Which way of training measured faster, kept so that it is measured once and a resumed run goes the same way."""
+"""Choices: whether vectorised or sequential training measured faster, remembered so that it is measured once."""
 
 import hashlib
 import json
@@ -15,10 +15,10 @@ _IDENTITY = ("model name", "flags", "CPU implementer", "CPU part", "Features")  
 
 
 class Choices:
-    """Decisions by architecture, remembered per processor in the user's cache folder, which machines may share.
+    """Decisions by architecture, stored by kind of processor in the user's cache folder, which machines may share.
 
-    Timings differ from run to run; the decision must not, or a run and its resumption would differ in their last
-    bits. So the first decision stands, and a checkpoint carries those it was made with.
+    Timings differ from run to run, but decisions must not, or a run and its resumption would differ in their last bits.
+    So the first decision stands, and checkpoints contain the decisions of their run.
     """
 
     def __init__(self) -> None:
@@ -28,27 +28,27 @@ class Choices:
 
     def __contains__(self, key: str) -> bool:
         if key not in self.made:
-            remembered = self._remembered()
-            if key in remembered:
-                self.made[key] = remembered[key]
+            stored = self._read()
+            if key in stored:
+                self.made[key] = stored[key]
         return key in self.made
 
     def __getitem__(self, key: str) -> str:
         return self.made[key]
 
     def decide(self, key: str, seconds: dict[str, float]) -> None:
-        """Takes the faster way from now on."""
+        """Decides for the faster way, given the seconds of each."""
         self.made[key] = min(seconds, key=lambda way: seconds[way])
-        remembered = {**self._remembered(), key: self.made[key]}
+        stored = {**self._read(), key: self.made[key]}
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             draft = self._file.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps(remembered, indent=1))
+            draft.write_text(json.dumps(stored, indent=1))
             draft.replace(self._file)
         except OSError:
-            pass  # a read-only home: decide anew in the next process
+            pass  # a read-only home: the next process measures again
 
-    def _remembered(self) -> dict[str, str]:
+    def _read(self) -> dict[str, str]:
         try:
             found = json.loads(self._file.read_text())
         except (OSError, ValueError):
@@ -58,11 +58,11 @@ class Choices:
 
 
 def _processor() -> str:
-    """A short code of what decides how fast this machine is: the processor, and the instructions used on it."""
+    """A hash of the processor and of the instructions that torch uses on it."""
     about = [platform.machine(), platform.processor(), torch.backends.cpu.get_cpu_capability()]
     about.append(os.environ.get("ONEDNN_MAX_CPU_ISA", ""))
     try:
-        first, _, _ = _CPUINFO.read_text().partition("\n\n")  # of several processors
+        first, _, _ = _CPUINFO.read_text().partition("\n\n")  # the first processor only
     except OSError:  # not Linux
         first = ""
     about += [line for line in first.splitlines() if line.startswith(_IDENTITY)]

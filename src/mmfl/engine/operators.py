@@ -1,8 +1,10 @@
-"""Operators that a cohort needs in place of torch's own: addressed dropout, and what torch cannot batch over clients.
+"""Operators that replace torch's own in the engine: dropout with addressed random numbers, and what torch cannot batch
+over clients.
 
 They are swapped in while a module's `forward` runs, so that users' modules stay as they are.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,17 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmfl.engine.kernels import usable
-from mmfl.engine.products import Convolution, Factors, GroupNorm, Linear, MaxPool
-from mmfl.engine.recurrence import lstm_layer
+from mmfl.engine.factored import GradientFactors
+from mmfl.engine.gpu import layers
+from mmfl.engine.gpu.kernels import usable
+from mmfl.engine.gpu.lstm import lstm_layer
+from mmfl.engine.group_norm import group_norm
 from mmfl.randomness import uniform
 
 
 class Operators(TorchFunctionMode):
-    """While active, sends the named torch functions to their substitutes; `seen` notes which were called.
+    """While active, replaces the named torch functions by their substitutes; `seen` collects which were called.
 
-    `key` is the address of this client's step, an int64 scalar; with it the n-th dropout of a forward pass has
-    a mask that depends on nothing else.
+    `key` is the address of this client's step, an int64 scalar: the mask of the n-th dropout of a forward pass depends
+    on the key and n alone. `factors` collects the factored gradients of linear layers, where these are substituted.
     """
 
     def __init__(self, substitutes: frozenset[str]):
@@ -29,21 +33,21 @@ class Operators(TorchFunctionMode):
         self.substitutes = substitutes
         self.seen: set[str] = set()
         self.key = torch.zeros((), dtype=torch.int64)
-        self.calls = 0
-        self.factors: Factors | None = None
+        self.dropouts = 0
+        self.factors: GradientFactors | None = None
 
     def begin(self, key: Tensor) -> None:
         """Starts the forward pass of a step."""
-        self.key, self.calls = key, 0
+        self.key, self.dropouts = key, 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is torch.conv2d and (thinned := _thinned(*args, **kwargs)):
-            self.seen |= THINNED
-            args, kwargs = (thinned, {}) if self.substitutes >= THINNED else (args, kwargs)
-        name = _SUBSTITUTED.get(func)
+        if func is torch.conv2d and (sliced := _without_stride(*args, **kwargs)):
+            self.seen |= STRIDED_1X1
+            args, kwargs = (sliced, {}) if self.substitutes >= STRIDED_1X1 else (args, kwargs)
+        name = _NAMES.get(func)
         if name is not None:
             self.seen.add(name)
             if name in self.substitutes:
@@ -53,12 +57,12 @@ class Operators(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def mask(self, shape: Sequence[int], device: torch.device, p: float) -> Tensor:
-        """Zeros with probability p, otherwise 1 / (1 - p); a function of key and call number."""
-        self.calls += 1
+        """A dropout mask: zero with probability p, otherwise 1 / (1 - p)."""
+        self.dropouts += 1
         if p >= 1:
             return torch.zeros(shape, device=device)
-        element = torch.arange(_count(shape), device=device).view(shape)
-        return (uniform(self.key, self.calls, element) >= p).float() / (1 - p)
+        element = torch.arange(math.prod(shape), device=device).view(shape)
+        return (uniform(self.key, self.dropouts, element) >= p).float() / (1 - p)
 
     def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         return input * self.mask(input.shape, input.device, p) if training and p > 0 else input
@@ -66,48 +70,20 @@ class Operators(TorchFunctionMode):
     def _channel_dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p <= 0:
             return input
-        rows = [*input.shape[:2], *(1 for _ in input.shape[2:])]
-        return input * self.mask(rows, input.device, p)
+        shape = [*input.shape[:2], *(1 for _ in input.shape[2:])]
+        return input * self.mask(shape, input.device, p)
 
-    def _conv2d(
-        self,
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Any:
-        if groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str) or input.dim() != 4:
-            return NotImplemented
-        return Convolution.apply(input, weight, bias, _pair(stride), _pair(padding))  # type: ignore[no-untyped-call]
+    def _conv2d(self, *args: Any, **kwargs: Any) -> Any:
+        return layers.convolution(*args, **kwargs)
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        if input.dim() < 2 or self.factors is None:
-            return NotImplemented
-        return Linear.apply(input, weight, bias, self.factors)  # type: ignore[no-untyped-call]
+        return layers.linear(input, weight, bias, self.factors)
 
-    def _group_norm(
-        self, input: Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-    ) -> Tensor:
-        return GroupNorm.apply(input, weight, bias, num_groups, eps)  # type: ignore[no-any-return, no-untyped-call]
+    def _max_pool(self, *args: Any, **kwargs: Any) -> Any:
+        return layers.max_pool(*args, **kwargs)
 
-    def _max_pool(
-        self,
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Any:
-        window = _pair(kernel_size)
-        beside = _pair(stride or window) == window and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
-        if not beside or return_indices or input.dim() != 4:
-            return NotImplemented
-        return MaxPool.apply(input, window, ceil_mode)  # type: ignore[no-untyped-call]
+    def _group_norm(self, *args: Any, **kwargs: Any) -> Any:
+        return group_norm(*args, **kwargs)
 
     def _batch_norm(
         self,
@@ -122,28 +98,28 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         if running_mean is not None or running_var is not None:
             return NotImplemented
-        return _affine(_standardised(input, (0, *range(2, input.dim())), eps), weight, bias)
+        return _scale_and_shift(_standardise(input, (0, *range(2, input.dim())), eps), weight, bias)
 
     def _embedding(
         self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Torch's own, batched, forgets that the padding row is not to be trained."""
+        """Torch's own, batched, would train the padding row."""
         if padding_idx is None or args[:1] != (None,) * len(args[:1]) or kwargs.get("max_norm") is not None:
             return NotImplemented
         padding = (torch.arange(len(weight), device=weight.device) == padding_idx % len(weight))[:, None]
         return F.embedding(input, torch.where(padding, weight.detach(), weight))
 
     def _lstm(self, *args: Any) -> Any:
-        """LSTM as a loop of steps, each of which a cohort can batch (fused kernels cannot)."""
+        """An LSTM as a loop over time steps, which torch can batch (it cannot batch its fused kernels)."""
         if len(args) != 9 or not isinstance(args[1], tuple | list):  # packed sequences
             return NotImplemented
-        x, (h0, c0), weights, biased, layers, dropout, training, bidirectional, batch_first = args
+        x, (h0, c0), weights, biased, depth, dropout, training, bidirectional, batch_first = args
         x = x if batch_first else x.transpose(0, 1)
         directions, per = 2 if bidirectional else 1, 4 if biased else 2
-        if len(weights) != layers * directions * per:  # projections
+        if len(weights) != depth * directions * per:  # projections
             return NotImplemented
         last_h, last_c = [], []
-        for layer in range(layers):
+        for layer in range(depth):
             outputs = []
             for direction in range(directions):
                 n = layer * directions + direction
@@ -152,13 +128,13 @@ class Operators(TorchFunctionMode):
                 last_h.append(h)
                 last_c.append(c)
             x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
-            if dropout > 0 and training and layer < layers - 1:
+            if dropout > 0 and training and layer < depth - 1:
                 x = self._dropout(x, dropout)
         x = x if batch_first else x.transpose(0, 1)
         return x, torch.stack(last_h), torch.stack(last_c)
 
 
-_SUBSTITUTED: dict[Callable[..., Any], str] = {
+_NAMES: dict[Callable[..., Any], str] = {
     F.dropout: "dropout",
     F.dropout1d: "channel_dropout",
     F.dropout2d: "channel_dropout",
@@ -171,22 +147,15 @@ _SUBSTITUTED: dict[Callable[..., Any], str] = {
     F.embedding: "embedding",
     F.max_pool2d: "max_pool",
 }
-THINNED = frozenset({"thinned"})  # strided convolutions of single pixels
-RECURRENT = frozenset({"lstm"})
+STRIDED_1X1 = frozenset({"strided_1x1"})  # strided convolutions of single pixels
+LSTM = frozenset({"lstm"})
 BATCH_NORM = frozenset({"batch_norm"})
-FASTER = frozenset({"conv2d", "linear", "max_pool"})  # those of which a GPU has better for a cohort than torch's own
-ADDRESSED = RECURRENT | {"dropout", "channel_dropout"}  # those that may draw random numbers
-BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding"}  # those that torch cannot batch, or not rightly
+RANDOM = LSTM | {"dropout", "channel_dropout"}  # may draw random numbers
+NOT_BATCHED = LSTM | BATCH_NORM | {"group_norm", "embedding"}  # torch cannot batch them, or does it wrongly
+FASTER_ON_GPU = frozenset({"conv2d", "linear", "max_pool"})
 
 
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _thinned(
+def _without_stride(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -195,27 +164,24 @@ def _thinned(
     dilation: Any = 1,
     groups: int = 1,
 ) -> tuple[Any, ...] | None:
-    """Arguments of the same convolution without a stride, if its kernel is a single pixel: it only leaves pixels out.
+    """Arguments of the same convolution without a stride, if its kernel is a single pixel: the stride skips pixels.
 
-    oneDNN's own way back through such strides writes past its memory when channels are few and last.
+    oneDNN's backward pass of such a convolution writes past its memory when there are few channels, channels last.
     """
-    if weight.shape[-2:] != (1, 1) or input.dim() != 4 or _pair(stride) == (1, 1) or padding not in (0, (0, 0), [0, 0]):
+    pair = layers.pair
+    if weight.shape[-2:] != (1, 1) or input.dim() != 4 or pair(stride) == (1, 1) or padding not in (0, (0, 0), [0, 0]):
         return None
-    down, across = _pair(stride)
+    down, across = pair(stride)
     return input[:, :, ::down, ::across], weight, bias, 1, 0, dilation, groups
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[-1]))
-
-
-def _standardised(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
+def _standardise(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
     variance, mean = torch.var_mean(x, dims, unbiased=False, keepdim=True)
     return (x - mean) * torch.rsqrt(variance + eps)
 
 
-def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Scaled and shifted by channel, the second dimension."""
+def _scale_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Scales and shifts by channel, the second dimension."""
     shape = (-1, *(1 for _ in x.shape[2:]))
     x = x if weight is None else x * weight.view(shape)
     return x if bias is None else x + bias.view(shape)
@@ -225,7 +191,7 @@ def _lstm_pass(
     x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], backwards: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer in one direction over x [batch, time, inputs]; states [batch, time, hidden] and the last h, c."""
-    if x.is_cuda or usable(x):
+    if usable(x):
         return lstm_layer(x, h, c, weights, backwards)
     bias = weights[2] + weights[3] if len(weights) == 4 else None
     gates = F.linear(x, weights[0], bias).unbind(1)

@@ -1,4 +1,4 @@
-"""With how many bits matrices of float32 numbers are multiplied."""
+"""The precision in which matrices are multiplied."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +10,11 @@ from torch import Tensor
 from mmfl.errors import UserError, nearest
 
 Precision = Literal["float32", "tf32", "bfloat16"]
-"""All of a number's bits; ten of its mantissa, which a GPU's tensor cores multiply several times as fast; or seven,
-which newer CPUs multiply twice as fast."""
+"""All bits of the factors; ten bits of their mantissas, which a GPU's tensor cores multiply several times as fast; or
+seven bits, which newer CPUs multiply twice as fast."""
 
 
-def checked(precision: str) -> Precision:
+def check_precision(precision: str) -> Precision:
     """The precision of this name."""
     for known in get_args(Precision):
         if precision == known:
@@ -23,25 +23,25 @@ def checked(precision: str) -> Precision:
 
 
 @contextmanager
-def multiplying(precision: Precision) -> Iterator[None]:
-    """Matrix products and convolutions have this precision meanwhile. Sums and everything else are float32 always."""
+def matmul_precision(precision: Precision) -> Iterator[None]:
+    """Sets the precision of matrix products and convolutions. Sums and everything else stay float32."""
     products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     try:
-        with narrowed(precision):
+        with autocast(precision):
             yield
     finally:
         torch.set_float32_matmul_precision(products)
         torch.backends.cudnn.allow_tf32 = convolutions
 
 
-def narrowed(precision: Precision) -> torch.autocast:
-    """In this thread, operands are cast to bfloat16 if that is the precision. What is cast is not kept for the next
-    use, because local steps change weights in place."""
+def autocast(precision: Precision) -> torch.autocast:
+    """Casts operands to bfloat16 in this thread, if that is the precision. Casts are not cached, because local steps
+    change weights in place."""
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
 
 
-def widened(outputs: Tensor) -> Tensor:
-    """Outputs as losses and metrics want them, in float32."""
+def to_float32(outputs: Tensor) -> Tensor:
+    """Outputs in float32, as losses and metrics want them."""
     return outputs.float() if outputs.dtype == torch.bfloat16 else outputs

@@ -1,70 +1,73 @@
-"""The plain way: one client after another, for any module; on a CPU, clients side by side on its cores."""
+"""Sequential training: one client after another, for any module; on a CPU, one client per core at a time."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmfl.engine.chunk import Chunk
+from mmfl.engine.cohort import Cohort
+from mmfl.engine.factored import GradientFactors
+from mmfl.engine.local_steps import LocalSteps
 from mmfl.engine.operators import Operators
-from mmfl.engine.precision import narrowed, widened
-from mmfl.engine.products import Factors
-from mmfl.objectives import per_example
+from mmfl.engine.precision import autocast, to_float32
+from mmfl.federation.objectives import per_example
 
 
-def train_sequential(chunk: Chunk, workers: int = 1) -> Tensor:
-    """Fills `chunk.weights` with updates and returns losses, as `train_cohort` does.
+def train_sequential(cohort: Cohort, workers: int = 1) -> Tensor:
+    """Stores the updates in the cohort and returns the jobs' sums of losses [jobs], as `train_vectorised` does.
 
-    With several workers each takes job after job on a single core: for networks that are small for the machine
-    that beats splitting every operation over all cores. A module that draws random numbers of its own is alone with
-    torch's generator, which is seeded at every step and left as it was.
+    Each of several workers trains job after job on a single core: for small networks that is faster than to split
+    every operation over all cores. A module that draws random numbers of its own gets one worker, since torch's
+    generator is seeded at every step; it is left as it was.
     """
-    seen = torch.zeros(len(chunk.jobs), device=chunk.weights.device)
-    jobs = iter(range(len(chunk.jobs)))
-    if workers == 1 or len(chunk.jobs) == 1 or chunk.architecture.draws:
-        with torch.random.fork_rng(enabled=chunk.architecture.draws):
-            _train(chunk, jobs, seen)
-        return seen
+    loss_sums = torch.zeros(len(cohort.jobs), device=cohort.tensors.weights.device)
+    jobs = iter(range(len(cohort.jobs)))
+    if workers == 1 or len(cohort.jobs) == 1 or cohort.architecture.draws:
+        with torch.random.fork_rng(enabled=cohort.architecture.draws):
+            _train(cohort, jobs, loss_sums)
+        return loss_sums
     threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(workers, initializer=_prepare_thread) as pool:
-            list(pool.map(lambda _: _train(chunk, jobs, seen), range(workers)))
+            list(pool.map(lambda _: _train(cohort, jobs, loss_sums), range(workers)))
     finally:
         torch.set_num_threads(threads)
-    return seen
+    return loss_sums
 
 
 def _prepare_thread() -> None:
-    """One core for this thread; and no denormal numbers, which the gradients of well-fitted examples are full of and
-    which make a product of matrices ten times slower."""
+    """One core for this thread, and denormal numbers flushed to zero: the gradients of well-fitted examples are full of
+    them, and they make a matrix product ten times slower."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
 
 
-def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor) -> None:
-    """One job after another on a module of this thread's own, as long as there are any left.
+def _train(cohort: Cohort, jobs: Iterator[int], loss_sums: Tensor) -> None:
+    """Trains job after job on a module of this thread, until none is left.
 
-    Threads share one interpreter: what is the same at every step is done before, so that they seldom wait for it.
+    Threads share one interpreter lock: as little as possible is done in Python at each step.
     """
-    architecture, layout, batches = chunk.architecture, chunk.architecture.layout, chunk.batches
+    architecture, layout, batches = cohort.architecture, cohort.architecture.layout, cohort.batches
     module = architecture.copy()
     parameters = list(module.parameters())
-    own = torch.empty(1, layout.length, device=chunk.weights.device)
+    own = torch.empty(1, layout.length, device=cohort.tensors.weights.device)
     for parameter, view in zip(parameters, layout.views(own[0]), strict=True):
         parameter.data = view
-    which = chunk.which.tolist()
-    factors = Factors(parameters)
-    factors.watch(module)
+    start_index = cohort.tensors.start_index.tolist()
+    factors = GradientFactors(parameters)
+    factors.collect_from(module)
     operators = Operators(architecture.sequential_operators) if architecture.sequential_operators else None
     for job in jobs:
-        here = slice(job, job + 1)
-        start = chunk.starts[which[job]]
+        start = cohort.tensors.starts[start_index[job]]
         own.copy_(start)
-        pieces = chunk.pieces(own, here)
-        begins, lengths = batches.position(np.arange(chunk.jobs.steps[job]), job)
+        tensors = replace(cohort.tensors.rows(slice(job, job + 1)), weights=own)
+        tensors = replace(tensors, state=tensors.zero_state(cohort.rule))
+        steps = LocalSteps(cohort.rule, layout, tensors, factored=own.device.type != "cpu")
+        begins, lengths = batches.position(np.arange(cohort.jobs.steps[job]), job)
         losses = []
         for step, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
             x, y = batches.examples(begin, length)
@@ -73,10 +76,10 @@ def _train(chunk: Chunk, jobs: Iterator[int], seen: Tensor) -> None:
             if architecture.draws:
                 torch.manual_seed(int(batches.key(step, job)) % 2**63)
             with operators or nullcontext():
-                with narrowed(architecture.precision):
+                with autocast(architecture.precision):
                     outputs = module(x)
-                loss = per_example(architecture.loss(widened(outputs), y)).mean()
-            chunk.descend(pieces, here, layout.gradients(loss, parameters, factors))
+                loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
+            steps.take(layout.gradients(loss, parameters, factors))
             losses.append(loss.detach())
-        seen[job] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)
-        torch.sub(start, own[0], out=chunk.weights[job])
+        loss_sums[job] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)
+        torch.sub(start, own[0], out=cohort.tensors.weights[job])

@@ -1,7 +1,7 @@
-"""Networks ready to use in a task, one family a file; any other `nn.Module` class works the same way.
+"""Networks of the papers' experiments, one family per file; any other `nn.Module` works the same way.
 
-They follow the papers' experiments and keep no running statistics, so that a network is its parameters and nothing
-else: that is what clients send. Options have defaults for the data set a network is named for.
+They have no running statistics, since clients only exchange parameters. The defaults of their options fit the data set
+for which the paper uses the network. Nothing here trains.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,11 @@
-"""Plain convolutional networks: small ones for characters and clothes, LEAF's for faces."""
+"""Plain convolutional networks: small ones for characters and clothes, and LEAF's network for faces."""
 
 from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmfl.models.options import Norm, normalisation, refusal, require_counts, require_norm
+from mmfl.models.options import Norm, model_error, normalisation, require_counts, require_norm
 
 
 class SmallCNN(nn.Module):
@@ -28,21 +28,23 @@ class SmallCNN(nn.Module):
     ):
         super().__init__()
         if len(widths) != 2:
-            raise refusal(self, f"widths are {list(widths)}; expected one for each of the two convolutions.")
+            raise model_error(self, f"widths are {list(widths)}; expected one for each of the two convolutions.")
         first, second = widths
         require_counts(self, side=side, channels=channels, hidden=hidden, classes=classes)
         require_counts(self, **{"the first width": first, "the second width": second})
         if padding not in (0, 1):
-            raise refusal(self, f"padding is {padding!r}; expected 0 or 1.")
+            raise model_error(self, f"padding is {padding!r}; expected 0 or 1.")
         shrunk = 2 - 2 * padding
-        least = 4 + 3 * shrunk
-        if side < least:
+        min_side = 4 + 3 * shrunk
+        if side < min_side:
             hint = "" if padding else ", or padding=1"
-            raise refusal(self, f"nothing is left of {side}x{side} images; expected a side of at least {least}{hint}.")
-        left = ((side - shrunk) // 2 - shrunk) // 2
+            raise model_error(
+                self, f"nothing is left of {side}x{side} images; expected a side of at least {min_side}{hint}."
+            )
+        final_side = ((side - shrunk) // 2 - shrunk) // 2
         self.first = nn.Conv2d(channels, first, 3, padding=padding)
         self.second = nn.Conv2d(first, second, 3, padding=padding)
-        self.hidden = nn.Linear(second * left * left, hidden)
+        self.hidden = nn.Linear(second * final_side * final_side, hidden)
         self.output = nn.Linear(hidden, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,8 +77,8 @@ class LargerCNN(SmallCNN):
 class CelebACNN(nn.Module):
     """LEAF's network for faces: four 3x3 convolutions, each normalised, pooled and rectified, and a linear layer.
 
-    As published (Caldas et al. 2018) it normalises by batch, in testing too, and its convolutions have a bias although
-    batch norm takes it out again. With `norm="group"` an example's output does not depend on its batch.
+    As published (Caldas et al. 2018) it uses batch norm, also when testing, and its convolutions have a bias although
+    batch norm cancels it. With `norm="group"` an example's output does not depend on its batch.
 
     >>> sum(p.numel() for p in CelebACNN().parameters())
     31202
@@ -97,8 +99,8 @@ class CelebACNN(nn.Module):
         inputs = (channels, width, width, width)
         self.convolutions = nn.ModuleList(nn.Conv2d(n, width, 3, padding=1) for n in inputs)
         self.norms = nn.ModuleList(normalisation(norm, width, groups) for _ in inputs)
-        left = -(-side // 16)
-        self.output = nn.Linear(width * left * left, classes)
+        final_side = -(-side // 16)
+        self.output = nn.Linear(width * final_side * final_side, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [examples, classes] for images [examples, channels, side, side]."""

@@ -1,4 +1,4 @@
-"""Options that several networks share, and what is wrong with bad ones."""
+"""Options that several networks share, and their checks."""
 
 from typing import Literal
 
@@ -17,22 +17,22 @@ def require_counts(model: nn.Module, **counts: int) -> None:
 
 
 def require_norm(model: nn.Module, norm: str, groups: int, channels: int) -> None:
-    """Refuses unknown norms, and groups that `channels` cannot be divided into."""
+    """Refuses unknown norms, and numbers of groups that do not divide `channels`."""
     if norm not in ("group", "batch"):
-        raise refusal(model, f"unknown norm '{norm}': {nearest(str(norm), ('group', 'batch'))}")
+        raise model_error(model, f"unknown norm '{norm}': {nearest(str(norm), ('group', 'batch'))}")
     if norm == "group":
         require_counts(model, groups=groups)
         if channels % groups:
-            raise refusal(model, f"{groups} groups do not divide {channels} channels; expected a divisor.")
+            raise model_error(model, f"{groups} groups do not divide {channels} channels; expected a divisor.")
 
 
 def normalisation(norm: Norm, channels: int, groups: int) -> nn.Module:
-    """Group norm, or batch norm by the statistics of each batch alone."""
+    """Group norm, or batch norm without running statistics."""
     if norm == "group":
         return nn.GroupNorm(groups, channels)
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
 
-def refusal(model: nn.Module, problem: str) -> UserError:
-    """What to raise when a network cannot be built."""
+def model_error(model: nn.Module, problem: str) -> UserError:
+    """The error for a network that cannot be built."""
     return UserError(f"model '{type(model).__name__}': {problem}")

@@ -7,12 +7,12 @@ from mmfl.models.options import Norm, normalisation, require_counts, require_nor
 
 
 class PreActResNet18(nn.Module):
-    """Pre-activation ResNet-18 for 32x32 images (He et al. 2016): four stages of two blocks, each stage twice as wide
-    and half as high as the one before.
+    """Pre-activation ResNet-18 for 32x32 images (He et al. 2016): four stages of two blocks, each with twice the
+    channels and half the resolution of the one before.
 
-    `width` is that of the first stage and scales them all; parameters grow with its square. Group norm, in two groups
-    as usual in federated learning, treats every example by itself; batch norm takes the statistics of the batch at
-    hand, in testing too, and leaves no running ones behind.
+    `width` is the number of channels of the first stage and scales all stages; parameters grow with its square. Group
+    norm, in two groups as usual in federated learning, treats every example separately; batch norm uses the statistics
+    of the current batch, also when testing, and keeps no running statistics.
 
     >>> [round(sum(p.numel() for p in PreActResNet18(width=width).parameters()) / 1e6, 2) for width in (16, 32, 64)]
     [0.7, 2.8, 11.17]
@@ -39,8 +39,8 @@ class PreActResNet18(nn.Module):
 
 
 class _Block(nn.Module):
-    """Twice norm, rectifier and 3x3 convolution, added to the input; where shapes change, to a 1x1 projection of the
-    activated input."""
+    """Two times norm, rectifier and 3x3 convolution, added to the input or, if the shape changes, to a 1x1 projection
+    of the activated input."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm, groups: int):
         super().__init__()
@@ -55,7 +55,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         active = F.relu(self.first_norm(x))
         if self.projection is not None:
-            # Pixels are left out here, not by a stride of the projection: in the backward pass of strided 1x1
+            # The stride is applied here and not in the projection: in the backward pass of strided 1x1
             # convolutions with fewer than 16 channels, channels last, oneDNN 3.12 writes past its buffers.
             x = self.projection(active[:, :, :: self.stride, :: self.stride])
         return x + self.second(F.relu(self.second_norm(self.first(active))))  # type: ignore[no-any-return]

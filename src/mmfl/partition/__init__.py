@@ -1,10 +1,9 @@
-"""Who holds which examples: partitions of a data set over clients, one file per family.
+"""Which client has which examples: partitions of a data set among clients, one file per family.
 
-A partition is a function `(dataset, clients, rng) -> Split`. It is a pure function of the generator it is given, every
-example goes to at most one client, every client gets at least one (or the partition refuses), and everything is index
-arithmetic: no data is copied. Tasks get generators of their own, so what a client is like (its labels, its cluster,
-whether it is rich) differs from task to task; the option `seed`, where there is one, makes that choice from the seed
-instead, and so the same for every task.
+A partition is a function `(dataset, clients, rng) -> Split` that depends on nothing else. Every example goes to at most
+one client, and every client gets at least one (otherwise it is an error). No data is copied: a `Split` consists of row
+numbers. Each task has its own generator, so a client's labels, its cluster and its amount of data differ from task to
+task; with the option `seed`, these choices are made from the seed instead and are the same for every task.
 """
 
 from collections.abc import Callable

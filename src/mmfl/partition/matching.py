@@ -1,4 +1,4 @@
-"""The same owners in several tasks: found by name or number, so that each is one client in all of them."""
+"""Matches the owners of several tasks by name or number, so that each is the same client in all of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.data import Dataset
-from mmfl.data.owners import is_text, place_owners
+from mmfl.data.owners import find_owners, is_text
 from mmfl.errors import UserError
 from mmfl.partition.plain import Owners, choose_owners
 
 
 @dataclass(frozen=True, eq=False)
 class OwnedTask:
-    """A task whose data has owners, by its name, and how it is divided by them."""
+    """A task that is divided by owner: its name, its data, and the partition."""
 
     name: str
     data: Dataset
@@ -24,7 +24,7 @@ class OwnedTask:
 
 @dataclass(frozen=True, eq=False)
 class OwnerPool:
-    """The owners of several tasks together, sorted, and which of them count in which task, [tasks, owners]."""
+    """The owners of several tasks together, sorted, and which have enough examples of which task, [tasks, owners]."""
 
     tasks: Sequence[OwnedTask]
     names: NDArray[Any]
@@ -39,15 +39,15 @@ class OwnerPool:
         names = np.unique(np.concatenate(known))
         able = np.zeros((len(tasks), len(names)), dtype=bool)
         for row, each, counts in zip(able, known, counted, strict=True):
-            row[place_owners(names, each)] = counts
+            row[find_owners(names, each)] = counts
         return cls(tasks, names, able)
 
     def __len__(self) -> int:
-        """How many owners count in some task."""
+        """How many owners have enough examples of some task."""
         return int(self.able.any(0).sum())
 
     def choose(self, clients: int, rng: np.random.Generator) -> NDArray[Any]:
-        """The owners that are the clients, sorted: all who count in some task, or a random choice of them."""
+        """The owners that become clients, sorted: all with enough examples of some task, or a random subset of them."""
         names = ", ".join(f"'{task.name}'" for task in self.tasks)
         who_has = f"data '{self.tasks[0].data.name}' has" if len(self.tasks) == 1 else f"tasks {names} together have"
         least = min(task.rule.least for task in self.tasks)

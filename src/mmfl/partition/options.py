@@ -1,4 +1,4 @@
-"""What the options of partitions and sizes have in common: seeds, and choices shared by all tasks."""
+"""Options that partitions and sizes share: seeds, and choices that are the same for all tasks."""
 
 from enum import IntEnum
 
@@ -9,7 +9,7 @@ from mmfl.randomness import Purpose, generator
 
 
 class Choice(IntEnum):
-    """What is chosen for a client; part of the address, so that no two choices share numbers."""
+    """What is chosen for a client. It is part of the address, so that two choices never share random numbers."""
 
     VOLUME = 1
     LABELS = 2
@@ -17,12 +17,12 @@ class Choice(IntEnum):
 
 
 def check_seed(where: str, seed: int | None) -> None:
-    """Refuses what is neither a seed nor None."""
+    """Refuses a value that is neither a seed nor None."""
     check(seed is None or is_whole(seed, 0), where, "seed", seed, "a whole number from 0, or none")
 
 
-def chooser(choice: Choice, seed: int | None, rng: np.random.Generator) -> np.random.Generator:
-    """Where the choice is made from: the seed, the same for every task, or without one the task's own generator."""
+def choice_generator(choice: Choice, seed: int | None, rng: np.random.Generator) -> np.random.Generator:
+    """The generator for a choice: seeded, and so the same for every task, or without a seed the task's own."""
     if seed is None:
         return rng
-    return generator(seed, Purpose.PARTITION, -choice)  # tasks have the addresses from 0 on
+    return generator(seed, Purpose.PARTITION, -choice)  # tasks have the addresses from 0

@@ -1,4 +1,4 @@
-"""A partition's answer: the rows of each client."""
+"""The result of a partition: the rows of each client."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,14 +11,14 @@ from mmfl.data import Dataset
 
 @dataclass(frozen=True, eq=False)
 class Shards:
-    """Rows of a data set by client: client i holds `index[offset[i]:offset[i + 1]]`."""
+    """Rows of a data set by client: client i has `index[offset[i]:offset[i + 1]]`."""
 
     index: NDArray[np.int64]
     offset: NDArray[np.int64]
 
     @classmethod
     def by_owner(cls, owner: NDArray[np.int64], clients: int) -> "Shards":
-        """From the owner of each row; rows of owner -1 belong to nobody."""
+        """From the owner of each row; rows with owner -1 are not used."""
         index = np.argsort(owner, kind="stable")
         sizes = np.bincount(owner[owner >= 0], minlength=clients)
         return cls(index[len(index) - sizes.sum() :], np.concatenate([[0], np.cumsum(sizes)]))
@@ -33,13 +33,13 @@ class Shards:
         return self.index[self.offset[client] : self.offset[client + 1]]
 
     def owner(self, rows: int) -> NDArray[np.int64]:
-        """The client of each of the data set's rows, -1 where nobody holds it."""
+        """The client of each row of the data set, -1 for rows that no client has."""
         owner = np.full(rows, -1, dtype=np.int64)
         owner[self.index] = np.repeat(np.arange(len(self.sizes)), self.sizes)
         return owner
 
     def without(self, clients: NDArray[np.bool_]) -> "Shards":
-        """The same shards with those of the marked clients emptied."""
+        """The same shards, with those of the marked clients empty."""
         kept = np.where(clients, 0, self.sizes)
         return Shards(self.index[np.repeat(~clients, self.sizes)], np.concatenate([[0], np.cumsum(kept)]))
 
@@ -54,9 +54,9 @@ class Shards:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A partition's answer: training rows by client, and test rows by client where the test set is not shared.
+    """The result of a partition: training rows by client, and test rows by client unless the test set is shared.
 
-    `groups` is the true cluster of each client, [clients], where the partition made clusters.
+    `groups` is the true cluster of each client, [clients], if the partition has clusters.
     """
 
     train: Shards

@@ -1,4 +1,4 @@
-"""How many examples each client asks for."""
+"""Rules for the number of examples that each client requests."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 
 from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError
-from mmfl.partition.options import Choice, check_seed, chooser
+from mmfl.partition.options import Choice, check_seed, choice_generator
 from mmfl.partition.supply import apportion
 
 
 class Sizes(Protocol):
-    """A rule for data volumes."""
+    """A rule for the clients' numbers of examples."""
 
     def __call__(self, clients: int, rng: np.random.Generator, available: int, /) -> NDArray[np.int64]:
-        """The number of examples that each client asks for, [clients], of the `available` ones."""
+        """The number of examples that each client requests, [clients], of the `available` ones."""
         ...
 
 
@@ -26,10 +26,10 @@ SizesLike = Sizes | int | Sequence[int] | None
 def high_low(
     share: float = 0.1, high: Sequence[int] = (90, 150), low: Sequence[int] = (9, 15), seed: int | None = None
 ) -> Sizes:
-    """Data volumes of the papers: a random `share` of the clients has many examples, the others a tenth.
+    """Sizes of the papers: a random `share` of the clients has many examples, the others a tenth of that.
 
-    `high` and `low` are (least, most), both included. Each task has its own rich clients; with `seed` they are the
-    same for every task.
+    `high` and `low` are (least, most), both included. Each task chooses its own clients with much data; with `seed`
+    they are the same for every task.
 
     >>> sizes = high_low()(1000, np.random.default_rng(0), 60_000)
     >>> int((sizes >= 90).sum()), int(sizes.min()), int(sizes.max())
@@ -43,14 +43,14 @@ def high_low(
 
     def sizes(clients: int, rng: np.random.Generator, available: int) -> NDArray[np.int64]:
         few, many = rng.integers(low[0], low[1] + 1, clients), rng.integers(high[0], high[1] + 1, clients)
-        place = chooser(Choice.VOLUME, seed, rng).permutation(clients)
+        place = choice_generator(Choice.VOLUME, seed, rng).permutation(clients)
         return np.where(place < round(share * clients), many, few)
 
     return sizes
 
 
 def uniform(least: int = 30, most: int = 40) -> Sizes:
-    """Volumes uniform in `least`..`most`, both included."""
+    """Sizes are uniform in `least`..`most`, both included."""
     where = "partition sizes 'uniform'"
     check(is_whole(least, 1), where, "least", least, "a whole number from 1")
     check(is_whole(most, least), where, "most", most, f"a whole number from {least} (least)")
@@ -62,9 +62,9 @@ def uniform(least: int = 30, most: int = 40) -> Sizes:
 
 
 def lognormal(mean: float = 4.0, sigma: float = 2.0, least: int = 1, most: int | None = None) -> Sizes:
-    """Heavy-tailed volumes: `least` plus the whole part of a lognormal number, at most `most` (or all there is).
+    """Heavy-tailed sizes: `least` plus the integer part of a lognormal number, at most `most` (or all examples).
 
-    `mean` and `sigma` are those of the logarithm. With `least=50` these are the volumes of the synthetic data sets.
+    `mean` and `sigma` are those of the logarithm. With `least=50` these are the sizes of the synthetic data sets.
     """
     where = "partition sizes 'lognormal'"
     check(is_number(mean, -np.inf, np.inf), where, "mean", mean, "a number")
@@ -82,9 +82,9 @@ def lognormal(mean: float = 4.0, sigma: float = 2.0, least: int = 1, most: int |
 
 
 def dirichlet_sizes(alpha: float = 1.0, least: int = 1) -> Sizes:
-    """All there is, in shares from a Dirichlet distribution, after `least` examples for each client.
+    """Each client gets `least` examples, and a share of all others from a Dirichlet distribution.
 
-    A small `alpha` leaves nearly everything to few clients, a large one gives equal shares. Its name in `SIZES` is
+    With a small `alpha` few clients get nearly everything, with a large one shares are equal. Its name in `SIZES` is
     "dirichlet".
     """
     where = "partition sizes 'dirichlet'"
@@ -102,7 +102,7 @@ def dirichlet_sizes(alpha: float = 1.0, least: int = 1) -> Sizes:
 
 
 def equal() -> Sizes:
-    """All there is in equal shares, which differ by one where they must; what partitions do without `sizes`."""
+    """All examples in equal shares, which differ by at most one; the default of partitions."""
 
     def sizes(clients: int, rng: np.random.Generator, available: int) -> NDArray[np.int64]:
         return available // clients + (np.arange(clients) < available % clients)
@@ -110,16 +110,16 @@ def equal() -> Sizes:
     return sizes
 
 
-def wanted(sizes: SizesLike, clients: int, available: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Examples each client asks for, [clients], each at least 1: by a rule, a number for all, or one for each."""
+def requested_sizes(sizes: SizesLike, clients: int, available: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The number of examples that each client requests, [clients], at least 1: from a rule, or as numbers."""
     if sizes is None:
         sizes = equal()
-    given = np.asarray(sizes(clients, rng, available) if callable(sizes) else sizes)
-    if given.dtype.kind not in "iu":
+    values = np.asarray(sizes(clients, rng, available) if callable(sizes) else sizes)
+    if values.dtype.kind not in "iu":
         raise UserError(f"partition: sizes is {sizes!r}; expected whole numbers or the name of a rule.")
-    if given.ndim > 1 or given.size not in (1, clients):
-        raise UserError(f"partition: {given.size} sizes for {clients} clients.")
-    numbers = np.broadcast_to(given.astype(np.int64), clients)
+    if values.ndim > 1 or values.size not in (1, clients):
+        raise UserError(f"partition: {values.size} sizes for {clients} clients.")
+    numbers = np.broadcast_to(values.astype(np.int64), clients)
     if (numbers < 1).any():
         raise UserError(
             f"partition: client {int(np.argmax(numbers < 1))} would get no example ({available} for {clients} clients)."
@@ -128,8 +128,8 @@ def wanted(sizes: SizesLike, clients: int, available: int, rng: np.random.Genera
 
 
 def _check_range(where: str, name: str, value: Sequence[int]) -> None:
-    right = isinstance(value, Sequence) and len(value) == 2 and is_whole(value[0], 1) and is_whole(value[1], value[0])
-    check(right, where, name, value, "two whole numbers from 1: (least, most)")
+    valid = isinstance(value, Sequence) and len(value) == 2 and is_whole(value[0], 1) and is_whole(value[1], value[0])
+    check(valid, where, name, value, "two whole numbers from 1: (least, most)")
 
 
 SIZES: dict[str, Callable[..., Sizes]] = {

@@ -1,4 +1,4 @@
-"""How much there is of every label, and how it is shared out when the clients ask for more."""
+"""The examples of every label, and how they are divided if clients request more than there are."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from mmfl.partition.shards import Shards
 
 @dataclass(frozen=True, eq=False)
 class Supply:
-    """The labels of a data set: `classes` are its class numbers, `label` the place of each row's label among them."""
+    """The labels of a data set: `classes` are its class numbers, `label` the index of each row's label in `classes`."""
 
     where: str
     data: str
@@ -22,14 +22,14 @@ class Supply:
 
     @classmethod
     def of(cls, dataset: Dataset, where: str) -> "Supply":
-        """What the data set has; `where` names the partition in complaints."""
+        """The labels of a data set; `where` names the partition in errors."""
         if dataset.y.is_floating_point() or dataset.y.dim() != 1:
             raise UserError(f"{where}: the targets of data '{dataset.name}' are not class numbers.")
         return cls(where, dataset.name, *np.unique(dataset.y.numpy(), return_inverse=True))
 
     @property
     def rows(self) -> int:
-        """Examples in all."""
+        """The number of examples."""
         return len(self.label)
 
     @cached_property
@@ -37,39 +37,42 @@ class Supply:
         """Examples of each label, [classes]."""
         return np.bincount(self.label, minlength=len(self.classes))
 
-    def spread(self, holds: NDArray[np.bool_], sizes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """How many of each label each client gets, [clients, classes]: its size, spread evenly over what it holds.
+    def divide_evenly(
+        self, holds: NDArray[np.bool_], sizes: NDArray[np.int64], rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """How many examples of each label each client gets, [clients, classes]: its size divided evenly among its
+        labels.
 
-        Where the clients together ask for more of a label than there is, each gets one example of it and all of the
-        rest in proportion to what it asks for. Where there are fewer examples than clients that ask, those with the
-        most other labels go without, ties by lot.
+        If the clients together request more examples of a label than there are, each gets one, and the rest in
+        proportion to its request. If there are fewer examples than clients that request them, clients with the most
+        other labels get none; ties are broken at random.
         """
         each = holds.sum(1, keepdims=True)
-        # Which of a client's labels get the odd examples begins anywhere, lest low class numbers have more.
+        # The labels that get one example more start at a random label, so that low class numbers are not favoured.
         turn = (np.cumsum(holds, axis=1) - 1 + rng.integers(0, each)) % each
         demand: NDArray[np.int64] = holds * (sizes[:, None] // each + (turn < sizes[:, None] % each))
         for scarce in np.flatnonzero(demand.sum(0) > self.pool):
-            self._withdraw(demand, scarce, rng)
+            self._drop_requests(demand, scarce, rng)
             demand[:, scarce] = ration(demand[:, scarce], int(self.pool[scarce]), rng)
         return demand
 
-    def _withdraw(self, demand: NDArray[np.int64], scarce: np.intp, rng: np.random.Generator) -> None:
-        """Leaves no more takers of a label than it has examples."""
-        takers = np.flatnonzero(demand[:, scarce])
-        excess = len(takers) - self.pool[scarce]
+    def _drop_requests(self, demand: NDArray[np.int64], scarce: np.intp, rng: np.random.Generator) -> None:
+        """Drops requests for a label until there are no more clients than examples."""
+        requesters = np.flatnonzero(demand[:, scarce])
+        excess = len(requesters) - self.pool[scarce]
         if excess <= 0:
             return
-        others = np.count_nonzero(demand[takers], axis=1) - 1
-        order = np.lexsort((rng.random(len(takers)), -others))[:excess]
+        others = np.count_nonzero(demand[requesters], axis=1) - 1
+        order = np.lexsort((rng.random(len(requesters)), -others))[:excess]
         if others[order[-1]] == 0:
             raise UserError(
-                f"{self.where}: {len(takers)} of {len(demand)} clients share label {self.classes[scarce]}, of which "
-                f"data '{self.data}' has only {self.pool[scarce]}."
+                f"{self.where}: {len(requesters)} of {len(demand)} clients share label {self.classes[scarce]}, of "
+                f"which data '{self.data}' has only {self.pool[scarce]}."
             )
-        demand[takers[order], scarce] = 0
+        demand[requesters[order], scarce] = 0
 
-    def hand_out(self, number: NDArray[np.int64], rng: np.random.Generator) -> Shards:
-        """Random rows: `number` [clients, classes] of each label for each client."""
+    def assign_rows(self, number: NDArray[np.int64], rng: np.random.Generator) -> Shards:
+        """Assigns random rows to clients: `number` [clients, classes] of each label."""
         clients, classes = number.shape
         mixed = rng.permutation(self.rows)
         by_label = mixed[np.argsort(self.label[mixed], kind="stable")]
@@ -82,7 +85,7 @@ class Supply:
 
 
 def apportion(weights: NDArray[np.float64], total: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Whole numbers that add up to `total`, in proportion to the weights: largest remainders, ties by lot.
+    """Whole numbers that add up to `total`, in proportion to the weights: largest remainders, ties at random.
 
     >>> apportion(np.array([5.0, 3.0, 1.5]), 19, np.random.default_rng(0))
     array([10,  6,  3])
@@ -95,7 +98,9 @@ def apportion(weights: NDArray[np.float64], total: int, rng: np.random.Generator
 
 
 def ration(demand: NDArray[np.int64], available: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """One for each who asks, the rest in proportion to what more they ask for; at least as many as ask are there.
+    """One for each client that requests any, and the rest in proportion to the remaining requests.
+
+    At least as many must be available as there are clients that request any.
 
     >>> ration(np.array([1, 0, 3, 5]), 6, np.random.default_rng(0))
     array([1, 0, 2, 3])

@@ -8,7 +8,7 @@ import pandas as pd
 from mmfl.report import observations
 from mmfl.report.figure import Bars, Figure, Line, Panel
 from mmfl.report.observations import MAX_POINTS, by_round, curves, evenly, numbers, spread
-from mmfl.run import Comparison, Run
+from mmfl.runs.results import Comparison, Run
 
 _COSTS: dict[str, tuple[str, float, Callable[[pd.Series], float]]] = {
     "trainings": ("trainings a round", 1, pd.Series.mean),
@@ -76,7 +76,7 @@ def faults(comparison: Comparison) -> Figure | None:
 
 def _faults(run: Run) -> pd.DataFrame:
     """Events by round and kind, kinds that happened."""
-    rejected = [sum(task.get("rejected", 0) for task in record["tasks"].values()) for record in run.records]
+    rejected = [sum(task.rejected for task in record.tasks.values()) for record in run.records]
     table = run.faults.assign(**{"rejected update": rejected})
     return table.loc[:, (table > 0).any()]
 

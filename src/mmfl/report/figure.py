@@ -1,4 +1,4 @@
-"""Figure: what a picture shows, whoever draws it.
+"""Figure: what a picture shows, independent of what draws it.
 
 A figure is panels of marks, and the numbers behind them as a table. `interactive` draws it for a browser, `printed`
 for paper, `exports` writes it to files. A mark's `group` picks its colour and dash: a method has the same everywhere.
@@ -95,9 +95,9 @@ class Figure:
     table: pd.DataFrame = field(repr=False)
 
     def columns(self, most: int = COLUMNS) -> int:
-        """Panels in a row, where there is room for so many."""
+        """How many panels go in a row, given how many fit."""
         return 2 if len(self.panels) == 4 and most > 2 else min(most, len(self.panels))
 
     def parts(self, most: int) -> list["Figure"]:
-        """The figure in parts of at most so many panels, for pages that would be too short for all."""
+        """The figure in parts with a limited number of panels, for pages that are too short for all of them."""
         return [replace(self, panels=self.panels[n : n + most]) for n in range(0, len(self.panels), most)]

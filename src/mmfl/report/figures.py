@@ -7,7 +7,7 @@ from mmfl.report.figure import Figure
 from mmfl.report.participation import clusters, participation, probabilities, seen
 from mmfl.report.scores import accuracy, differences, loss, relative
 from mmfl.report.steps import beta, step_size, variances
-from mmfl.run import Comparison
+from mmfl.runs.results import Comparison
 
 FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
     "differences": differences,
@@ -33,7 +33,7 @@ def figures(comparison: Comparison) -> list[Figure]:
 
 
 def main(comparison: Comparison) -> list[Figure]:
-    """The few that are drawn where there is no page of all: an overview, and each of its parts."""
+    """The figures that are drawn as pictures where no page is written: an overview, and each of its parts."""
     return [overview(comparison), *_main(comparison)]
 
 

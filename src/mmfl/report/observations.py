@@ -1,17 +1,16 @@
 """Observations: what runs recorded as long tables, and the curves over seeds that figures show of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmfl.diagnostics import Cost
+from mmfl.record import Cost, RoundRecord
 from mmfl.report.figure import Line, Numbers, Panel
-from mmfl.run import Comparison
-from mmfl.training import Record
+from mmfl.runs.results import Comparison
 
 MAX_POINTS = 400
 """Points of a curve; more are not told apart, and make a page of many methods heavy."""
@@ -19,27 +18,35 @@ MAX_POINTS = 400
 
 def by_task(comparison: Comparison, *quantities: str) -> pd.DataFrame:
     """Recorded quantities of tasks: a row per method, seed, task and round in which one of them is known."""
-    return _table(comparison, lambda record: record["tasks"], quantities)
+
+    def measured(record: RoundRecord) -> Mapping[str, Mapping[str, Any]]:
+        return {name: {each: task.value(each) for each in quantities} for name, task in record.tasks.items()}
+
+    return _table(comparison, measured, quantities)
 
 
 def by_round(comparison: Comparison, *quantities: str) -> pd.DataFrame:
     """Recorded quantities of whole rounds, such as the mean and the worst task."""
-    return _table(comparison, lambda record: {"": record}, quantities).drop(columns="task")
+
+    def measured(record: RoundRecord) -> Mapping[str, Mapping[str, Any]]:
+        return {"": {each: getattr(record, each) for each in quantities}}
+
+    return _table(comparison, measured, quantities).drop(columns="task")
 
 
 def costs(comparison: Comparison) -> pd.DataFrame:
     """Every cost of every round, in bytes and seconds."""
     names = [*(field.name for field in fields(Cost)), "seconds"]
-    parts = _table(comparison, lambda record: {"": {**record["cost"], "seconds": record["seconds"]}}, names)
+    parts = _table(comparison, lambda record: {"": {**asdict(record.cost), "seconds": record.seconds}}, names)
     return parts.drop(columns="task")
 
 
 def _table(
-    comparison: Comparison, parts: Callable[[Record], Mapping[str, Record]], quantities: Sequence[str]
+    comparison: Comparison, parts: Callable[[RoundRecord], Mapping[str, Mapping[str, Any]]], quantities: Sequence[str]
 ) -> pd.DataFrame:
     found = []
     for run in comparison:
-        rows = [(name, record["round"], values) for record in run.records for name, values in parts(record).items()]
+        rows = [(name, record.round, values) for record in run.records for name, values in parts(record).items()]
         names, rounds, told = zip(*rows, strict=True) if rows else ((), (), ())
         measured = {each: _numbers([values.get(each) for values in told]) for each in quantities}
         found.append(pd.DataFrame({"method": run.method, "seed": run.seed, "task": names, "round": rounds, **measured}))
@@ -47,7 +54,7 @@ def _table(
 
 
 def _numbers(values: Sequence[float | None]) -> NDArray[Any]:
-    """An array, of whole numbers where all of them are; nan in place of None."""
+    """An array of numbers: integers where all of them are, and nan for None."""
     array = np.array(values)
     return array.astype(np.float64) if array.dtype == object else array
 
@@ -113,7 +120,7 @@ def spread(comparison: Comparison) -> str:
 
 
 def evenly(length: int, most: int) -> list[int]:
-    """At most so many places of a sequence, evenly spaced, with its first and last.
+    """Evenly spaced places of a sequence, `most` of them at most, with the first and the last.
 
     >>> evenly(3, 5), evenly(9, 3)
     ([0, 1, 2], [0, 4, 8])

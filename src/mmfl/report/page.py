@@ -12,16 +12,17 @@ import pandas as pd
 import tomli_w
 
 import mmfl
-from mmfl.checkpoint import write_atomically
 from mmfl.errors import UserError
-from mmfl.objectives import METRICS, lower_is_better
+from mmfl.federation.objectives import METRICS, lower_is_better
 from mmfl.report import tables
 from mmfl.report.figure import Figure
 from mmfl.report.figures import figures
-from mmfl.report.gather import UNLIKE, Source, unlike
 from mmfl.report.interactive import plotly_script, spec_of, theme
+from mmfl.report.sources import DIFFERENCES_NOTE, Source, list_differences
 from mmfl.report.traces import text_of
-from mmfl.run import Comparison
+from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.layout import REPORT_PAGE
+from mmfl.runs.results import Comparison
 
 _SHEET = 610  # pixels of a figure that a sheet of paper holds
 
@@ -75,7 +76,7 @@ def place(out: Path) -> Path:
         return out
     if out.suffix and not out.is_dir():
         raise UserError(f"report '{out}' ends in {out.suffix}; expected a name that ends in .html, or a folder.")
-    return out / "report.html"
+    return out / REPORT_PAGE
 
 
 def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Source] = ()) -> str:
@@ -108,7 +109,7 @@ def _title(comparison: Comparison) -> str:
 def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
     """What was run, at a glance."""
     seeds = sorted({run.seed for run in comparison})
-    rounds = sorted({run.records[-1]["round"] for run in comparison if run.records})
+    rounds = sorted({run.records[-1].round for run in comparison if run.records})
     clients = sorted({run.clients for run in comparison})
     facts = {
         "methods": ", ".join(comparison.methods),
@@ -127,8 +128,8 @@ def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
 
 def _differing(sources: Sequence[Source]) -> str:
     """A warning where runs are compared that differ in more than methods and seeds."""
-    found = "".join(f"<li>{escape(text)}</li>" for text in unlike(sources)) if sources else ""
-    return f'<div class="note" role="note"><p>{UNLIKE}:</p><ul>{found}</ul></div>' if found else ""
+    found = "".join(f"<li>{escape(text)}</li>" for text in list_differences(sources)) if sources else ""
+    return f'<div class="note" role="note"><p>{DIFFERENCES_NOTE}:</p><ul>{found}</ul></div>' if found else ""
 
 
 def _tasks(comparison: Comparison, sources: Sequence[Source]) -> Iterable[str]:

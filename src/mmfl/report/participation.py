@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from mmfl.diagnostics import PROBABILITIES
 from mmfl.report.figure import Dots, Figure, Heat, Panel
 from mmfl.report.observations import banded, by_round, by_task, curves, evenly, spread, task_panels
-from mmfl.run import Comparison, Run
+from mmfl.runs.results import Comparison, Run
+from mmfl.training.diagnostics import PROBABILITIES
 
 _MAX_CLIENTS = 400  # rows of a heat map; more are not told apart
 _MAX_NAMED = 10
@@ -16,7 +16,7 @@ _CLUSTERINGS = 3  # of a method: the first, one in between, the last
 
 
 def participation(comparison: Comparison) -> Figure | None:
-    """Which client trained which task how often, a panel per method, with clients and colours alike in all."""
+    """How often each client trained each task: a panel per method, with the same clients and colours in all."""
     methods = comparison.methods
     rates = {method: _rate(comparison.of(method)) for method in methods}
     order, high = _order(list(rates.values())), _highest(comparison, rates)
@@ -65,9 +65,9 @@ def clusters(comparison: Comparison) -> Figure | None:
     panels, tables = [], []
     for method in comparison.methods:
         run = comparison.of(method)[0]
-        known = [record for record in run.records if record.get("clusters")]
+        known = [(record.round, record.extras["clusters"]) for record in run.records if record.extras.get("clusters")]
         for n in dict.fromkeys(evenly(len(known), _CLUSTERINGS)):
-            panel, table = _clustering(run, known[n]["round"], known[n]["clusters"])
+            panel, table = _clustering(run, *known[n])
             panels.append(panel)
             tables.append(table)
     if not panels:
@@ -86,7 +86,7 @@ def _rate(runs: list[Run]) -> pd.DataFrame:
 
 
 def _order(rates: Sequence[pd.DataFrame]) -> pd.Index:
-    """All clients, the most active first: each method counts alike, however much it trains."""
+    """All clients, the most active first; every method has the same weight, however much it trains."""
     totals = [rate.sum(axis=1) for rate in rates]
     active = pd.concat([total / (total.mean() or 1.0) for total in totals], axis=1).mean(axis=1)
     return active.sort_values(ascending=False, kind="stable").index
@@ -119,7 +119,7 @@ def _unseen(run: Run) -> list[int]:
 
 
 def _never(runs: list[Run]) -> str:
-    """How many clients trained nothing: the mean over seeds, since a client of one seed is not that of another."""
+    """How many clients trained nothing: the mean over seeds, since clients may differ from seed to seed."""
     number = float(np.mean([len(_unseen(run)) for run in runs]))
     return f": {round(number, 1):g} of {runs[0].clients} never trained" if number else ""
 
@@ -128,9 +128,9 @@ def _over_seeds(comparison: Comparison) -> str:
     """Who never trained, with a single seed; how to read what is averaged, with several."""
     if any(len(comparison.of(method)) > 1 for method in comparison.methods):
         return (
-            " Rates, and how many clients never trained anything, are means over seeds. With each seed a client's "
-            "number is another client's, unless the federation has a seed of its own: one that lacks a task with some "
-            "of the seeds trains it less, even under full participation."
+            " Rates, and how many clients never trained anything, are means over seeds. Unless the federation has a "
+            "seed of its own, every seed partitions the data anew, so that client 3 of one seed is not client 3 of "
+            "another. A client that lacks a task with some of the seeds trains it less, even under full participation."
         )
     missing = [f"{run.method}: {_named(never)}" for run in comparison if (never := _unseen(run))]
     return f" Clients that never trained anything: {'; '.join(missing)}." if missing else ""

@@ -26,7 +26,7 @@ def curve(axes: Axes, runs: pd.DataFrame, label: str, n: int) -> None:
 
 
 def grid(panels: int, columns: int = 3, height: float = 3.0) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels, in rows of at most `columns`."""
+    """A figure with a number of panels, in rows of at most `columns`."""
     columns = min(columns, panels)
     rows = -(-panels // columns)
     figure, axes = pyplot.subplots(

@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from mmfl.differences import difference
+from mmfl.report.differences import difference
 from mmfl.report.figure import Figure, Heat, Panel
 from mmfl.report.observations import by_round, by_task, curves, spread, task_panels
 from mmfl.report.tables import final_rounds
-from mmfl.run import Comparison
+from mmfl.runs.results import Comparison
 
 _SUMMARIES = {"mean": "mean of the tasks", "worst": "worst task"}
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from mmfl.report.figure import Figure, Line, Panel
 from mmfl.report.observations import banded, by_task, curves, spread, task_panels
-from mmfl.run import Comparison
+from mmfl.runs.results import Comparison
 
 _VARIANCES = {"loss_variance": "sampled loss", "update_variance": "sampled update"}
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mmfl.differences import Difference, difference
-from mmfl.run import Comparison
+from mmfl.report.differences import Difference, difference
+from mmfl.runs.results import Comparison
 
 _COSTS = ["trainings", "forward_passes", "megabytes"]
 HEADINGS = {

@@ -2,58 +2,56 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from mmfl.training import Record, Replica
+from mmfl.record import RoundRecord
+from mmfl.runs.listener import RunInfo
 
 Parameters = dict[str, str | float]
 """A configuration, flat: numbers and texts by key."""
 
+_ELSEWHERE = ("format", "methods", "seeds", "tasks", "settings")  # keys that are logged in another way, or not
 
-def numbers(record: Record) -> dict[str, float]:
+
+def numbers(record: RoundRecord) -> dict[str, float]:
     """Every number that a round has: `metric/TASK`, `loss/TASK`, `step_size/TASK`, ..., `overall/mean`,
     `cost/trainings`, ..., `seconds`. What was not measured, or is not a single number, is left out.
 
-    >>> record = {"tasks": {"digits": {"metric": 0.5, "loss": None}}, "mean": 0.5, "worst": None, "cost": {}}
-    >>> numbers({**record, "clients_seen": 3, "seconds": 0.1})
-    {'metric/digits': 0.5, 'overall/mean': 0.5, 'overall/clients_seen': 3.0, 'seconds': 0.1}
+    >>> from mmfl.record import TaskRecord
+    >>> found = numbers(RoundRecord(1, "full", 0, mean=0.5, tasks={"digits": TaskRecord(0.5)}, clients_seen=3))
+    >>> found["metric/digits"], found["overall/mean"], found["overall/clients_seen"], "loss/digits" in found
+    (0.5, 0.5, 3.0, False)
     """
     found = {
-        **{f"{name}/{plain(task)}": value for task, of in record["tasks"].items() for name, value in of.items()},
-        **{f"overall/{name}": record[name] for name in ("mean", "worst", "clients_seen")},
-        **{f"cost/{name}": value for name, value in record["cost"].items()},
-        **{f"faults/{plain(kind)}": value for kind, value in record.get("faults", {}).items()},
-        "seconds": record["seconds"],
+        **{f"{name}/{plain(task)}": value for task, of in record.tasks.items() for name, value in of.to_json().items()},
+        **{f"overall/{name}": getattr(record, name) for name in ("mean", "worst", "clients_seen")},
+        **{f"cost/{name}": value for name, value in asdict(record.cost).items()},
+        **{f"faults/{plain(kind)}": value for kind, value in record.faults.items()},
+        "seconds": record.seconds,
     }
     return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
-def parameters(replica: Replica, rounds: int, config: Mapping[str, Any]) -> Parameters:
-    """A replica's configuration, flat: what the replica itself shows, and what its run's `config.toml` says.
+def parameters(info: RunInfo, method: str, seed: int) -> Parameters:
+    """The configuration of a method and seed, flat.
 
     Names are those of a configuration's keys, such as `federation.clients` and `tasks.digits.lr`.
     """
-    method = replica.method.name
+    config = info.config
     named = [each for each in config.get("methods", ()) if isinstance(each, Mapping) and each.get("name") == method]
-    given = {key: value for key, value in config.items() if key not in ("methods", "seeds", "tasks", "settings")}
+    given = {key: value for key, value in config.items() if key not in _ELSEWHERE}
     given |= config.get("settings", {})  # of a deployment
     tables = [task for task in config.get("tasks", ()) if isinstance(task, Mapping)]
-    values = {
-        "federation": {"clients": replica.federation.clients},
-        "tasks": {
-            task.name: {"lr": task.lr, "epochs": task.epochs, "batch_size": task.batch_size}
-            for task in replica.federation.tasks
-        },
-    }
     flat = {
-        **_flat(values),
+        "federation.clients": info.clients,
         **_flat({"tasks": {task.get("name"): task for task in tables}}),
         **_flat(given),
         **_flat({"method": named[0] if named else {}}),
         "method": method,
-        "seed": replica.seed,
-        "rate": replica.rate,
-        "rounds": rounds,
+        "seed": seed,
+        "rate": info.rate,
+        "rounds": info.rounds,
     }
     return {plain(name): value if isinstance(value, int | float) else str(value) for name, value in flat.items()}
 

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from mmfl.checkpoint import write_atomically
 from mmfl.errors import UserError
-from mmfl.experiment import Listener
-from mmfl.run import RunDirectory
+from mmfl.record import RoundRecord
+from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.layout import tracker_notes
+from mmfl.runs.listener import Listener, RunInfo
+from mmfl.runs.status import RunEnd
 from mmfl.trackers.logged import Parameters, numbers, parameters, plain
-from mmfl.training import Record, Replica
 
 Handle = TypeVar("Handle")
 _log = logging.getLogger(__name__)
@@ -22,10 +24,10 @@ _log = logging.getLogger(__name__)
 class Tracker(Listener, ABC, Generic[Handle]):
     """Writes every replica (a method with a seed) to a run of its own; their group is the experiment.
 
-    A tracker says how a run is started, or gone on with, how numbers are logged to it, and how it ends. The experiment
-    has the name of the run's directory ("mmfl" where there is none) or the one given.
+    A subclass says how a run is started or continued, how numbers are logged to it, and how it ends. The experiment is
+    named after the run's directory ("mmfl" where there is none), unless a name is given.
 
-    Of a resumed run it is told all earlier rounds again: that it may have them already, in part, is its business.
+    When a run is resumed, `log` is called for all earlier rounds again, some of which the tracker may have already.
 
     A mistake at the start ends the experiment. What fails later (a full disk, a server that is gone) is a warning, and
     training goes on without the tracker.
@@ -42,16 +44,16 @@ class Tracker(Listener, ABC, Generic[Handle]):
                 f"tracker '{self.name}' needs '{error.name}', which is not installed; "
                 "expected the extra: pip install 'mmfl[trackers]'."
             ) from None
-        self.given = experiment
+        self.given_name = experiment
         self.directory: RunDirectory | None = None
         self.runs: dict[tuple[str, int], Handle] = {}
         self.known: dict[str, str] = {}  # ids by which runs are found again
         self.logged: dict[tuple[str, int], int] = {}  # the last round of each
-        self.last = self.heard = 0
+        self.round_heard = 0  # the last one, in log or not
 
     @abstractmethod
     def start(self, run: str, parameters: Parameters) -> Handle:
-        """Starts a run, or goes on with it."""
+        """Starts a run, or continues it."""
 
     @abstractmethod
     def log(self, run: Handle, round: int, values: Mapping[str, float]) -> None:
@@ -64,22 +66,17 @@ class Tracker(Listener, ABC, Generic[Handle]):
     @property
     def experiment(self) -> str:
         """What the runs are grouped by."""
-        return self.given or (self.directory.path.resolve().name if self.directory else "mmfl")
+        return self.given_name or (self.directory.path.resolve().name if self.directory else "mmfl")
 
-    def opened(self, directory: RunDirectory) -> None:
-        """Notes where the run is."""
-        self.directory = directory
-
-    def begin(self, replicas: Sequence[Replica], first: int, last: int) -> None:
-        """Starts a run for each replica, or goes on with it."""
-        self.last, self.heard, self.logged = last, 0, {}
+    def begin(self, info: RunInfo) -> None:
+        """Starts a run for each replica, or continues it."""
+        self.directory = RunDirectory(info.directory) if info.directory else None
+        self.round_heard, self.logged = 0, {}
         try:
-            config = self.directory.config() if self.directory else {}
             self._recall()
-            for replica in replicas:
-                method, seed = replica.method.name, replica.seed
+            for method, seed in info.replicas:
                 run = f"{plain(method)}-seed-{seed}"
-                self.runs[method, seed] = self.start(run, parameters(replica, last, config))
+                self.runs[method, seed] = self.start(run, parameters(info, method, seed))
             self._remember()
             self._log(self.directory.records() if self.directory else ())
         except UserError:
@@ -87,28 +84,28 @@ class Tracker(Listener, ABC, Generic[Handle]):
         except Exception as error:
             raise UserError(f"tracker '{self.name}' cannot start: {_short(error)}") from error
 
-    def round(self, records: Sequence[Record]) -> None:
+    def round(self, records: Sequence[RoundRecord]) -> None:
         """Logs a round."""
         try:
             self._log(records)
         except Exception as error:
             self._give_up(error)
 
-    def end(self) -> None:
+    def end(self, end: RunEnd) -> None:
         """Ends all runs."""
         try:
             for run in self.runs.values():
-                self.finish(run, self.heard == self.last)
+                self.finish(run, end.condition == "finished")
         except Exception as error:
             self._give_up(error)
         self.runs, self.directory = {}, None
 
-    def _log(self, records: Sequence[Record]) -> None:
+    def _log(self, records: Sequence[RoundRecord]) -> None:
         for record in records if self.runs else ():
-            replica, self.heard = (record["method"], record["seed"]), record["round"]
-            if self.heard > self.logged.get(replica, 0):  # one that follows a directory finds there what it then hears
-                self.log(self.runs[replica], self.heard, numbers(record))
-                self.logged[replica] = self.heard
+            replica, self.round_heard = (record.method, record.seed), record.round
+            if record.round > self.logged.get(replica, 0):  # a round may be in the directory and heard again
+                self.log(self.runs[replica], record.round, numbers(record))
+                self.logged[replica] = record.round
 
     def _recall(self) -> None:
         self.known = json.loads(self._notes.read_text()) if self._notes and self._notes.exists() else {}
@@ -119,11 +116,11 @@ class Tracker(Listener, ABC, Generic[Handle]):
 
     @property
     def _notes(self) -> Path | None:
-        return self.directory.path / f"{self.name}.json" if self.directory else None
+        return self.directory.path / tracker_notes(self.name) if self.directory else None
 
     def _give_up(self, error: Exception) -> None:
         self.runs = {}
-        _log.warning("tracker '%s' stopped in round %d: %s", self.name, self.heard, _short(error))
+        _log.warning("tracker '%s' stopped in round %d: %s", self.name, self.round_heard, _short(error))
 
 
 def _short(error: Exception) -> str:

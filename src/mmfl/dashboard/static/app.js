@@ -5,13 +5,13 @@ import { ask, by, element, forget, Unreachable } from "./parts.js";
 import { discardFigures, showFigures } from "./figures.js";
 
 const EVERY = 1500; // milliseconds between questions
-const MOST = 24; // runs side by side, as the server has it
 const PANEL = 270; // pixels that a panel of a figure needs to be read
 const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?", unreadable: "!" };
 const TABS = ["figures", "table", "log", "config"];
 const page = {
   folder: "",
   runs: [],
+  maxCompared: Infinity, // runs side by side; the server tells it with the list
   selection: [], // ids, in the order in which they were chosen
   beyond: 0, // how many more were chosen than can be compared
   tab: "figures",
@@ -69,9 +69,11 @@ function connection(problem) {
 
 const rows = new Map(); // by id: the element in the list and what it shows
 
-function showRuns({ folder, runs }) {
+function showRuns({ folder, runs, max_compared_runs: maxCompared }) {
   page.folder = folder;
   page.runs = runs;
+  page.maxCompared = maxCompared;
+  if (page.selection.length > maxCompared) keep(page.selection); // it was read from the address before the limit was known
   by("folder").textContent = folder;
   by("folder").title = folder;
   if (!page.chosen) page.selection = runs.length ? [runs[0].id] : [];
@@ -191,7 +193,7 @@ function choose(ids, tab = page.tab) {
 
 /** Makes these the selection, or the first of them, if they are too many to be told apart. */
 function keep(ids) {
-  page.selection = ids.slice(0, MOST);
+  page.selection = ids.slice(0, page.maxCompared);
   page.beyond = ids.length - page.selection.length;
   page.shown = ""; // so that what is said of those beyond is shown, even if the rest stays
 }
@@ -283,7 +285,7 @@ async function showPanel() {
   if (page.tab !== tab || address(tab) !== wanted) return forget(wanted); // no longer asked for
   if (answer === undefined) return;
   page.shown = wanted;
-  const most = page.beyond ? [`${MOST} runs are compared at most: ${page.beyond} more are left out.`] : [];
+  const most = page.beyond ? [`${page.maxCompared} runs are compared at most: ${page.beyond} more are left out.`] : [];
   showNotes([...most, ...gone.map((id) => `${id} is no longer there.`), ...(answer.notes ?? [])]);
   if (tab !== "figures") discardFigures();
   PANELS[tab](answer);

@@ -1,0 +1,178 @@
+"""What completes an argument or the value of an option, and how the shells' scripts ask for it."""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import typer
+from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
+
+from mmfl.cli import names
+from mmfl.runs import presets
+from mmfl.runs.layout import CONFIG
+
+_DEVICES = ("cpu", "cuda")
+_SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "tasks": "TaskConfig"}
+_VALUES: dict[str, Callable[[], Iterable[str]]] = {
+    "method": names.methods,
+    "engine": names.engines,
+    "precision": names.precisions,
+    "device": lambda: _DEVICES,
+    "diagnose": lambda: ("true", "false"),
+    "data": names.data_sources,
+}
+
+
+@add_completion_class
+class LineCompletion(ShellComplete):
+    """Answers the scripts in scripts/: one candidate a line, followed by a tab and its help.
+
+    A script sets `_MMFL_COMPLETE=complete_lines`, and `_MMFL_LINE` to the line that was typed, up to the cursor.
+    """
+
+    name = "lines"
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the one that is being typed, and that one."""
+        line = os.environ.get("_MMFL_LINE", "")
+        words = split_arg_string(line)[1:]
+        return (words[:-1], words[-1]) if words and not line.endswith(" ") else (words, "")
+
+    def format_completion(self, item: CompletionItem) -> str:
+        """One candidate."""
+        help_text = re.sub(r"\s", " ", item.help or "")
+        return f"{item.value}\t{help_text}" if help_text else str(item.value)
+
+
+def use_our_scripts() -> None:
+    """Lets `--install-completion` and `--show-completion` use the scripts in scripts/ in place of typer's.
+
+    Typer's scripts put a blank after `rounds=` and `runs/`, and do not know that bash ends a word at "=". Typer has no
+    public way to replace them; so this is called only where one of the two options is given.
+    """
+    from typer import _completion_shared
+
+    for path in (Path(__file__).parent / "scripts").iterdir():
+        _completion_shared._completion_scripts[path.suffix[1:]] = path.read_text().replace("%", "%%")
+
+
+def methods(incomplete: str) -> list[str]:
+    """Methods, separated by commas, each at most once."""
+    return _comma_separated(incomplete, names.methods())
+
+
+def exports(incomplete: str) -> list[str]:
+    """Formats of figures, separated by commas, each at most once."""
+    return _comma_separated(incomplete, names.export_formats())
+
+
+def method() -> Iterable[str]:
+    """One method."""
+    return names.methods()
+
+
+def reproductions() -> Iterable[str]:
+    """Tables and figures of the papers."""
+    return names.reproductions()
+
+
+def trackers() -> Iterable[str]:
+    """Trackers to log to."""
+    return names.trackers()
+
+
+def devices() -> Iterable[str]:
+    """Devices to compute on."""
+    return _DEVICES
+
+
+def precisions() -> Iterable[str]:
+    """Precisions of matrix products."""
+    return names.precisions()
+
+
+def configurations(incomplete: str) -> list[str]:
+    """Presets and TOML files."""
+    return [*presets.NAMES, *_paths(incomplete, lambda path: path.suffix == ".toml")]
+
+
+def modules(incomplete: str) -> list[str]:
+    """Python files."""
+    return _paths(incomplete, lambda path: path.suffix == ".py")
+
+
+def runs(incomplete: str) -> list[str]:
+    """Run directories: those at the path that is being typed, and those in runs/ while nothing is typed."""
+    return [*_paths(incomplete, _is_run), *([] if incomplete else _paths("runs/", _is_run))]
+
+
+def folders(incomplete: str) -> list[str]:
+    """Folders."""
+    return _paths(incomplete, lambda path: False)
+
+
+def settings(context: typer.Context, incomplete: str) -> list[str]:
+    """Keys of the configuration, a part at a time (`tasks.`, `tasks.digits.`, `tasks.digits.lr=`), and known values."""
+    if "=" in incomplete:
+        return _values(incomplete)
+    *path, _ = incomplete.split(".")
+    match path:
+        case []:
+            keys = [key for key in ["method", *names.config_keys()] if key not in _SECTIONS]
+            return [*_assignments("", keys), *(f"{section}." for section in _SECTIONS)]
+        case ["tasks"]:
+            return [f"tasks.{name}." for name in _task_names(_config_file(context))]
+        case [section] | ["tasks" as section, _] if section in _SECTIONS:
+            return _assignments(".".join([*path, ""]), names.config_keys(_SECTIONS[section]))
+    return []
+
+
+def deployment_settings(incomplete: str) -> list[str]:
+    """Keys of a deployment's settings, and known values."""
+    return _values(incomplete) if "=" in incomplete else _assignments("", names.deployment_keys())
+
+
+def _comma_separated(incomplete: str, known: Iterable[str]) -> list[str]:
+    before, comma, _ = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in known if name not in before.split(",")]
+
+
+def _assignments(path: str, keys: Iterable[str]) -> list[str]:
+    return [f"{path}{key}=" for key in keys]
+
+
+def _values(incomplete: str) -> list[str]:
+    key = incomplete.partition("=")[0]
+    return [f"{key}={value}" for value in _VALUES.get(key.rpartition(".")[2], tuple)()]
+
+
+def _config_file(context: typer.Context) -> Path:
+    """The configuration that was typed. While an option lacks its value, click counts arguments as extra ones."""
+    return Path(context.params.get("file") or (*context.args, "demo")[0])
+
+
+def _task_names(file: Path) -> list[str]:
+    """The tasks of a file or preset; none where it cannot be read, for which running it will give the reason."""
+    path = presets.path_of(str(file)) if str(file) in presets.NAMES and not file.is_file() else file
+    try:
+        return [str(task["name"]) for task in tomllib.loads(path.read_text())["tasks"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return []
+
+
+def _is_run(path: Path) -> bool:
+    return (path / CONFIG).is_file()
+
+
+def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
+    """The wanted entries of the folder that is being typed, and the folders in which to look further."""
+    folder, slash, start = incomplete.rpartition("/")
+    try:
+        inside = sorted(Path(folder + slash or ".").expanduser().iterdir())
+    except OSError:
+        return []
+    seen = [path for path in inside if path.name.startswith(".") == start.startswith(".")]
+    found = [path.name if wanted(path) else f"{path.name}/" for path in seen if wanted(path) or path.is_dir()]
+    return [f"{folder}{slash}{name}" for name in found]

@@ -1,0 +1,50 @@
+"""The console that all commands share, and JSON output.
+
+Rich handles NO_COLOR, FORCE_COLOR and TERM=dumb. Only whether lines may be overwritten is decided here: on a terminal,
+and not because colours are forced.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from mmfl.report.terminal_table import listing
+
+console = Console(
+    width=None if sys.stdout.isatty() else 120,
+    force_interactive=sys.stdout.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"),
+)
+
+
+@contextmanager
+def on_stderr() -> Iterator[None]:
+    """Sends console output, including warnings, to stderr, so that stdout holds only JSON."""
+    console.stderr = True
+    try:
+        yield
+    finally:
+        console.stderr = False
+
+
+def say(text: str) -> None:
+    """Prints a line without markup, highlighting or wrapping."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_json(value: Any) -> None:
+    """Prints a value as JSON."""
+    print(json.dumps(value, indent=2), flush=True)
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], *headings: str) -> None:
+    """Prints a table with these headings."""
+    table = listing(*headings)
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    console.print(table)

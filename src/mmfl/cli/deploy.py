@@ -1,0 +1,249 @@
+"""The command that trains over real nodes: deploy; and how a deployment is resumed."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mmfl.cli import completion
+from mmfl.cli.console import console, say
+from mmfl.cli.help import Command, examples
+from mmfl.cli.options import (
+    AppFile,
+    Capacity,
+    Device,
+    Out,
+    RootCertificates,
+    Track,
+    check_minimum,
+    default_directory,
+    worker_options,
+)
+from mmfl.deployment import programs
+from mmfl.deployment.bundle import RunConfig, check_module
+from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
+from mmfl.deployment.security import Address, check_file
+from mmfl.deployment.superlink import ControlAPI
+from mmfl.errors import UserError
+
+if TYPE_CHECKING:
+    from mmfl.runs.listener import Listener
+    from mmfl.runs.status import RunEnd
+
+_log = logging.getLogger(__name__)
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl deploy app.py --local 4 --rounds 20 --rate 0.5",
+        "mmfl deploy app.py --local 4 --rate 0.5 --secure --set gather=10",
+        "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4 --rate 0.5",
+    ),
+)
+def deploy(
+    file: AppFile,
+    local: Annotated[int | None, typer.Option(help="Trial on this machine, with this number of nodes.")] = None,
+    server: Annotated[str | None, typer.Option(help="host:port of a SuperLink on this machine (`mmfl link`).")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="One of `mmfl methods`; by default mmfl-lvr.", autocompletion=completion.method)
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds; by default 100.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Share of the processors that train in a round; by default 0.1.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait for replies; by default 600.")] = None,
+    out: Out = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change another setting: seed=3.",
+            autocompletion=completion.deployment_settings,
+        ),
+    ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Number of clients in all; with --local by default one per node.")
+    ] = None,
+    secure: Annotated[
+        bool, typer.Option("--secure", help="With --local: use certificates and keys, as on real machines.")
+    ] = False,
+    root_certificates: RootCertificates = None,
+    capacity: Capacity = None,
+    device: Device = None,
+    track: Track = None,
+) -> None:
+    """Train over real nodes."""
+    from mmfl.methods import make_method
+    from mmfl.runs.directory import RunDirectory
+    from mmfl.trackers import make_trackers
+
+    programs.require_flower()
+    if (local is None) == (server is None):
+        raise UserError("deploy: expected either --local K, for a trial on this machine, or --server host:port.")
+    where: dict[str, Any] = {"module": str(check_module(file))}
+    if server is not None:
+        address, root = Address.parse(server), check_file(root_certificates, "--root-certificates")
+        if root is None and not address.loopback:
+            raise UserError(
+                f"deploy at {address}: a connection to another machine must be encrypted; expected "
+                "--root-certificates ca.crt, or the address on loopback that `mmfl link` prints."
+            )
+        where |= {"server": str(address), **({"root_certificates": str(root)} if root else {})}
+        _refuse_with_server(secure=secure, capacity=capacity, device=device)
+    elif local is not None:
+        check_minimum("--local", local, 1)
+        clients = local if clients is None else clients
+        check_minimum("--clients", clients, local)
+        check_minimum("--capacity", 1 if capacity is None else capacity, 1)
+        where |= {"local": local, "secure": secure, "options": worker_options(capacity=capacity, device=device)}
+    given = {"clients": clients, "method": method, "rounds": rounds, "rate": rate, "timeout": timeout}
+    settings = read_settings(given, set_ or ())
+    if track:
+        make_trackers(track)  # refuses a wrong name before anything is written
+        where["trackers"] = track
+    path = out or default_directory(make_method(settings["method"]).name)
+    RunDirectory.create(path, {"source": "deployment", "deployment": where, "settings": settings})
+    run_deployment(path, where, settings)
+
+
+def resume(directory: Path, values: Mapping[str, Any]) -> None:
+    """Resumes a deployment; `values` is its configuration."""
+    programs.require_flower()
+    run_deployment(directory, values["deployment"], values["settings"], resume=True)
+
+
+def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], resume: bool = False) -> None:
+    """Runs a deployment in its run directory; shows a summary, progress and results.
+
+    `where` is the table `deployment` of the run's configuration: the module, and the server or the local nodes.
+    """
+    from mmfl.deployment.loopback import assign_clients, deploy_local
+    from mmfl.report.display import Display, show_summary
+    from mmfl.runs.listener import ListenerGroup
+    from mmfl.runs.status import RunEnd
+    from mmfl.trackers import make_trackers
+
+    module = check_module(Path(where["module"]))
+    nodes = f"{where['local']} nodes on this machine" if "local" in where else f"at {where['server']}"
+    budget, text = budget_of(where, settings)
+    show_summary(
+        console,
+        {
+            "method": str(settings["method"]),
+            "clients": str(settings["clients"]),
+            "nodes": nodes,
+            "budget": text,
+            "rounds": f"{settings['rounds']:,} of at most {settings['timeout']:g} s",
+            "run": str(path),
+        },
+    )
+    if budget < 1 and settings["method"] != "full":
+        _log.warning("the budget is less than one training a round, so in many rounds nobody trains; raise --rate")
+    started = time.monotonic()
+    listener = ListenerGroup([Display(console), *make_trackers(where.get("trackers", ()))])
+    try:
+        if "local" in where:
+            outcome = deploy_local(
+                module,
+                assign_clients(settings["clients"], where["local"]),
+                settings,
+                path,
+                resume=resume,
+                secure=where["secure"],
+                options=where["options"],
+                listener=listener,
+                last=int(settings["rounds"]),
+            )
+        else:
+            root = where.get("root_certificates")
+            outcome = _deploy_at_server(module, Address.parse(where["server"]), root, settings, path, resume, listener)
+    except KeyboardInterrupt:
+        outcome = RunEnd("stopped")
+    show_outcome(outcome, path, time.monotonic() - started)
+
+
+def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[float, str]:
+    """The trainings that a round can pay for while all clients are connected, as a number and as text.
+
+    With `--local` the clients' capacity is known; otherwise the nodes announce it later, and it is at least one.
+
+    >>> budget_of({"server": "127.0.0.1:8001"}, {"clients": 40, "rate": 0.1})
+    (4.0, '4.0 trainings a round (rate 0.1), or more where clients can do several')
+    """
+    known = "local" in where
+    capacity = int(where["options"].get("capacity", 1)) if known else 1
+    budget = settings["rate"] * settings["clients"] * capacity
+    more = "" if known else ", or more where clients can do several"
+    return budget, f"{budget:.1f} trainings a round (rate {settings['rate']:g}){more}"
+
+
+def show_outcome(outcome: "RunEnd", path: Path, seconds: float) -> None:
+    """Shows the results of a run that finished, or what to do about one that did not."""
+    if outcome.condition == "stopped":
+        say(f"\nstopped; go on with: mmfl resume {path}")
+        raise typer.Exit(130)
+    if outcome.condition != "finished":
+        logs = path / "logs"
+        where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
+        raise UserError(f"the run failed: {outcome.reason}\nWhat was printed is in {where}.")
+    from mmfl.report.display import conclude
+    from mmfl.runs.results import load
+
+    say(conclude(console, load(path), path, seconds))
+
+
+def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The settings of a run: options and `key=value` changes, checked before anything is started."""
+    from mmfl.deployment.settings import DeploymentSettings
+    from mmfl.methods import make_method
+    from mmfl.runs import config as configuration
+
+    values = {key: value for key, value in given.items() if value is not None}
+    for change in changes:
+        configuration.apply(values, change)
+    if "clients" not in values:
+        raise UserError("deploy: --clients is missing; expected how many clients the nodes hold in all.")
+    settings = DeploymentSettings.of(values)
+    make_method(settings.method)
+    if not 0 < settings.rate <= 1:
+        raise UserError(f"rate is {settings.rate}; expected a share of the processors in (0, 1].")
+    check_minimum("clients", settings.clients, 1)
+    check_minimum("rounds", settings.rounds, 1)
+    check_minimum("seed", settings.seed, 0)
+    if not settings.timeout > 0:
+        raise UserError(f"timeout is {settings.timeout}; expected a number of seconds above 0.")
+    return settings.model_dump()
+
+
+def _deploy_at_server(
+    module: Path,
+    address: Address,
+    root: str | None,
+    settings: Mapping[str, Any],
+    path: Path,
+    resume: bool,
+    listener: "Listener",
+) -> "RunEnd":
+    """Runs at a SuperLink that was started with `mmfl link` on this machine."""
+    from mmfl.deployment.submission import Submission
+
+    with exit_on_termination(), ChildProcesses(path / "logs") as processes:
+        control = ControlAPI(address, Path(root) if root else None, processes.folder / "home")
+        submission = Submission.start(control, module, RunConfig(path, settings, resume))
+        try:
+            return submission.follow(listener, int(settings["rounds"]))
+        except (KeyboardInterrupt, SystemExit):
+            submission.abort()
+            raise
+
+
+def _refuse_with_server(**options: Any) -> None:
+    for name, value in options.items():
+        if value:
+            raise UserError(f"deploy: --{name} goes with --local; with --server, give it to `mmfl node`.")

@@ -1,0 +1,140 @@
+"""The commands for the machines of a deployment: link, node and keys."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmfl.cli.console import say
+from mmfl.cli.help import Command, examples
+from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
+from mmfl.deployment import programs
+from mmfl.deployment.bundle import check_module
+from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
+from mmfl.deployment.node import NodeSpec, RunningNode
+from mmfl.deployment.node import serve as serve_node
+from mmfl.deployment.security import Address, Keys, check_file, make_keys
+from mmfl.deployment.superlink import MAX_MESSAGE_BYTES, control_address, start_superlink
+from mmfl.deployment.superlink import serve as serve_link
+from mmfl.errors import UserError
+
+app = typer.Typer(rich_markup_mode=None)
+
+Logs = Annotated[Path | None, typer.Option(help="Folder for the output of Flower's processes.")]
+
+
+@app.command(
+    cls=Command,
+    epilog=examples("mmfl link", "mmfl link 0.0.0.0:8000 --keys keys", "mmfl link 10.0.0.5:8000 --insecure"),
+)
+def link(
+    address: Annotated[str, typer.Argument(help="host:port that nodes connect to.")] = "127.0.0.1:8000",
+    keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys`.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext connections by anybody.")] = False,
+    control_port: Annotated[
+        int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option(help=f"Largest message of a node, in megabytes; by default {MAX_MESSAGE_BYTES >> 20}.")
+    ] = None,
+    logs: Logs = None,
+) -> None:
+    """Start the server that nodes connect to."""
+    programs.require_flower()
+    where = Address.parse(address)
+    key_folder = Keys.open(keys.resolve()) if keys else None
+    check_minimum("--most", 1 if most is None else most, 1)
+    size = None if most is None else most << 20
+    control_address(where, key_folder, insecure, control_port, size)
+    with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
+        running = start_superlink(processes, where, key_folder, insecure, control_port, size)
+        trust = f" --root-certificates {key_folder.authority}" if key_folder else ""
+        registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
+        say(f"nodes connect to {where}{registered}")
+        say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
+        _until_interrupted(lambda: serve_link(running))
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl node app.py --clients 0-3",
+        "mmfl node app.py --clients 3 --server fed.example.org:8000 \\\n"
+        "      --root-certificates ca.crt --key node-3.key",
+    ),
+)
+def node(
+    file: AppFile,
+    server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:8000",
+    clients: Annotated[str, typer.Option(help="The clients whose data is here: 0,1 or 0-9.")] = "",
+    key: Annotated[Path | None, typer.Option(help="This node's private key, from `mmfl keys`.")] = None,
+    root_certificates: RootCertificates = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext to another machine.")] = False,
+    capacity: Capacity = None,
+    device: Device = None,
+    clip: Annotated[float | None, typer.Option(help="Largest norm of an update that leaves this node.")] = None,
+    noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
+    logs: Logs = None,
+) -> None:
+    """Start a node, which holds clients' data and trains on it."""
+    from mmfl.privacy import Privacy
+
+    programs.require_flower()
+    check_minimum("--capacity", 1 if capacity is None else capacity, 1)
+    spec = NodeSpec(
+        check_module(file),
+        parse_clients(clients),
+        Address.parse(server),
+        check_file(root_certificates, "--root-certificates"),
+        check_file(key, "--key"),
+        insecure,
+        worker_options(capacity=capacity, device=device, clip=clip, noise=noise),
+    )
+    spec.check()
+    Privacy(clip, noise or 0.0)
+    with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
+        running = RunningNode(processes, spec)
+        running.connect()
+        _until_interrupted(lambda: serve_node(running, say))
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5"
+    ),
+)
+def keys(
+    folder: Annotated[Path, typer.Argument(help="New folder for certificates and keys.")],
+    server: Annotated[str, typer.Option(help="Host names or addresses of the server, separated by commas.")],
+    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
+) -> None:
+    """Make certificates and node keys."""
+    made = make_keys(folder, [host for host in server.split(",") if host.strip()], nodes)
+    say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
+    say("node K needs ca.crt and node-K.key of it, and nothing else.")
+
+
+def parse_clients(text: str) -> list[int]:
+    """The clients in a list of numbers and ranges.
+
+    >>> parse_clients("0,4-6")
+    [0, 4, 5, 6]
+    """
+    found: list[int] = []
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise UserError(f"--clients '{text}': '{part}' is no client; expected numbers such as 0,1 or 0-9.")
+        found += range(int(first), int(last or first) + 1)
+    if len(set(found)) < len(found):
+        raise UserError(f"--clients '{text}' names a client twice.")
+    return found
+
+
+def _until_interrupted(serve: Callable[[], None]) -> None:
+    try:
+        serve()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

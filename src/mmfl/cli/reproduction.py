@@ -1,0 +1,89 @@
+"""The command that reproduces the papers' tables and figures."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mmfl.cli import completion
+from mmfl.cli.console import console, show_json, show_rows
+from mmfl.cli.help import Command, examples
+from mmfl.cli.options import Device
+from mmfl.errors import UserError
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl reproduce --list",
+        "mmfl reproduce mfa-fig1 --quick",
+        "mmfl reproduce table1-3tasks --device cuda",
+    ),
+)
+def reproduce(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Tables and figures, such as table1-3tasks.",
+            show_default=False,
+            autocompletion=completion.reproductions,
+        ),
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List what there is.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Reproduce all of them.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A small version, within a minute each, on embedded data.")
+    ] = False,
+    part: Annotated[str, typer.Option(help="Run only the parts whose names match, such as 'lvr-5tasks/*'.")] = "*",
+    redraw: Annotated[bool, typer.Option("--redraw", help="Render what has been run; train nothing.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Results folder; by default results/, or results-quick/ with --quick.")
+    ] = None,
+    device: Device = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Precision of products: float32, tf32 (GPU) or bfloat16 (CPU).", autocompletion=completion.precisions
+        ),
+    ] = "float32",
+    json_: Annotated[bool, typer.Option("--json", help="With --list: print JSON instead of a table.")] = False,
+) -> None:
+    """Reproduce tables and figures of the papers."""
+    from mmfl.engine.precision import check_precision
+    from mmfl.papers import CATALOGUE
+    from mmfl.papers import reproduce as experiments
+    from mmfl.papers.pages import PAPERS, claims_table
+    from mmfl.papers.reproduction import Trainer
+    from mmfl.papers.store import Results
+    from mmfl.report.display import Display, show_texts
+
+    if list_:
+        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in PAPERS.items()}
+        rows = [{"id": each.id, "title": each.title, "paper": papers[each.paper]} for each in CATALOGUE.values()]
+        if json_:
+            show_json(rows)
+        else:
+            show_rows(rows, "id", "what it is", "from")
+        return
+    if json_:
+        raise UserError("reproduce: --json goes with --list.")
+    if not ids and not all_:
+        raise UserError("reproduce: nothing was named; expected ids, --all or --list.")
+    chosen = experiments.select(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
+    results = Results(out or Path("results-quick" if quick else "results"))
+    if not redraw:
+        parts = experiments.parts_of(chosen, quick, part)
+        trainer = Trainer(device, Display(console), check_precision(precision))
+        experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
+    found = False
+    for each, findings in experiments.render(chosen, results, quick):
+        found = True
+        show_texts(console, each.title, findings.table)
+        if findings.claims:
+            show_texts(console, "claims", claims_table(findings.claims))
+        console.print(f"wrote {results.folder / each.id}.md and .png", highlight=False, soft_wrap=True)
+    if not found:
+        raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")
+    console.print(f"wrote {experiments.index(CATALOGUE, results, quick)}", highlight=False, soft_wrap=True)

@@ -1,0 +1,173 @@
+"""The commands that train in a simulation: run, compare and resume."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mmfl.cli import completion, deploy
+from mmfl.cli.console import console, say
+from mmfl.cli.help import Command, examples
+from mmfl.cli.options import ConfigFile, Device, Out, Quiet, Rounds, Seeds, Settings, Track, default_directory
+from mmfl.errors import LostProcessError, UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from mmfl.runs.config_schema import Config
+    from mmfl.runs.directory import RunDirectory
+
+app = typer.Typer(rich_markup_mode=None)
+DEFAULT_METHODS = "random,mmfl-lvr,full"
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl run",
+        "mmfl run experiment.toml --set method=mmfl-lvr --seeds 5",
+        "mmfl run lvr-3tasks --rounds 20 --set tasks.fashion-a.lr=0.1 --out runs/try",
+    ),
+)
+def run(
+    file: ConfigFile = None,
+    set_: Settings = None,
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    out: Out = None,
+    track: Track = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train with one method."""
+    from mmfl.runs import config as configuration
+
+    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, trackers=track or None)
+    start_run(config, out, quiet)
+
+
+@app.command(
+    cls=Command,
+    epilog=examples(
+        "mmfl compare",
+        "mmfl compare experiment.toml --methods random,mmfl-lvr,full --seeds 5",
+        "mmfl compare --methods random,mmfl-stalevre --rounds 50 --quiet",
+    ),
+)
+def compare(
+    file: ConfigFile = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods to compare, separated by commas.", autocompletion=completion.methods)
+    ] = DEFAULT_METHODS,
+    set_: Settings = None,
+    seeds: Seeds = None,
+    rounds: Rounds = None,
+    out: Out = None,
+    track: Track = None,
+    device: Device = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train with several methods in lockstep."""
+    from mmfl.runs import config as configuration
+
+    names = [name.strip() for name in methods.split(",") if name.strip()]
+    given = {"seeds": seeds, "rounds": rounds, "device": device, "methods": names, "trackers": track or None}
+    config = configuration.read(file, set_ or (), **given)
+    start_run(config, out, quiet)
+
+
+@app.command(
+    cls=Command,
+    epilog=examples("mmfl resume runs/20260131-120000-mmfl-lvr", "mmfl resume runs/try --device cuda"),
+)
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The run directory.", autocompletion=completion.runs)],
+    device: Device = None,
+) -> None:
+    """Resume a run after a crash or Ctrl-C.
+
+    The result is the same as if it had never stopped.
+    """
+    from mmfl.runs import config as configuration
+    from mmfl.runs.directory import RunDirectory
+    from mmfl.runs.layout import CONFIG
+    from mmfl.runs.lock import check_free
+
+    opened = RunDirectory.open(directory)
+    check_free(directory)  # checked again when training begins; here so that the answer comes at once
+    values = opened.config()
+    if values.get("source") == "python":
+        raise UserError(
+            f"run '{directory}' was started from Python: resume it there, with the same arguments and resume=True."
+        )
+    if values.get("source") == "deployment":
+        return deploy.resume(directory, values)
+    config = configuration.parse(values, str(directory / CONFIG))
+    return train_and_show(config, directory, device or config.device, lambda _: opened, resume=True)
+
+
+def start_run(config: "Config", out: Path | None, quiet: bool) -> None:
+    """Trains in a new run directory."""
+    from mmfl.runs.directory import RunDirectory
+
+    names = [method if isinstance(method, str) else str(method.get("name")) for method in config.methods]
+    path = out or default_directory(names[0] if len(names) == 1 else "comparison")
+    RunDirectory.refuse_used(path)
+    train_and_show(config, path, config.device, lambda device: RunDirectory.create(path, config.plain(), device), quiet)
+
+
+def train_and_show(
+    config: "Config",
+    path: Path,
+    device: str | None,
+    open_directory: Callable[["torch.device"], "RunDirectory"],
+    quiet: bool = False,
+    resume: bool = False,
+) -> None:
+    """Trains in a run directory and shows progress and results; of several processes only the first shows them."""
+    from mmfl.engine import Simulation
+    from mmfl.report.display import Display, conclude, show_summary
+    from mmfl.runs.experiment import conduct
+    from mmfl.runs.listener import ListenerGroup
+    from mmfl.trackers import make_trackers
+    from mmfl.updates.world import leave
+
+    engine = Simulation(device, config.engine, config.precision, privacy=config.privacy.build())
+    world = engine.world
+    console.quiet = not world.first
+    path = Path(world.said_by_first(str(path)))
+    experiment = config.experiment()
+    listener = ListenerGroup([*make_trackers(config.trackers), *([] if quiet else [Display(console)])])
+    federation = experiment.federation_of(experiment.seeds[0])
+    seeds = len(experiment.seeds)
+    summary = {
+        "methods": ", ".join(method.name for method in experiment.methods),
+        **federation.describe(),
+        "budget": f"{config.rate * federation.capacity.sum():.1f} trainings a round (rate {config.rate:g})",
+        "rounds": f"{config.rounds:,} x {seeds} seed{'s' if seeds > 1 else ''} on {engine.device}"
+        + (f", {world.size} processes" if world.size > 1 else ""),
+        "run": str(path),
+    }
+    if not quiet:
+        show_summary(console, summary)
+    started = time.monotonic()
+    try:
+        comparison = conduct(
+            experiment,
+            engine,
+            open_directory=lambda: open_directory(engine.device),
+            resume=resume,
+            listener=listener,
+        )
+    except KeyboardInterrupt:
+        console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    except LostProcessError as error:
+        raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
+    if world.first:
+        summary_line = conclude(console, comparison, path, time.monotonic() - started)
+        if not quiet:
+            say(summary_line)
+    leave()

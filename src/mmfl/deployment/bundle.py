@@ -1,0 +1,73 @@
+"""The app that Flower ships to the server's process and to every node: the ClientApp and the user's module."""
+
+import ast
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from mmfl.errors import UserError
+
+MODULE = "deployed"  # the name of the user's module in the app; its own name could hide another module
+SERVER = "mmfl.deployment.server_app:app"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The configuration of a run: its directory on the server's machine, its settings, and whether it is resumed."""
+
+    directory: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    resume: bool = False
+
+    def plain(self) -> dict[str, str | bool]:
+        """The configuration in the form of Flower's run-config."""
+        return {
+            "module": MODULE,
+            "directory": str(self.directory.resolve()),
+            "resume": self.resume,
+            "settings": json.dumps(self.settings),
+        }
+
+
+def check_module(path: Path) -> Path:
+    """The absolute path of the user's module; refuses what is not a valid Python file."""
+    if path.suffix != ".py":
+        raise UserError(f"app '{path}' is not a Python file; expected one such as app.py.")
+    try:
+        ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise UserError(f"app '{path}' does not exist; expected a Python file.") from None
+    except OSError as error:
+        raise UserError(f"app '{path}' cannot be read: {error.strerror}.") from None
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"app '{path}'{line}: not valid Python: {getattr(error, 'msg', error)}.") from None
+    return path.resolve()
+
+
+def write_app(folder: Path, module: Path, config: RunConfig, server: str = SERVER) -> Path:
+    """Writes the app into a new folder; `server` names the ServerApp, as `module:attribute`."""
+    folder.mkdir(parents=True)
+    home, _, name = server.partition(":")
+    project = {
+        "project": {"name": "mmfl-deployment", "version": "1.0.0", "dependencies": []},
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "mmfl",
+                    "components": {"serverapp": "serverapp:app", "clientapp": "client_app:app"},
+                    "config": config.plain(),
+                }
+            }
+        },
+    }
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
+    (folder / "serverapp.py").write_text(f"from {home} import {name} as app\n\n__all__ = ['app']\n")
+    shutil.copyfile(Path(__file__).with_name("client_app.py"), folder / "client_app.py")
+    shutil.copyfile(module, folder / f"{MODULE}.py")
+    return folder

@@ -1,0 +1,178 @@
+"""Child processes that end with their owner, whatever ends it: a normal return, an error, Ctrl-C, even `kill -9`."""
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mmfl.errors import UserError, shorten
+
+_WATCHDOG = Path(__file__).with_name("watchdog.py")
+_VARIABLE = "MMFL_DEPLOYMENT"  # in the environment of all processes of a deployment, with a value of its own
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_ERROR_LINE = re.compile(r"\berror|failed|refused|\[code", re.IGNORECASE)
+_RETRY_LINE = re.compile("retrying")
+_SECONDS_TO_END = 5.0  # after which a process that was asked to end is killed
+
+
+@dataclass(frozen=True, eq=False)
+class Child:
+    """A process that was started, with the log file for its output."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+    offset: int = 0  # in the log, where the output of this process begins
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is still running."""
+        return self.process.poll() is None
+
+    def output(self) -> str:
+        """All that it has printed, without colours."""
+        return _COLOUR.sub("", self.log.read_bytes()[self.offset :].decode(errors="replace"))
+
+    def error_line(self) -> str:
+        """The last line of its output that mentions an error; the last line if none does."""
+        lines = self.output().strip().splitlines()
+        errors = [line.strip() for line in lines if _ERROR_LINE.search(line) and not _RETRY_LINE.search(line)]
+        return ([*lines[-1:], *errors] or [""])[-1].removeprefix("error: ")
+
+    def kill(self) -> None:
+        """Kills it, with the processes of its group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def request_end(self) -> None:
+        """Asks it to end: by closing its input where it has one, otherwise by SIGTERM."""
+        if self.process.stdin:
+            with suppress(OSError):
+                self.process.stdin.close()
+        elif self.alive:
+            self.process.terminate()
+
+    def end(self) -> None:
+        """Asks it to end, and kills it if it does not."""
+        self.request_end()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(_SECONDS_TO_END)
+        self.kill()
+
+
+class ChildProcesses:
+    """The processes of one deployment, and a private folder for their sockets and settings.
+
+    On exit all processes are ended and the folder is removed. Output is written to the folder `logs`.
+    """
+
+    def __init__(self, logs: Path):
+        self.logs = logs
+        self.children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"logs '{shorten(self.logs)}' cannot be written: {error.strerror}.") from None
+        self.folder = Path(tempfile.mkdtemp(prefix="mmfl-"))  # mode 0700; short, because a socket's path must be
+        self.variable = f"{_VARIABLE}={secrets.token_hex(8)}"
+        try:
+            self.watchdog = subprocess.Popen(
+                [sys.executable, "-IS", str(_WATCHDOG), self.variable, str(self.folder)],
+                stdin=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except BaseException:
+            self.folder.rmdir()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            deadline = time.monotonic() + _SECONDS_TO_END
+            for child in reversed(self.children):
+                child.request_end()
+            for child in self.children:
+                with suppress(subprocess.TimeoutExpired):
+                    child.process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            assert self.watchdog.stdin
+            self.watchdog.stdin.close()
+            self.watchdog.wait()
+            for child in self.children:
+                child.process.wait()
+
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], ends_with_input: bool = False
+    ) -> Child:
+        """Starts a process in a session of its own; one that `ends_with_input` is asked to end by closing its input."""
+        log = self.logs / f"{name}.log"
+        key, _, value = self.variable.partition("=")
+        with log.open("ab") as output:
+            before = output.tell()
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env={**environment, key: value},
+                    stdin=subprocess.PIPE if ends_with_input else subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UserError(f"{name}: '{command[0]}' cannot be started: {error.strerror}.") from None
+        child = Child(name, process, log, before)
+        self.children.append(child)
+        assert self.watchdog.stdin
+        self.watchdog.stdin.write(f"{process.pid}\n".encode())
+        self.watchdog.stdin.flush()
+        return child
+
+    def end(self, child: Child) -> None:
+        """Ends one process, and no longer looks after it."""
+        child.end()
+        self.children.remove(child)
+
+
+def wait_until(ready: Callable[[], bool], child: Child, seconds: float, what: str) -> None:
+    """Waits until `ready` is true; raises an error with the process's output if it ends first, or takes too long."""
+    deadline = time.monotonic() + seconds
+    while not ready():
+        if not child.alive:
+            raise UserError(f"{child.name} ended before {what}: {child.error_line()}")
+        if time.monotonic() > deadline:
+            raise UserError(f"{child.name}: {what} took more than {seconds:.0f} s; its output is in {child.log}.")
+        time.sleep(0.05)
+
+
+@contextmanager
+def exit_on_termination() -> Iterator[None]:
+    """Turns SIGTERM and SIGHUP into a `SystemExit`, so that everything is cleaned up before this process ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def exit_process(*_: object) -> None:
+        raise SystemExit(143)
+
+    before = {number: signal.signal(number, exit_process) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

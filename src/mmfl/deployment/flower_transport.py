@@ -1,0 +1,110 @@
+"""Transport over Flower: replies are pulled so that none is lost and no node holds up the others."""
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from mmfl.deployment.programs import MAX_BYTES_VARIABLE
+from mmfl.deployment.transport import Reply
+
+_log = logging.getLogger(__name__)
+_EXTRA_LIFETIME = 10.0  # seconds for which Flower keeps a message after its reply was due
+_MAX_OVERHEAD = 1 << 16  # bytes that Flower adds to a payload
+_PULL_SECONDS = 2.0  # to wait for one pull before the next is started
+
+
+class FlowerTransport:
+    """Sends payloads as Flower messages: as bytes in a `ConfigRecord`.
+
+    Flower deletes a reply when it is first pulled. It also announces a reply before its content has arrived, and
+    whoever pulls it then waits for the rest: for minutes where a node died while sending. So every reply is pulled by
+    itself, in a thread of its own, and never by two threads at once. A pull that takes long goes on in the background,
+    and a later `receive` returns its reply.
+    """
+
+    def __init__(self, grid: Grid):
+        self.grid = grid
+        limit = os.environ.get(MAX_BYTES_VARIABLE)
+        self.max_reply_bytes = int(limit) - _MAX_OVERHEAD if limit else None
+        self._pulls: dict[str, _Pull] = {}
+
+    def nodes(self) -> set[int]:
+        """The numbers of the connected SuperNodes."""
+        return set(self.grid.get_node_ids())
+
+    def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
+        """Sends a message to each node; Flower deletes it some time after its reply was due."""
+        messages = [
+            self.grid.create_message(
+                RecordDict({"mmfl": ConfigRecord({"payload": payload})}),
+                MessageType.TRAIN,
+                node,
+                str(round),
+                seconds + _EXTRA_LIFETIME,
+            )
+            for node, payload in payloads.items()
+        ]
+        names = self.grid.push_messages(messages)
+        return {name: node for name, node in zip(names, payloads, strict=False) if name}
+
+    def receive(self, messages: Iterable[str]) -> list[Reply]:
+        """The replies and errors that have arrived."""
+        names = dict.fromkeys(messages)
+        for name in names:
+            if name not in self._pulls:
+                pull = self._pulls[name] = _Pull(self.grid, name)
+                pull.start()
+                pull.join(_PULL_SECONDS)
+        done = [self._pulls.pop(name) for name in names if not self._pulls[name].is_alive()]
+        return [pull.reply for pull in done if pull.reply is not None]
+
+
+class _Pull(threading.Thread):
+    """Pulls the reply to one message; `reply` is None if it has not arrived yet.
+
+    After an error it tries once more, in case the SuperLink was at fault. A reply that is gone by then had arrived, but
+    could not be read.
+    """
+
+    def __init__(self, grid: Grid, message: str):
+        super().__init__(daemon=True)
+        self.grid, self.message = grid, message
+        self.reply: Reply | None = None
+
+    def run(self) -> None:
+        """Pulls."""
+        try:
+            self.reply = self._pull()
+        except Exception as error:
+            _log.warning("an answer could not be read (%s)", type(error).__name__)
+            self.reply = self._pull_again(error)
+
+    def _pull_again(self, error: Exception) -> Reply | None:
+        unreadable = Reply(self.message, b"", type(error).__name__)
+        try:
+            reply = self._pull()
+        except Exception:
+            return unreadable
+        return unreadable if reply is not None and reply.payload is None else reply
+
+    def _pull(self) -> Reply | None:
+        for answer in self.grid.pull_messages([self.message]):
+            if answer.metadata.reply_to_message_id == self.message:
+                return _to_reply(self.message, answer)
+        return None
+
+
+def _to_reply(message: str, answer: Any) -> Reply:
+    """A reply from the message that Flower returns."""
+    if answer.has_error():
+        return Reply(message, None, f"code {answer.error.code}: {answer.error.reason}")
+    try:
+        payload = answer.content["mmfl"]["payload"]
+    except KeyError:
+        payload = b""
+    return Reply(message, payload if isinstance(payload, bytes) else b"")

@@ -1,0 +1,116 @@
+"""A federation whose clients are real, as the server knows it and as a node holds it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from mmfl.checks import check_whole
+from mmfl.data import Dataset, from_arrays
+from mmfl.errors import UserError
+from mmfl.federation import Federation, RoundView
+from mmfl.federation.availability import Always
+from mmfl.federation.task import Task
+from mmfl.partition import Shards
+
+LocalData = Dataset | tuple[Any, Any] | None
+"""A client's data for a task: a data set, or examples (x, y) without test examples; None if it lacks the task."""
+
+
+class ServerFederation(Federation):
+    """What the server knows of the clients: how much data each has, its capacity, and whether it is `connected`.
+
+    `clients` is how many may take part. Those that no node has announced yet are like clients that have not arrived.
+    Before each round `wait_for_clients(round)` is called, which updates the rest. `unresponsive` marks clients that
+    have failed to reply in the current round.
+    """
+
+    def __init__(self, tasks: Sequence[Task], clients: int, wait_for_clients: Callable[[int], None]):
+        self.tasks, self.clients, self.seed = tuple(tasks), clients, 0
+        self.wait_for_clients = wait_for_clients
+        self.availability = Always()
+        nothing = np.zeros((clients, len(tasks)), dtype=np.int64)
+        self.sizes, self.capacity = nothing, nothing[:, 0].copy()
+        self.connected, self.unresponsive = np.zeros(clients, dtype=bool), np.zeros(clients, dtype=bool)
+        self.shards, self.groups = (), (None,) * len(tasks)
+        self.test_shards = (None,) * len(tasks)
+        self.arrivals, self.departures = self._rounds("arrivals", None, 1), self._rounds("departures", None, 0)
+        self.task_arrivals = self._task_arrivals(None)
+
+    def announce(self, client: int, sizes: Sequence[int], capacity: int) -> None:
+        """Enters a client's number of examples for each task, and its capacity."""
+        self.sizes[client] = sizes
+        self.capacity[client] = min(capacity, int((self.sizes[client] > 0).sum()))
+
+    def view(self, round: int, *, rate: float, seed: int) -> RoundView:
+        """The view of a round, with the clients that are connected when it begins."""
+        self.wait_for_clients(round)
+        self.unresponsive[:] = False
+        return super().view(round, rate=rate, seed=seed).without(~self.connected)
+
+    def _check_presence(self, last: int) -> None:
+        """Does nothing: before the first round no client is known."""
+
+    def without_lost_clients(self, view: RoundView) -> RoundView:
+        """The view without clients that have left, or failed to reply, since the round began."""
+        lost = view.present & (self.unresponsive | ~self.connected)
+        return view.without(lost) if lost.any() else view
+
+
+class NodeFederation(Federation):
+    """The clients of one node, with their data. Clients have the same numbers as in the whole federation.
+
+    `data_of(task, client)` returns a client's data for a task; each client trains `capacity` tasks in a round.
+    `test_examples` counts, by task, the examples that the node can test on.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], clients: Sequence[int], data_of: Callable[[str, int], LocalData], capacity: int = 1
+    ):
+        self.members = sorted(set(clients))
+        if not self.members or self.members[0] < 0:
+            raise UserError(f"node: clients are {list(clients)}; expected their numbers, from 0.")
+        self.clients, self.seed, self.availability = self.members[-1] + 1, 0, Always()
+        loaded = [self._load(task, data_of) for task in tasks]
+        self.tasks = tuple(task for task, _, _ in loaded)
+        self.shards = tuple(shards for _, shards, _ in loaded)
+        self.test_examples = [count for _, _, count in loaded]
+        self.test_shards = (None,) * len(loaded)
+        self.sizes = np.stack([shards.sizes for shards in self.shards], axis=1)
+        idle = next((client for client in self.members if not self.sizes[client].any()), None)
+        if idle is not None:
+            raise UserError(f"node: client {idle} has no data for any task.")
+        check_whole("node", "capacity", capacity)
+        self.capacity = np.minimum(capacity, (self.sizes > 0).sum(1))
+
+    def _load(self, task: Task, data_of: Callable[[str, int], LocalData]) -> tuple[Task, Shards, int]:
+        """A task with the data of all clients of the node, the rows of each client, and the number of test examples."""
+        loaded = {client: _read(task, client, data_of(task.name, client)) for client in self.members}
+        present = {client: data for client, data in loaded.items() if data is not None}
+        owner = np.repeat(np.array(list(present), dtype=np.int64), [len(data.x) for data, _ in present.values()])
+        shards = Shards.by_owner(owner, self.clients)
+        if not present:
+            return task, shards, 0
+        parts = [data for data, _ in present.values()]
+        tests = [data for data, has_tests in present.values() if has_tests] or parts[:1]
+        x, y = (torch.cat([getattr(data, name) for data in parts]) for name in ("x", "y"))
+        x_test, y_test = (torch.cat([getattr(data, name) for data in tests]) for name in ("x_test", "y_test"))
+        local_task = replace(task, data=Dataset(task.name, x, y, x_test, y_test))
+        local_task.check()
+        count = sum(len(data.x_test) for data, has_tests in present.values() if has_tests)
+        return local_task, shards, count
+
+
+def _read(task: Task, client: int, data: LocalData) -> tuple[Dataset, bool] | None:
+    """A client's data, and whether it has test examples."""
+    if data is None or isinstance(data, Dataset):
+        return None if data is None else (data, True)
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise UserError(
+            f"task '{task.name}', client {client}: the data is a {type(data).__name__}; expected (x, y), a "
+            "mmfl.data.Dataset, or None where the client lacks the task."
+        )
+    x, y = data
+    return from_arrays(x, y, test=(x[:1], y[:1]), name=task.name), False

@@ -1,0 +1,136 @@
+"""Replies: what nodes answer, checked before any of it is used."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmfl.deployment.payload import InvalidPayloadError, Payload
+from mmfl.engine import Training
+from mmfl.updates import Trained
+from mmfl.updates.world import SINGLE_PROCESS
+
+Pair = tuple[str, int]
+MAX_VALUE = 1e30  # a larger loss or metric cannot be right
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingReport:
+    """One client's training as its node reports it.
+
+    `inner_product` is that with the client's last update. `update` is None where the node keeps it until it is asked.
+    """
+
+    client: int
+    loss: float
+    steps: int
+    norm: float
+    inner_product: float | None
+    update: Tensor | None = None
+
+    def problem(self, length: int, max_norm: float, last_update: Tensor | None) -> str:
+        """What cannot be right about the report; empty if nothing is known to be wrong."""
+        if not abs(self.loss) <= MAX_VALUE:
+            return f"the loss is {self.loss}"
+        if self.steps < 1:
+            return f"{self.steps} steps"
+        update = self.update
+        if update is not None and (update.shape != (length,) or update.dtype != torch.float32):
+            return f"the update is {str(update.dtype).removeprefix('torch.')} {list(update.shape)}"
+        norm = self.norm if update is None else float(update.norm())
+        if not np.isfinite(norm) or norm < 0:
+            return "the update is not finite"
+        if norm > max_norm:
+            return f"the update has length {norm:.3g}, over {max_norm:.3g}"
+        if update is None and last_update is not None:
+            bound = norm * float(last_update.norm())  # by Cauchy and Schwarz
+            if self.inner_product is None or not abs(self.inner_product) <= bound * (1 + _ROUNDING) + _ROUNDING:
+                return f"the product with the last update is {self.inner_product}, over {bound:.3g}"
+        return ""
+
+    def measure(self, last_update: Tensor | None) -> "TrainingReport":
+        """The report with norm and inner product computed from the update; as reported where the node keeps it."""
+        if self.update is None:
+            return self
+        inner_product = None if last_update is None else float((self.update * last_update).sum())
+        return replace(self, norm=float(self.update.norm()), inner_product=inner_product)
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteTrained(Trained):
+    """Updates that nodes trained, some of which they may keep until they are asked; `reports` has one per client."""
+
+    reports: Sequence[TrainingReport] = ()
+    training: Training | None = None
+
+    @classmethod
+    def of(cls, training: Training, reports: Sequence[TrainingReport]) -> "RemoteTrained":
+        """Puts the reports of one training into arrays."""
+        arrived = np.array([n for n, report in enumerate(reports) if report.update is not None], dtype=np.int64)
+        updates = [report.update for report in reports if report.update is not None]
+        inner_products = np.array([report.inner_product or 0.0 for report in reports], dtype=np.float64)
+        return cls(
+            np.array([report.client for report in reports], dtype=np.int64),
+            torch.stack(updates) if updates else torch.empty(0, len(training.weights)),
+            np.array([report.loss for report in reports], dtype=np.float64),
+            np.array([report.steps for report in reports], dtype=np.int64),
+            None if len(arrived) == len(reports) else arrived,
+            SINGLE_PROCESS,
+            np.array([report.norm for report in reports], dtype=np.float64),
+            None if training.remembered is None else inner_products,
+            tuple(reports),
+            training,
+        )
+
+
+class Replies:
+    """The replies of all nodes in one exchange, by task and client; `missing` lists what is absent or invalid."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, dict[int, float]] = {}
+        self.trained: dict[Pair, TrainingReport] = {}
+        self.tests: dict[str, list[tuple[int, float, float]]] = {}
+        self.updates: dict[Pair, Tensor] = {}
+        self.missing: list[tuple[int | None, str]] = []
+
+    def read(self, asked: Mapping[str, Any], payload: Payload) -> None:
+        """Reads a node's reply to a request. A reply with anything that was not asked is refused as a whole."""
+        pairs = {part: {(row[0], row[1]) for row in asked.get(part, [])} for part in ("losses", "train", "collect")}
+        losses = payload.rows("losses", str, int, float)
+        trained = payload.rows("trained", str, int, float, int, float, float | None)
+        collected = payload.rows("collected", str, int)
+        tests = payload.rows("tests", str, int, float, float)
+        for part, rows in (("losses", losses), ("train", trained), ("collect", collected)):
+            unasked = next((row for row in rows if (row[0], row[1]) not in pairs[part]), None)
+            if unasked is not None:
+                raise InvalidPayloadError(
+                    f"answers for task '{unasked[0]}' and client {unasked[1]}, which was not asked"
+                )
+        vectors = {f"update.{name}.{client}": (name, client) for name, client in pairs["train"] | pairs["collect"]}
+        if stray := set(payload.vectors) - set(vectors):
+            raise InvalidPayloadError(f"has a vector '{sorted(stray)[0]}', which was not asked for")
+        for name, client, loss in losses:
+            if abs(loss) <= MAX_VALUE:
+                self.losses.setdefault(name, {})[client] = float(loss)
+            else:
+                self.missing.append((client, f"task '{name}': the loss is {loss}"))
+        received = {"losses": losses, "train": trained, "collect": collected}
+        for part, what in (("losses", "loss"), ("train", "training"), ("collect", "update")):
+            for name, client in sorted(pairs[part] - {(row[0], row[1]) for row in received[part]}):
+                self.missing.append((client, f"task '{name}': no {what} in the answer"))
+        self.updates |= {vectors[name]: vector for name, vector in payload.vectors.items()}
+        for name, client, loss, steps, norm, inner_product in trained:
+            update = self.updates.get((name, client))
+            self.trained[(name, client)] = TrainingReport(
+                client, float(loss), steps, float(norm), inner_product, update
+            )
+        asked_tests = {name for (name,) in map(tuple, asked.get("test", []))}
+        for name, count, loss, metric in tests:
+            if name in asked_tests and count > 0 and abs(loss) <= MAX_VALUE and abs(metric) <= MAX_VALUE:
+                self.tests.setdefault(name, []).append((count, float(loss), float(metric)))
+            else:
+                self.missing.append((None, f"task '{name}': a test of {count} examples with loss {loss}"))

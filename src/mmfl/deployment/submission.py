@@ -1,0 +1,204 @@
+"""A run at a SuperLink: how it is started, and followed through the files that the server writes."""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mmfl.deployment import programs
+from mmfl.deployment.bundle import SERVER, RunConfig, write_app
+from mmfl.deployment.superlink import ControlAPI
+from mmfl.errors import UserError
+from mmfl.record import RoundRecord
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import interruptible
+from mmfl.runs.layout import ENDED, EVENTS, METRICS, STOP
+from mmfl.runs.listener import Listener, RunInfo
+from mmfl.runs.records import parse
+from mmfl.runs.status import RunEnd
+from mmfl.runs.tail import TailReader
+
+_MAX_FAILED_QUERIES = 3  # of the SuperLink, one after another
+_log = logging.getLogger(__name__)
+_SECONDS_BEFORE_QUERY = 15.0  # without a new record, after which the SuperLink is asked about the run
+
+
+class RunWatcher:
+    """Reads the files of a run directory while the server writes them, and asks the server to stop."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.metrics = directory, TailReader(directory / METRICS)
+        self.seen: set[bytes] = set()
+        self.new_records()  # skips the records of earlier runs in this directory
+
+    def new_records(self) -> list[RoundRecord]:
+        """The records since the last call; none is returned twice, although a resumed run may rewrite the file."""
+        records = []
+        for line in self.metrics.new_lines()[0]:
+            digest = hashlib.blake2b(line, digest_size=16).digest()
+            if digest not in self.seen:
+                self.seen.add(digest)
+                records += [record] if (record := parse(line)) else []
+        return records
+
+    def outcome(self, run: int = 0) -> RunEnd | None:
+        """How the run with this id ended; None while it is running."""
+        try:
+            found: dict[str, Any] = json.loads((self.directory / ENDED).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        if found.get("run", run) != run:  # of an earlier run, which ended late
+            return None
+        state, reason = found.get("state"), str(found.get("message", ""))
+        return RunEnd(state if state in ("finished", "stopped") else "failed", reason)
+
+    def waiting_for(self) -> str:
+        """What the server is waiting for; empty if it is not."""
+        try:
+            *_, last = (self.directory / EVENTS).read_text().splitlines()
+            event = json.loads(last)
+        except (FileNotFoundError, ValueError):
+            return ""
+        return str(event.get("detail", "")) if event.get("kind") == "waiting" else ""
+
+    def clear_outcome(self) -> None:
+        """Removes the files that an earlier run left when it ended."""
+        for name in (ENDED, STOP):
+            (self.directory / name).unlink(missing_ok=True)
+
+    def request_stop(self) -> None:
+        """Asks the server to stop after the current round, with a checkpoint."""
+        (self.directory / STOP).touch()
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A run that was started at a SuperLink."""
+
+    run: int
+    control: ControlAPI
+    watcher: RunWatcher
+    rate: float = 0.0
+
+    @classmethod
+    def start(cls, control: ControlAPI, module: Path, config: RunConfig, server: str = SERVER) -> "Submission":
+        """Writes the app and starts a run of it."""
+        watcher = RunWatcher(config.directory)
+        watcher.clear_outcome()
+        number = sum(1 for _ in control.home.glob("app-*"))
+        folder = write_app(control.home / f"app-{number}", module, config, server)
+        answer = control.ask(programs.start_run(folder), "starting the run")
+        return cls(int(str(answer["run-id"])), control, watcher, config.settings.get("rate", 0.0))
+
+    def follow(
+        self, listener: Listener | None = None, last: int = 0, check: Callable[[], None] = lambda: None
+    ) -> RunEnd:
+        """Waits until the run has ended. Ctrl-C stops it after the current round; a second Ctrl-C stops it at once.
+
+        `check` is called often, and may raise an error.
+        """
+        news = _News(listener or Listener(), last, self.watcher, self.rate)
+        try:
+            with interruptible() as interrupted:
+                end = self._follow(news, check, interrupted)
+        except BaseException as error:
+            news.end(RunEnd.by(error))
+            raise
+        news.end(end)
+        return end
+
+    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
+        last_news = time.monotonic()
+        stop_requested, failed_queries, waiting = False, 0, ""
+        while True:
+            outcome = self.watcher.outcome(self.run)  # before the last records are read
+            records = self.watcher.new_records()
+            news.tell(records)
+            if outcome:
+                return outcome
+            check()
+            if interrupted.is_set() and not stop_requested:
+                stop_requested = True
+                self.watcher.request_stop()
+                _log.warning("stopping after this round; press Ctrl-C again to break off")
+            if records:
+                last_news = time.monotonic()
+            elif time.monotonic() - last_news > _SECONDS_BEFORE_QUERY:
+                try:
+                    outcome, failed_queries = self.query_outcome(), 0
+                except UserError:
+                    outcome, failed_queries = None, failed_queries + 1
+                    if failed_queries == _MAX_FAILED_QUERIES:
+                        raise
+                if outcome and not self.watcher.outcome(self.run):
+                    return outcome
+                if (now := self.watcher.waiting_for()) and now != waiting:
+                    waiting = now
+                    _log.warning("waiting for nodes: %s", waiting)
+                last_news = time.monotonic()
+            time.sleep(0.1)
+
+    def abort(self) -> None:
+        """Ends the run immediately, without a checkpoint of the current round."""
+        with suppress(UserError):
+            self.control.ask(programs.stop_run(self.run), f"stopping run {self.run}")
+
+    def query_outcome(self) -> RunEnd | None:
+        """How the run ended according to the SuperLink, which notices when the server's process was killed."""
+        answer = self.control.ask(programs.show_run(self.run), f"asking after run {self.run}")
+        runs = answer.get("runs")
+        found = runs[0] if isinstance(runs, list) and runs else {}
+        status = str(found.get("status", ""))
+        if not status.startswith("finished"):
+            return None
+        details = str(found.get("status-details") or found.get("details") or status)
+        return RunEnd("stopped" if status.endswith("stopped") else "failed", details)
+
+
+class _News:
+    """Tells a listener what it would hear of a simulation, as far as it is known here.
+
+    A tracker that cannot start is a warning: the nodes are at work already.
+    """
+
+    def __init__(self, listener: Listener, last: int, watcher: RunWatcher, rate: float):
+        self.listener, self.last, self.watcher, self.rate = listener, last, watcher, rate
+        self.begun = False
+
+    def tell(self, records: Sequence[RoundRecord]) -> None:
+        for record in records:
+            if not self.begun:
+                self._begin(record)
+            self.listener.round([record])
+
+    def _begin(self, record: RoundRecord) -> None:
+        self.begun = True
+        config: dict[str, Any] = {}
+        with suppress(UserError):
+            config = RunDirectory(self.watcher.directory).config()
+        info = RunInfo(
+            methods=[record.method],
+            seeds=[record.seed],
+            tasks=list(record.tasks),
+            clients=record.clients,
+            rate=self.rate,
+            rounds=self.last,
+            first=record.round,
+            directory=self.watcher.directory,
+            config=config,
+            stop=lambda reason: self.watcher.request_stop(),
+        )
+        try:
+            self.listener.begin(info)
+        except UserError as error:
+            _log.warning("%s", error)
+
+    def end(self, end: RunEnd) -> None:
+        if self.begun:
+            self.listener.end(end)

@@ -1,0 +1,225 @@
+"""Group norm of a cohort on channels-last inputs, with a scale and a shift per client.
+
+A program handles one group of one example: mean first, then squared deviations, then the normed values. Upper-case
+arguments are compiled in; where one block covers all pixels, the loop over them is a single load.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_BLOCK = 8192  # numbers that a program loads at a time
+
+
+class CohortGroupNorm(torch.autograd.Function):
+    """Group norm of input [C, n, channels, h, w], channels last in memory, by weight and bias [C, channels]."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> Tensor:
+        """The normed input, channels last in memory."""
+        x = input.movedim(2, -1).contiguous()
+        y = torch.empty_like(x)
+        examples = x.shape[0] * x.shape[1]
+        mean, rate = x.new_empty(2, examples, groups)
+        constants = _constants(x, groups)
+        with torch.cuda.device_of(x):
+            _norm[(examples * groups,)](
+                x,
+                _pointer(weight, x),
+                _pointer(bias, x),
+                y,
+                mean,
+                rate,
+                x.shape[1],
+                *_strides(weight),
+                *_strides(bias),
+                eps,
+                WEIGHTED=weight is not None,
+                BIASED=bias is not None,
+                **constants,
+            )
+        ctx.save_for_backward(x, weight, mean, rate)
+        ctx.constants, ctx.biased = constants, bias is not None
+        return y.movedim(-1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        """Gradients by input, weight and bias; the last two are sums over examples."""
+        x, weight, mean, rate = ctx.saved_tensors
+        grad = grads[0].movedim(2, -1).contiguous()
+        by_input = torch.empty_like(x)
+        affine = weight is not None or ctx.biased
+        parts = x.new_empty(2, *x.shape[:2], x.shape[-1] if affine else 0)
+        _back[(mean.numel(),)](
+            grad,
+            x,
+            _pointer(weight, x),
+            mean,
+            rate,
+            by_input,
+            parts[0],
+            parts[1],
+            x.shape[1],
+            *_strides(weight),
+            WEIGHTED=weight is not None,
+            AFFINE=affine,
+            **ctx.constants,
+        )
+        by_weight = parts[0].sum(1) if weight is not None and ctx.needs_input_grad[1] else None
+        by_bias = parts[1].sum(1) if ctx.biased and ctx.needs_input_grad[2] else None
+        return by_input.movedim(-1, 2), by_weight, by_bias, None, None
+
+
+def _constants(x: Tensor, groups: int) -> dict[str, int]:
+    """What is compiled into the kernels, for x [C, n, h, w, channels]."""
+    pixels, channels = x.shape[2] * x.shape[3], x.shape[4]
+    wide = triton.next_power_of_2(channels // groups)
+    high = min(triton.next_power_of_2(pixels), max(_BLOCK // wide, 1))
+    return {
+        "PIXELS": pixels,
+        "CHANNELS": channels,
+        "GROUPS": groups,
+        "HIGH": high,
+        "WIDE": wide,
+        "num_warps": min(max(high * wide // 1024, 1), 8),
+    }
+
+
+def _pointer(tensor: Tensor | None, other: Tensor) -> Tensor:
+    return other if tensor is None else tensor
+
+
+def _strides(tensor: Tensor | None) -> tuple[int, int]:
+    return (0, 0) if tensor is None else (tensor.stride(0), tensor.stride(1))
+
+
+@triton.jit(do_not_specialize=["count", "weight_stride", "weight_step", "bias_stride", "bias_step"])
+def _norm(
+    x,
+    weight,
+    bias,
+    y,
+    mean,
+    rate,
+    count,
+    weight_stride,
+    weight_step,
+    bias_stride,
+    bias_step,
+    eps,
+    WEIGHTED: tl.constexpr,
+    BIASED: tl.constexpr,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One group of one example, in three passes: its mean, its variance, its normed values."""
+    SIZE: tl.constexpr = CHANNELS // GROUPS
+    program = tl.program_id(0)
+    example = (program // GROUPS).to(tl.int64)
+    client = example // count
+    within = tl.arange(0, WIDE)
+    channel = program % GROUPS * SIZE + within
+    x += example * (PIXELS * CHANNELS)
+    y += example * (PIXELS * CHANNELS)
+
+    sums = tl.zeros((HIGH, WIDE), tl.float32)
+    for first in range(0, PIXELS, HIGH):
+        pixel = first + tl.arange(0, HIGH)
+        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
+        sums += tl.load(x + (pixel[:, None] * CHANNELS + channel[None, :]), there, 0.0)
+    centre = tl.sum(sums) / (PIXELS * SIZE)
+    squares = tl.zeros((HIGH, WIDE), tl.float32)
+    for first in range(0, PIXELS, HIGH):
+        pixel = first + tl.arange(0, HIGH)
+        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
+        values = tl.load(x + (pixel[:, None] * CHANNELS + channel[None, :]), there, 0.0)
+        away = tl.where(there, values - centre, 0.0)
+        squares += away * away
+    scale = 1 / tl.sqrt(tl.sum(squares) / (PIXELS * SIZE) + eps)
+    tl.store(mean + program, centre)
+    tl.store(rate + program, scale)
+
+    slope = tl.full((WIDE,), 1.0, tl.float32) * scale
+    if WEIGHTED:
+        slope *= tl.load(weight + client * weight_stride + channel * weight_step, within < SIZE, 0.0)
+    shift = tl.zeros((WIDE,), tl.float32)
+    if BIASED:
+        shift += tl.load(bias + client * bias_stride + channel * bias_step, within < SIZE, 0.0)
+    for first in range(0, PIXELS, HIGH):
+        pixel = first + tl.arange(0, HIGH)
+        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
+        place = pixel[:, None] * CHANNELS + channel[None, :]
+        values = tl.load(x + place, there, 0.0)
+        tl.store(y + place, (values - centre) * slope[None, :] + shift[None, :], there)
+
+
+@triton.jit(do_not_specialize=["count", "weight_stride", "weight_step"])
+def _back(
+    grad,
+    x,
+    weight,
+    mean,
+    rate,
+    by_input,
+    by_weight,
+    by_bias,
+    count,
+    weight_stride,
+    weight_step,
+    WEIGHTED: tl.constexpr,
+    AFFINE: tl.constexpr,
+    PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """One group of one example: sums over its pixels by channel, from which its input's gradient follows."""
+    SIZE: tl.constexpr = CHANNELS // GROUPS
+    program = tl.program_id(0)
+    example = (program // GROUPS).to(tl.int64)
+    client = example // count
+    within = tl.arange(0, WIDE)
+    channel = program % GROUPS * SIZE + within
+    start = example * (PIXELS * CHANNELS)
+    x += start
+    grad += start
+    by_input += start
+    centre = tl.load(mean + program)
+    scale = tl.load(rate + program)
+
+    plain = tl.zeros((HIGH, WIDE), tl.float32)
+    along = tl.zeros((HIGH, WIDE), tl.float32)
+    for first in range(0, PIXELS, HIGH):
+        pixel = first + tl.arange(0, HIGH)
+        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
+        place = pixel[:, None] * CHANNELS + channel[None, :]
+        given = tl.load(grad + place, there, 0.0)
+        normed = (tl.load(x + place, there, 0.0) - centre) * scale
+        plain += given
+        along += given * normed
+    shift = tl.sum(plain, 0)
+    slope = tl.sum(along, 0)
+    if AFFINE:
+        tl.store(by_weight + example * CHANNELS + channel, slope, within < SIZE)
+        tl.store(by_bias + example * CHANNELS + channel, shift, within < SIZE)
+    factor = tl.full((WIDE,), 1.0, tl.float32)
+    if WEIGHTED:
+        factor *= tl.load(weight + client * weight_stride + channel * weight_step, within < SIZE, 0.0)
+    level = tl.sum(shift * factor) / (PIXELS * SIZE)
+    tilt = tl.sum(slope * factor) / (PIXELS * SIZE)
+    for first in range(0, PIXELS, HIGH):
+        pixel = first + tl.arange(0, HIGH)
+        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
+        place = pixel[:, None] * CHANNELS + channel[None, :]
+        given = tl.load(grad + place, there, 0.0)
+        normed = (tl.load(x + place, there, 0.0) - centre) * scale
+        tl.store(by_input + place, scale * (given * factor[None, :] - level - normed * tilt), there)

@@ -1,0 +1,152 @@
+"""The cell of an LSTM: one fused kernel per time step, in place on the buffers of a whole layer."""
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 512
+
+
+class Cell:
+    """Runs time steps one by one, each from the cells before it to the next cells and states.
+
+    `gates` [clients, batch, time, 4 * hidden] begin as the products of the inputs; a step adds the product of the last
+    states, [clients, batch, 4 * hidden], and the bias [clients, 4 * hidden], and replaces them by the activated gates.
+    `cells` are [clients, batch, time + 1, hidden] with the initial ones, `states` [clients, batch * time, hidden]. One
+    row may separate the states of two clients; everything else is contiguous.
+    """
+
+    def __init__(
+        self, gates: Tensor, product: Tensor, bias: Tensor | None, cells: Tensor, states: Tensor, backwards: bool
+    ):
+        self.launch, *self.shape = _launch(_cell, gates)
+        self.tensors = gates, product, None if bias is None else bias.contiguous(), cells, states
+        self.last = gates.shape[3] // 4, bool(backwards), _BLOCK
+
+    def __call__(self, t: int) -> None:
+        """One step."""
+        self.launch(*self.tensors, *self.shape, t, *self.last)
+
+
+class CellBackward:
+    """Runs the same time steps backwards; gradients by the gates before activation replace the gates.
+
+    Takes gradients by the states [clients, batch * time, hidden] or None, and by the h and c after a step, [clients,
+    batch, hidden]; that by c is replaced by the gradient by the c before the step. Everything is contiguous.
+    """
+
+    def __init__(
+        self, gates: Tensor, cells: Tensor, by_states: Tensor | None, by_h: Tensor, by_c: Tensor, backwards: bool
+    ):
+        self.launch, rows, _, steps = _launch(_cell_backward, gates)
+        self.shape = rows, steps
+        self.tensors = gates, cells, by_states, by_h, by_c
+        self.last = gates.shape[3] // 4, bool(backwards), _BLOCK
+
+    def __call__(self, t: int) -> None:
+        """One step."""
+        self.launch(*self.tensors, *self.shape, t, *self.last)
+
+
+def _launch(kernel: Any, gates: Tensor) -> tuple[Any, int, int, int]:
+    """The kernel, ready for one step's elements, with the counts of rows, of rows a client, and of steps."""
+    clients, batch, steps, width = gates.shape
+    rows = clients * batch
+    return kernel[(triton.cdiv(rows * width // 4, _BLOCK), 1, 1)], rows, batch, steps
+
+
+@triton.jit
+def _tanh(x):
+    """Near zero as a polynomial (Cephes' `tanhf`), where the formula with exponentials would cancel."""
+    square = x * x
+    near = -5.70498872745e-3 * square + 2.06390887954e-2
+    near = near * square - 5.37397155531e-2
+    near = near * square + 1.33314422036e-1
+    near = near * square - 3.33332819422e-1
+    far = 1 - 2 / (tl.exp(2 * tl.abs(x)) + 1)
+    return tl.where(tl.abs(x) < 0.625, near * square * x + x, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def _place(rows, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
+    """This program's elements of a step: whether they exist, their rows, and their numbers within these."""
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    return element < rows * HIDDEN, element // HIDDEN, element % HIDDEN
+
+
+@triton.jit(do_not_specialize=["rows", "batch", "steps", "t"])
+def _cell(
+    gates,
+    product,
+    bias,
+    cells,
+    states,
+    rows,
+    batch,
+    steps,
+    t,
+    HIDDEN: tl.constexpr,
+    BACKWARDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    here, row, unit = _place(rows, HIDDEN, BLOCK)
+    client, row = row // batch, row.to(tl.int64)
+    gate, added = gates + (row * steps + t) * (4 * HIDDEN) + unit, product + row * (4 * HIDDEN) + unit
+    cell = cells + (row * (steps + 1) + t) * HIDDEN + unit
+    i = tl.load(gate, here) + tl.load(added, here)
+    f = tl.load(gate + HIDDEN, here) + tl.load(added + HIDDEN, here)
+    g = tl.load(gate + 2 * HIDDEN, here) + tl.load(added + 2 * HIDDEN, here)
+    o = tl.load(gate + 3 * HIDDEN, here) + tl.load(added + 3 * HIDDEN, here)
+    if bias is not None:
+        shift = bias + client.to(tl.int64) * (4 * HIDDEN) + unit
+        i += tl.load(shift, here)
+        f += tl.load(shift + HIDDEN, here)
+        g += tl.load(shift + 2 * HIDDEN, here)
+        o += tl.load(shift + 3 * HIDDEN, here)
+    i, f, g, o = tl.sigmoid(i), tl.sigmoid(f), _tanh(g), tl.sigmoid(o)
+    before = tl.load(cell + (HIDDEN if BACKWARDS else 0), here)
+    after = f * before + i * g
+    tl.store(gate, i, here)
+    tl.store(gate + HIDDEN, f, here)
+    tl.store(gate + 2 * HIDDEN, g, here)
+    tl.store(gate + 3 * HIDDEN, o, here)
+    tl.store(cell + (0 if BACKWARDS else HIDDEN), after, here)
+    tl.store(states + (row * steps + t + client) * HIDDEN + unit, o * _tanh(after), here)
+
+
+@triton.jit(do_not_specialize=["rows", "steps", "t"])
+def _cell_backward(
+    gates,
+    cells,
+    by_states,
+    by_h,
+    by_c,
+    rows,
+    steps,
+    t,
+    HIDDEN: tl.constexpr,
+    BACKWARDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    here, row, unit = _place(rows, HIDDEN, BLOCK)
+    row = row.to(tl.int64)
+    last = row * HIDDEN + unit
+    gate = gates + (row * steps + t) * (4 * HIDDEN) + unit
+    cell = cells + (row * (steps + 1) + t) * HIDDEN + unit
+    grad_h = tl.load(by_h + last, here)
+    if by_states is not None:
+        grad_h += tl.load(by_states + (row * steps + t) * HIDDEN + unit, here)
+    i = tl.load(gate, here)
+    f = tl.load(gate + HIDDEN, here)
+    g = tl.load(gate + 2 * HIDDEN, here)
+    o = tl.load(gate + 3 * HIDDEN, here)
+    before = tl.load(cell + (HIDDEN if BACKWARDS else 0), here)
+    squashed = _tanh(tl.load(cell + (0 if BACKWARDS else HIDDEN), here))
+    grad_c = tl.load(by_c + last, here) + grad_h * o * (1 - squashed * squashed)
+    tl.store(gate, grad_c * g * i * (1 - i), here)
+    tl.store(gate + HIDDEN, grad_c * before * f * (1 - f), here)
+    tl.store(gate + 2 * HIDDEN, grad_c * i * (1 - g * g), here)
+    tl.store(gate + 3 * HIDDEN, grad_h * squashed * o * (1 - o), here)
+    tl.store(by_c + last, grad_c * f, here)

@@ -1,0 +1,77 @@
+"""Layout: the flat vector of a module's parameters."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mmfl.engine.factored import FactoredGradient, GradientFactors, GradientParts
+
+
+class Layout:
+    """All parameters of a module as one vector, with named views into it.
+
+    Kernels of convolutions are stored channels last, which is fastest on a CPU and for cohorts.
+    """
+
+    def __init__(self, module: nn.Module):
+        named = dict(module.named_parameters())
+        self.names = tuple(named)
+        self.shapes = tuple(p.shape for p in named.values())
+        self.sizes = [p.numel() for p in named.values()]
+        self.trainable = tuple(p.requires_grad for p in named.values())
+        self.length = sum(self.sizes)
+        ends = list(itertools.accumulate(self.sizes))
+        self.slices = [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
+    def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The vector [..., parameters] of tensors given in the order of `names`, with equal leading dimensions."""
+        return torch.cat([self._flatten_one(*pair) for pair in zip(tensors, self.shapes, strict=True)], -1)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """Views of the vector [..., parameters] with the parameters' shapes, in the order of `names`."""
+        lead = flat.shape[:-1]
+        views = []
+        for piece, shape in zip(flat.split(self.sizes, -1), self.shapes, strict=True):
+            if len(shape) == 4:
+                views.append(piece.view(*lead, shape[0], shape[2], shape[3], shape[1]).movedim(-1, len(lead) + 1))
+            else:
+                views.append(piece.view(*lead, *shape))
+        return views
+
+    def parameters(self, flat: Tensor) -> tuple[Tensor, ...]:
+        """Views that require gradients, except for frozen parameters."""
+        views = self.views(flat.detach())
+        return tuple(view.requires_grad_(train) for view, train in zip(views, self.trainable, strict=True))
+
+    def gradients(
+        self, loss: Tensor, parameters: Sequence[Tensor], factors: GradientFactors
+    ) -> list[tuple[int, GradientParts]]:
+        """The gradient of a loss: the index of each trainable parameter, and the parts of its gradient, [jobs, piece].
+
+        Parts are autograd's own tensors, not copies, or factored gradients.
+        """
+        wanted = [n for n, train in enumerate(self.trainable) if train]
+        edges: list[Any] = [edge for _, _, edge in factors.calls]
+        grads = torch.autograd.grad(loss, [*edges, *(parameters[n] for n in wanted)], allow_unused=True)
+        parts: dict[int, list[Tensor | FactoredGradient]] = {n: [] for n in wanted}
+        for n, factored in factors.gradients(grads[: len(edges)]):
+            parts[n].append(factored)
+        for n, grad in zip(wanted, grads[len(edges) :], strict=True):
+            if grad is not None or not parts[n]:
+                grad = torch.zeros_like(parameters[n]) if grad is None else grad
+                parts[n].append(torch.atleast_2d(self._flatten_one(grad, self.shapes[n])))
+        return list(parts.items())
+
+    @staticmethod
+    def _flatten_one(tensor: Tensor, shape: torch.Size) -> Tensor:
+        """A parameter's values [..., *shape] in the order of the vector, [..., piece]."""
+        lead = tensor.dim() - len(shape)
+        rows = tensor.movedim(lead + 1, -1) if len(shape) == 4 else tensor
+        return rows.reshape(*tensor.shape[:lead], -1)
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views by name, as `torch.func.functional_call` and `load_state_dict` want them."""
+        return dict(zip(self.names, self.views(flat), strict=True))

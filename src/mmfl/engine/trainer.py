@@ -1,0 +1,150 @@
+"""Trainer: chooses how each bucket of jobs trains, and trains it."""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mmfl.engine.architecture import Architecture
+from mmfl.engine.choices import Choices
+from mmfl.engine.cohort import Cohort
+from mmfl.engine.device_data import DeviceData
+from mmfl.engine.gpu.recorder import Recorder
+from mmfl.engine.gpu.recording import can_record, train_recorded
+from mmfl.engine.jobs import Jobs
+from mmfl.engine.memory import CohortSizes, is_out_of_memory
+from mmfl.engine.sequential import train_sequential
+from mmfl.engine.vectorised import train_vectorised
+from mmfl.local import LocalRule
+
+Mode = Literal["auto", "vectorised", "sequential"]
+_TRIAL_JOBS = 16
+_log = logging.getLogger("mmfl")
+
+
+class Trainer:
+    """Trains buckets of jobs: vectorised (on a GPU recorded, where possible), or sequentially.
+
+    Mode "auto" vectorises, except for modules that cannot be and, on a CPU, for those that are slower that way. Where
+    memory runs out, recordings are released and cohorts halved; where a module turns out not to be vectorisable, its
+    clients train one by one. `free_memory` releases what others can make again.
+    """
+
+    def __init__(
+        self,
+        mode: Mode,
+        device_data: DeviceData,
+        choices: Choices,
+        recorder: Recorder | None = None,
+        free_memory: Callable[[], None] = lambda: None,
+    ):
+        self.mode, self.device_data, self.choices, self.recorder = mode, device_data, choices, recorder
+        self.device, self._free_memory = device_data.device, free_memory
+        self.cohort_sizes = CohortSizes(self.device)
+
+    def train(self, architecture: Architecture, rule: LocalRule, jobs: Jobs, updates: Tensor) -> list[Tensor]:
+        """Trains a bucket cohort by cohort, into the rows of `updates`; returns the jobs' sums of losses."""
+        begin, width = 0, int(jobs.batch.max())
+        loss_sums: list[Tensor] = []
+        while begin < len(jobs):
+            train = self.choose(architecture, rule, jobs)
+            end = min(begin + self.cohort_sizes.size(architecture, width, len(jobs) - begin), len(jobs))
+            part = jobs.take(np.arange(begin, end))
+            try:
+                cohort = Cohort.of(architecture, rule, part, self.device_data, updates[begin:end])
+                losses = train(cohort)
+                failed: str | None = None
+            except (RuntimeError, MemoryError) as error:
+                failed = str(error)
+                out_of_memory = is_out_of_memory(error)
+                if len(part) == 1 if out_of_memory else train == self.sequentially:
+                    raise
+            if failed is None:
+                loss_sums.append(losses)
+                begin = end
+            elif out_of_memory:  # here, not in the except block, which keeps the failed cohort's tensors alive
+                if self.recorder:
+                    self.recorder.clear()
+                self._free_memory()
+                self.cohort_sizes.halve(architecture, width, len(part))
+            elif self.recorder and train == self.recorded:
+                self.recorder.disable(architecture, failed)
+            else:
+                self._give_up_vectorising(architecture, failed)
+        return loss_sums
+
+    def choose(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Cohort], Tensor]:
+        """How to train this bucket."""
+        if self.mode == "sequential":
+            return self.sequentially
+        if architecture.vectorisable is None:
+            self._try_vectorising(architecture, rule, jobs)
+        if not architecture.vectorisable:
+            return self.sequentially
+        if self.recorder and can_record(self.recorder, architecture, rule, jobs):
+            return self.recorded
+        if self.mode == "vectorised" or self.device.type != "cpu":
+            return train_vectorised
+        return train_vectorised if self._vectorised_is_faster(architecture, rule, jobs) else self.sequentially
+
+    def sequentially(self, cohort: Cohort) -> Tensor:
+        """One client after another; on a CPU, one per core at a time."""
+        return train_sequential(cohort, torch.get_num_threads() if self.device.type == "cpu" else 1)
+
+    def recorded(self, cohort: Cohort) -> Tensor:
+        """By replaying a CUDA graph."""
+        assert self.recorder is not None
+        return train_recorded(self.recorder, cohort)
+
+    def join(self) -> None:
+        """Makes what follows wait for everything that is being trained."""
+        if self.recorder:
+            self.recorder.join()
+
+    def _vectorised_is_faster(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
+        """Measured once by architecture, batch size and kind of processor."""
+        width = 1 << int(np.ceil(np.log2(jobs.batch.max())))
+        precision = " bfloat16" if architecture.precision == "bfloat16" else ""
+        key = f"{architecture.code} batch<={width}{precision}"
+        if key not in self.choices:
+            jobs = jobs.take(np.arange(min(len(jobs), _TRIAL_JOBS)))
+            trial = Cohort.of(architecture, rule, jobs, self.device_data)
+            seconds = {"vectorised": _time(train_vectorised, trial), "sequential": _time(self.sequentially, trial)}
+            self.choices.decide(key, seconds)
+        return self.choices[key] == "vectorised"
+
+    def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> None:
+        """Finds out, by training two jobs, whether torch can batch this module over clients."""
+        architecture.vectorisable = True
+        if architecture.draws:
+            self._give_up_vectorising(architecture, "it draws random numbers of its own")
+            return
+        try:
+            train_vectorised(Cohort.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self.device_data))
+        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                self._give_up_vectorising(architecture, str(error))
+
+    def _give_up_vectorising(self, architecture: Architecture, reason: str) -> None:
+        architecture.vectorisable = False
+        first_line = reason.strip().split("\n")[0]
+        _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, first_line)
+
+
+def _time(train: Callable[[Cohort], Tensor], cohort: Cohort) -> float:
+    """Seconds to train the cohort: the better of two runs, after one to warm up."""
+    seconds = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        try:
+            train(cohort)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return float("inf")
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds[1:])

@@ -1,5 +1,0 @@
-"""Bhuyan & Moharir 2022, Multi-Model Federated Learning: bandits choose the clients of two models."""
-
-from mmfl.experiments.ucb.figures import REPRODUCTIONS
-
-__all__ = ["REPRODUCTIONS"]

@@ -1,0 +1,267 @@
+"""Federation: the tasks, the clients, and which data each client has."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from mmfl.checks import check, check_memory, check_whole
+from mmfl.errors import UserError, nearest
+from mmfl.federation.arrivals import Arrivals
+from mmfl.federation.availability import Always, Availability, Trace
+from mmfl.federation.capacities import Capacity, are_whole_numbers, client_capacities, missing_tasks
+from mmfl.federation.task import Task
+from mmfl.federation.view import RoundView
+from mmfl.partition import Owners, Partition, Shards, Split, iid, owners
+from mmfl.partition.matching import OwnedTask, OwnerPool
+from mmfl.randomness import Purpose, generator
+
+_PAIR_BYTES = 100  # lower bound on the memory of a (client, task) pair: sizes, shares, probabilities, counts
+
+
+class Federation:
+    """A pool of clients that share several tasks.
+
+    - `partition` divides each task's data among the clients: one partition for all tasks, or a mapping from task name
+      to partition. By default, data with natural owners is divided by owner, other data IID.
+    - `clients` is their number. If tasks are divided by owner, the clients are the owners of all these tasks together,
+      matched by name or number and sorted (`client_names`). An owner without data for a task lacks that task. With
+      fewer clients than owners, a random subset of the owners takes part, the same one in every task.
+    - `capacity` B_i is how many tasks a client can train in a round: a number, one number per client, a short list that
+      is repeated over the clients, "all" (every task it has) or "mixed" (a quarter of the clients can train all their
+      tasks, half of them half, a quarter one).
+    - `lacks` says which clients lack which tasks: the share of clients that lack one random task, or a table
+      [clients, tasks].
+    - `arrivals` and `task_arrivals` give the round from which a client or a task takes part (default 1); for clients
+      also a process such as `mmfl.arrivals.exponential`. `departures` gives the round from which a client is gone for
+      good (0: never). Lists with an entry per client are in the order of `client_names`.
+    - `seed` determines partition, capacities and missing tasks; a run has its own seed.
+
+    If the partition made clusters, `groups` holds the true cluster of each client, by task.
+
+    >>> from mmfl import data, models
+    >>> task = Task("digits", models.LogisticRegression, data.digits())
+    >>> Federation([task], clients=20).sizes.sum()
+    np.int64(1438)
+    """
+
+    _owner_names: NDArray[Any] | None = None
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        clients: int | None = None,
+        *,
+        partition: Partition | Mapping[str, Partition] | None = None,
+        capacity: Capacity = 1,
+        lacks: float | ArrayLike = 0.0,
+        arrivals: Sequence[int] | Arrivals | None = None,
+        task_arrivals: Mapping[str, int] | None = None,
+        departures: Sequence[int] | None = None,
+        availability: Availability | None = None,
+        seed: int = 0,
+    ):
+        self.tasks = tuple(tasks)
+        check_whole("federation", "seed", seed, 0)
+        self.seed = seed
+        self.availability: Availability = Always() if availability is None else availability
+        self._check_tasks()
+        rules = self._partitions(partition)
+        self.clients = self._count_clients(clients, rules)
+        splits = self._divide(rules)
+        lacking = missing_tasks(lacks, self.clients, len(self.tasks), seed)
+        self.shards: tuple[Shards, ...] = tuple(split.train.without(lacking[:, s]) for s, split in enumerate(splits))
+        self.groups: tuple[NDArray[np.int64] | None, ...] = tuple(split.groups for split in splits)
+        self.test_shards: tuple[Shards | None, ...] = tuple(split.test for split in splits)
+        self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
+        self._check_sizes()
+        self.capacity: NDArray[np.int64] = client_capacities(capacity, self.sizes, seed, self._describe_client)
+        arrival_rounds = arrivals(self.clients, generator(seed, Purpose.ARRIVALS)) if callable(arrivals) else arrivals
+        self.arrivals = self._rounds("arrivals", arrival_rounds, 1)
+        self.departures = self._rounds("departures", departures, 0)
+        self.task_arrivals = self._task_arrivals(task_arrivals)
+
+    def view(self, round: int, *, rate: float, seed: int) -> RoundView:
+        """What the server knows at the start of a round; shares and budget refer to the clients that are present."""
+        not_departed = (self.departures == 0) | (round < self.departures)
+        present = (self.arrivals <= round) & not_departed & self.availability.available(round, self.clients, seed)
+        sizes = np.where(present[:, None] & (self.task_arrivals <= round), self.sizes, 0)
+        share = sizes / np.maximum(sizes.sum(0), 1)
+        capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
+        return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()))
+
+    def without_lost_clients(self, view: RoundView) -> RoundView:
+        """The view without clients that were lost since it was created; in a simulation, none are."""
+        return view
+
+    def present_tasks(self, round: int) -> NDArray[np.bool_]:
+        """Which tasks have arrived by a round, [tasks]."""
+        return self.task_arrivals <= round
+
+    @property
+    def task_names(self) -> list[str]:
+        """The tasks' names, in order."""
+        return [task.name for task in self.tasks]
+
+    @property
+    def client_names(self) -> NDArray[Any]:
+        """The names of the clients, [clients]: the owners' names or numbers if tasks are divided by owner, else the
+        clients' numbers."""
+        return np.arange(self.clients) if self._owner_names is None else self._owner_names
+
+    def check_rounds(self, last: int) -> None:
+        """Refuses schedules with invalid values in the rounds up to the last, and arrivals and departures that leave no
+        client to train in any of them."""
+        for task in self.tasks:
+            task.check_schedules(last)
+        self._check_presence(last)
+
+    def describe(self) -> dict[str, str]:
+        """A short summary, from label to text."""
+        sizes = self.sizes[self.sizes > 0]
+        return {
+            "tasks": ", ".join(
+                f"{task.name} ({n:,} examples)" for task, n in zip(self.tasks, self.sizes.sum(0), strict=True)
+            ),
+            "clients": f"{self.clients:,} with {sizes.min():,} to {sizes.max():,} examples a task",
+            "processors": f"{int(self.capacity.sum()):,} (capacity {self.capacity.min()} to {self.capacity.max()})",
+        }
+
+    def __repr__(self) -> str:
+        return f"Federation({self.clients} clients, tasks: {', '.join(self.task_names)})"
+
+    def _repr_html_(self) -> str:
+        from mmfl.report import notebook
+
+        return notebook.federation(self)
+
+    def _check_tasks(self) -> None:
+        if not self.tasks:
+            raise UserError("federation: no tasks; expected at least one.")
+        names = self.task_names
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated:
+            raise UserError(f"federation: two tasks are named '{repeated}'; names must differ.")
+        for task in self.tasks:
+            task.check()
+
+    def _partitions(self, partition: Partition | Mapping[str, Partition] | None) -> list[Partition]:
+        """The partition of each task."""
+        if isinstance(partition, Mapping):
+            unknown = next((name for name in partition if name not in self.task_names), None)
+            if unknown is not None:
+                raise UserError(
+                    f"federation: partition for unknown task '{unknown}': {nearest(unknown, self.task_names)}"
+                )
+        chosen = [partition.get(task.name) if isinstance(partition, Mapping) else partition for task in self.tasks]
+        defaults = [iid() if task.data.owner is None else owners() for task in self.tasks]
+        return [default if rule is None else rule for rule, default in zip(chosen, defaults, strict=True)]
+
+    def _count_clients(self, clients: int | None, rules: Sequence[Partition]) -> int:
+        if clients is None:
+            known = self._owned_tasks(rules) or self._owned_tasks(
+                [owners() if task.data.owners else iid() for task in self.tasks]
+            )
+            if not known:
+                raise UserError("federation: the data has no owners; expected the number of clients (clients=...).")
+            return max(len(OwnerPool.of(known)), 1)
+        check_whole("federation", "clients", clients)
+        check_memory(f"federation: {clients} clients", float(clients) * len(self.tasks) * _PAIR_BYTES)
+        return clients
+
+    def _owned_tasks(self, rules: Sequence[Partition]) -> list[OwnedTask]:
+        """The tasks that these partitions divide by owners."""
+        return [
+            OwnedTask(task.name, task.data, rule)
+            for task, rule in zip(self.tasks, rules, strict=True)
+            if isinstance(rule, Owners)
+        ]
+
+    def _divide(self, rules: Sequence[Partition]) -> list[Split]:
+        """Divides each task's data among the clients; an owner is the same client in all tasks divided by owner."""
+        rngs = [generator(self.seed, Purpose.PARTITION, s) for s in range(len(self.tasks))]
+        if owned := self._owned_tasks(rules):
+            first = next(s for s, rule in enumerate(rules) if isinstance(rule, Owners))
+            self._owner_names = OwnerPool.of(owned).choose(self.clients, rngs[first])
+        return [
+            rule.split(task.data, self.client_names, rng)
+            if isinstance(rule, Owners)
+            else rule(task.data, self.clients, rng)
+            for task, rule, rng in zip(self.tasks, rules, rngs, strict=True)
+        ]
+
+    def _describe_client(self, client: int) -> str:
+        """The client's number and, if it is an owner, its name."""
+        name = "" if self._owner_names is None else f" ({self._owner_names[client].item()!r})"
+        return f"client {client}{name}"
+
+    def _check_sizes(self) -> None:
+        orphan = next((task.name for task, n in zip(self.tasks, self.sizes.sum(0), strict=True) if n == 0), None)
+        if orphan is not None:
+            raise UserError(f"federation: no client has data for task '{orphan}'.")
+        idle = self.sizes.sum(1) == 0
+        if idle.any():
+            raise UserError(
+                f"federation: {self._describe_client(int(np.argmax(idle)))} has no data for any task "
+                f"({int(idle.sum())} such clients)."
+            )
+        for task, test in zip(self.tasks, self.test_shards, strict=True):
+            if test is not None and len(test.index) == 0:
+                raise UserError(f"federation: no client has test examples of task '{task.name}'.")
+
+    def _rounds(self, name: str, rounds: Sequence[int] | NDArray[np.int64] | None, default: int) -> NDArray[np.int64]:
+        if rounds is None:
+            return np.full(self.clients, default, dtype=np.int64)
+        valid = np.ndim(rounds) == 1 and are_whole_numbers(rounds)
+        check(valid, "federation", name, rounds, "a round for each client, in whole numbers")
+        if len(rounds) != self.clients:
+            raise UserError(f"federation: {len(rounds)} {name} for {self.clients} clients.")
+        checked = np.asarray(rounds, dtype=np.int64)
+        if (checked < 0).any():
+            raise UserError(f"federation: {name} has {int(checked.min())}; expected rounds, which begin at 1.")
+        return checked
+
+    def _task_arrivals(self, arrivals: Mapping[str, int] | None) -> NDArray[np.int64]:
+        rounds = np.ones(len(self.tasks), dtype=np.int64)
+        for name, first in (arrivals or {}).items():
+            if name not in self.task_names:
+                raise UserError(f"federation: arrival of unknown task '{name}': {nearest(name, self.task_names)}")
+            check_whole("federation", f"arrival of task '{name}'", first)
+            rounds[self.task_names.index(name)] = first
+        return rounds
+
+    def _check_presence(self, last: int) -> None:
+        """Refuses a federation in which nothing can train in any round up to the last."""
+        rounds = f"{last} round{'s' if last > 1 else ''}"
+        if (self.arrivals > last).all():
+            first = int(self.arrivals.min())
+            raise UserError(
+                f"federation: all clients arrive after the last of {rounds} (the first in round {first}), so nothing "
+                "would train; expected earlier arrivals or more rounds."
+            )
+        if (self.task_arrivals > last).all():
+            first = int(self.task_arrivals.min())
+            raise UserError(
+                f"federation: all tasks arrive after the last of {rounds} (the first in round {first}), so nothing "
+                "would train; expected earlier arrivals (task_arrivals) or more rounds."
+            )
+        if not self._ever_able(last).any():
+            raise UserError(
+                f"federation: no client with data for a task is present in any of {rounds}, so nothing would train; "
+                "check arrivals, departures and availability."
+            )
+
+    def _ever_able(self, last: int) -> NDArray[np.bool_]:
+        """Which tasks some client can train in some round up to the last, [tasks]; random availability is ignored."""
+        first = np.maximum(np.maximum(self.arrivals[:, None], self.task_arrivals), 1)
+        end = np.where(self.departures == 0, last + 1, np.minimum(self.departures, last + 1))
+        able: NDArray[np.bool_] = np.asarray(((self.sizes > 0) & (first < end[:, None])).any(0))
+        if isinstance(self.availability, Trace):
+            recorded = np.zeros_like(able)
+            for round in range(1, last + 1):
+                recorded |= self.view(round, rate=1.0, seed=0).able.any(0)
+                if recorded.any():
+                    break
+            return recorded
+        return able

@@ -1,0 +1,141 @@
+"""Task: one model to train, its data, its loss and metric, and how a client trains it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from mmfl.checks import check, check_positive, check_whole
+from mmfl.data import Dataset
+from mmfl.data.dataset import ELSEWHERE
+from mmfl.errors import UserError, check_name, first_line
+from mmfl.federation.objectives import Objective, accuracy, cross_entropy
+from mmfl.federation.schedules import Schedule
+from mmfl.federation.task_checks import check_task
+from mmfl.randomness import Purpose, bits
+
+_RESERVED_NAMES = {"method", "mean", "worst", "spread", "relative", "trainings", "forward_passes", "megabytes"}
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """One model to train, with its data, its loss and metric, and the settings of local training.
+
+    - `model`: any function without arguments that returns an `nn.Module`; usually its class.
+    - `data`: a `Dataset`; may be left out in a deployment, where the data is on the nodes.
+    - `loss`, `metric`: functions of (outputs, targets) that return one value per example; the defaults are for
+      classification.
+    - `lr`: the learning rate, a number or a function of the round.
+    - `epochs`: how many passes a client makes over its data in a round.
+    - `batch_size`: examples in a mini-batch. None: all of a client's data. A function of the round: a share of it.
+
+    >>> from mmfl import data, models
+    >>> Task("digits", model=models.LogisticRegression, data=data.digits(), lr=0.1, epochs=5).name
+    'digits'
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    data: Dataset = ELSEWHERE
+    lr: float | Schedule = 0.1
+    epochs: int = 1
+    batch_size: int | Schedule | None = None
+    loss: Objective = cross_entropy
+    metric: Objective = accuracy
+
+    def __post_init__(self) -> None:
+        self._check_name()
+        where = f"task '{self.name}'"
+        if isinstance(self.model, nn.Module):
+            kind = type(self.model).__name__
+            raise UserError(
+                f"{where}: model is an instance of {kind}; expected a class or a function that returns a new module, "
+                f"such as model={kind} or model=lambda: {kind}(...)."
+            )
+        expected = "a class or a function that returns a torch.nn.Module"
+        check(callable(self.model), where, "model", self.model, expected)
+        if not callable(self.lr):
+            check_positive(where, "lr", self.lr)
+        check_whole(where, "epochs", self.epochs)
+        if not (self.batch_size is None or callable(self.batch_size)):
+            check_whole(where, "batch_size", self.batch_size)
+
+    def _check_name(self) -> None:
+        if not isinstance(self.name, str):
+            raise UserError(f"task: the name is {self.name!r}; expected text.")
+        if not self.name:
+            raise UserError("task: the name is empty.")
+        check_name("task", self.name)
+        if self.name in _RESERVED_NAMES:
+            raise UserError(f"task '{self.name}': the name is reserved for a column of the results; expected another.")
+
+    def learning_rate(self, round: int) -> float:
+        """The learning rate of a round."""
+        if not callable(self.lr):
+            return float(self.lr)
+        rate = self._evaluate_schedule("lr", self.lr, round)
+        if not 0 <= rate < math.inf:
+            raise UserError(f"task '{self.name}': lr gives {rate} in round {round}; expected a number of at least 0.")
+        return rate
+
+    def batches(self, round: int, size: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The batch size of each client in a round, given how many examples each has, [clients]."""
+        if self.batch_size is None:
+            return size
+        if callable(self.batch_size):
+            wanted = np.maximum(np.ceil((self._batch_share(round) * size).round(9)), 1).astype(np.int64)
+        else:
+            wanted = np.full(len(size), self.batch_size)
+        batches: NDArray[np.int64] = np.minimum(wanted, size)
+        return batches
+
+    def check_schedules(self, last: int) -> None:
+        """Evaluates the schedules in every round up to the last, so that mistakes show before training."""
+        for round in range(1, last + 1):
+            if callable(self.lr):
+                self.learning_rate(round)
+            if callable(self.batch_size):
+                self._batch_share(round)
+            if not (callable(self.lr) or callable(self.batch_size)):
+                return
+
+    def _batch_share(self, round: int) -> float:
+        share = self._evaluate_schedule("batch_size", self.batch_size, round)
+        if not 0 < share <= 1:
+            raise UserError(
+                f"task '{self.name}': batch_size gives {share} in round {round}; expected a share of a client's data "
+                "in (0, 1]."
+            )
+        return share
+
+    def _evaluate_schedule(self, name: str, schedule: Any, round: int) -> float:
+        try:
+            return float(schedule(round))
+        except Exception as error:
+            raise UserError(f"task '{self.name}': {name} fails in round {round}: {first_line(error)}") from None
+
+    def build(self, seed: int = 0, task: int = 0) -> nn.Module:
+        """A new module whose initial weights are a function of (seed, task) alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(bits(seed, Purpose.MODEL, task)) % 2**63)
+            try:
+                module = self.model()
+            except UserError:
+                raise
+            except Exception as error:
+                reason = " without arguments: " if isinstance(error, TypeError) else ": "
+                raise UserError(f"task '{self.name}': the model cannot be built{reason}{first_line(error)}") from None
+        if not isinstance(module, nn.Module):
+            raise UserError(
+                f"task '{self.name}': model returned a {type(module).__name__}; expected a torch.nn.Module."
+            )
+        return module
+
+    def check(self) -> None:
+        """Refuses a model that fails on the data, labels out of range, and a loss or metric that does not fit."""
+        check_task(self)

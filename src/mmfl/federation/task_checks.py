@@ -1,0 +1,148 @@
+"""Checks of a task before training: its model, its labels, its loss and its metric, tried on a few examples."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from mmfl.data.dataset import ELSEWHERE, as_inputs
+from mmfl.errors import UserError, first_line
+from mmfl.federation.objectives import Objective, all_finite, cross_entropy, per_example
+
+if TYPE_CHECKING:
+    from mmfl.federation.task import Task
+
+
+def check_task(task: "Task") -> None:
+    """Refuses a task whose model fails on its data, whose labels are out of range or whose loss or metric does not give
+    one value per example."""
+    if task.data is ELSEWHERE:
+        raise UserError(f"task '{task.name}' has no data; expected data=... (only a deployment's server needs none).")
+    module = task.build()
+    _check_module(task, module)
+    outputs = _try_model(task, module)
+    if task.loss is cross_entropy:
+        _check_labels(task, outputs)
+    for kind, objective in (("loss", task.loss), ("metric", task.metric)):
+        _check_objective(task, kind, objective, outputs)
+    _check_examples_are_independent(task, module, outputs)
+
+
+def _check_module(task: "Task", module: nn.Module) -> None:
+    if not any(p.requires_grad for p in module.parameters()):
+        raise UserError(f"task '{task.name}': the model has no parameters to train.")
+    for name, part in module.named_modules():
+        if getattr(part, "running_mean", None) is not None:
+            raise UserError(
+                f"task '{task.name}': '{name}' keeps running batch statistics, which clients cannot share; "
+                "build it with track_running_stats=False, or use group norm."
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise UserError(f"task '{task.name}': parameter '{name}' is {kind}; expected float32.")
+
+
+def _try_model(task: "Task", module: nn.Module) -> Tensor:
+    """The model's outputs for the first two examples; refuses a model that fails on them or changes its buffers."""
+    x = as_inputs(task.data.x[:2])
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            module.train()(x)
+            outputs = module.eval()(x)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise UserError(
+            f"task '{task.name}': the model fails on inputs of shape {tuple(x.shape)}: {first_line(error)}"
+        ) from None
+    changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
+    if changed:
+        raise UserError(
+            f"task '{task.name}': training changes the model's buffer '{changed[0]}', which clients cannot share."
+        )
+    if not isinstance(outputs, Tensor):
+        raise UserError(f"task '{task.name}': the model gives a {type(outputs).__name__}; expected a tensor.")
+    return outputs
+
+
+def _check_objective(task: "Task", kind: str, objective: Objective, outputs: Tensor) -> None:
+    values = _values(task, kind, objective, outputs, task.data.y[: len(outputs)])
+    if not all_finite(per_example(values.float())):
+        raise UserError(f"task '{task.name}': the {kind} is not finite at the initial weights.")
+
+
+def _values(task: "Task", kind: str, objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
+    """The values of a loss or metric, whose first dimension must be the example."""
+    try:
+        values = objective(outputs, y)
+    except Exception as error:
+        raise UserError(
+            f"task '{task.name}': the {kind} fails on outputs {tuple(outputs.shape)} and targets "
+            f"{tuple(y.shape)}: {first_line(error)}"
+        ) from None
+    if not isinstance(values, Tensor):
+        raise UserError(
+            f"task '{task.name}': the {kind} gives a {type(values).__name__}; expected one value per example."
+        )
+    if values.dim() == 0 or len(values) != len(y):
+        examples = f"{len(y)} example{'s' if len(y) > 1 else ''}"
+        raise UserError(
+            f"task '{task.name}': the {kind} gives shape {tuple(values.shape)} for {examples}; "
+            "expected one value per example (reduction='none')."
+        )
+    return values
+
+
+def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: Tensor) -> None:
+    """Refuses a loss or metric whose value for an example depends on the other examples of the batch.
+
+    Outputs [n, 1] minus targets [n] broadcast to a table [n, n], which looks like one value per position. So each
+    example is also tried alone. The examples have different targets if the data has any, the weights are perturbed in
+    case they start at zero, and the number of examples differs from every other dimension of outputs and targets.
+    """
+    y = task.data.y
+    lengths = {*outputs.shape[1:], *y.shape[1:]}
+    number = next(n for n in range(2, len(lengths) + 3) if n not in lengths)
+    different = (y != y[0]).reshape(len(y), -1).any(1).nonzero().flatten()
+    rows = torch.cat([torch.zeros(1, dtype=torch.long), different[:1], torch.arange(1, number + 1)])[:number] % len(y)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        outputs, y = module.eval()(as_inputs(task.data.x[rows])), y[rows]
+        for kind, objective in (("loss", task.loss), ("metric", task.metric)):
+            together = _values(task, kind, objective, outputs, y)
+            alone = [_values(task, kind, objective, outputs[n : n + 1], y[n : n + 1]) for n in range(number)]
+            shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"
+            if any(values.shape != together[:1].shape for values in alone):
+                raise UserError(
+                    f"task '{task.name}': the {kind} gives shape {tuple(together.shape)} for {shapes}, as if every "
+                    "output met every target; "
+                    "give both the same shape: targets of shape [n, 1], or outputs.squeeze(1) in the model."
+                )
+            if not torch.allclose(torch.cat(alone).float(), together.float(), 1e-3, 1e-5, equal_nan=True):
+                raise UserError(
+                    f"task '{task.name}': the {kind} of an example changes with the other examples of its batch; "
+                    f"expected value n to depend on output n and target n alone ({shapes})."
+                )
+
+
+def _check_labels(task: "Task", outputs: Tensor) -> None:
+    if outputs.dim() != 2:
+        raise UserError(
+            f"task '{task.name}': the model gives shape {tuple(outputs.shape)}; expected [examples, classes]."
+        )
+    classes = outputs.shape[1]
+    for test, labels in ((False, task.data.y), (True, task.data.y_test)):
+        part = "test " if test and task.data.rows is None else ""
+        if labels.is_floating_point() or labels.dim() != 1:
+            raise UserError(
+                f"task '{task.name}': {part}targets are not class numbers; choose a loss such as squared_error."
+            )
+        wrong = ((labels < 0) | (labels >= classes)).nonzero()
+        if len(wrong):
+            row = int(wrong[0])
+            label = f"{part}label {int(labels[row])} at row {task.data.original_row(row, test)}"
+            raise UserError(
+                f"task '{task.name}': {label}, but the model has {classes} outputs (labels 0 to {classes - 1})."
+            )

@@ -1,0 +1,25 @@
+"""How a client trains: rules that turn the gradient of a mini-batch into a local step, one a file.
+
+A rule sees gradients, weights and what it remembers of a client; never another client's data, and not the engine.
+"""
+
+from collections.abc import Callable
+
+from mmfl.local.base import LocalPosition, LocalRule, LocalStep, recordable
+from mmfl.local.prox import Prox
+from mmfl.local.scaffold import Controls, Scaffold
+from mmfl.local.sgd import SGD
+
+LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {"sgd": SGD, "prox": Prox, "scaffold": Scaffold}
+
+__all__ = [
+    "LOCAL_RULES",
+    "SGD",
+    "Controls",
+    "LocalPosition",
+    "LocalRule",
+    "LocalStep",
+    "Prox",
+    "Scaffold",
+    "recordable",
+]

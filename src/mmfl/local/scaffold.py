@@ -1,0 +1,61 @@
+"""SCAFFOLD's control variates."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.federation import RoundView
+from mmfl.local.base import LocalPosition, LocalRule
+from mmfl.updates import StorageOptions, Updates
+from mmfl.updates.memory import ClientMemory
+
+
+@dataclass
+class Controls:
+    """SCAFFOLD's memory of a task: the control variates c_i of the clients who ever trained it, and the server's c."""
+
+    clients: ClientMemory
+    server: Tensor
+
+
+@dataclass(frozen=True)
+class Scaffold(LocalRule):
+    """SCAFFOLD: control variates take the drift of its own data out of a client's steps (Karimireddy et al. 2020).
+
+    The server's c is sum d c_i, with the shares d of those who are there: as the objective weighs the clients, so must
+    c, or the rounds end at the optimum of another objective.
+    """
+
+    keep: StorageOptions = field(default_factory=StorageOptions)
+    downloads = 2
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", StorageOptions.of(self.keep))
+
+    def offset(self, position: LocalPosition) -> Tensor | None:
+        """c - c_i."""
+        return position.correction
+
+    def start(self, clients: int, weights: Tensor) -> Controls:
+        """All control variates are zero."""
+        return Controls(ClientMemory.start(self.keep, clients, weights), torch.zeros_like(weights))
+
+    def begin(self, view: RoundView, task: int, state: Controls) -> Controls:
+        """c = sum d c_i, with this round's shares."""
+        sizes = view.sizes[:, task]
+        state.clients.reweight(sizes)
+        return Controls(state.clients, state.clients.mean(max(int(sizes.sum()), 1)).to(state.server))
+
+    def correction(self, client: NDArray[np.int64], state: Controls) -> Tensor:
+        """c - c_i."""
+        return state.server - state.clients.stored.held_rows(client)
+
+    def observe(self, updates: Updates, rate: float, view: RoundView, state: Controls) -> Controls:
+        """c_i+ = c_i - c + G / (K lr) with K local steps; c follows when the next round begins."""
+        before = state.clients.stored.of(updates.client).matrix()
+        after = before - state.server + updates.rows / (updates.steps * np.float32(rate))
+        state.clients.replace(updates, before, after, view.sizes[:, updates.task])
+        return state

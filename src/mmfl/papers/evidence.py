@@ -1,0 +1,51 @@
+"""Evidence for a claim: differences paired by seed, and the resulting verdict."""
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from mmfl.papers.reproduction import Claim, Verdict
+from mmfl.report.differences import difference
+
+
+def greater(text: str, paper: str, ours: pd.Series, theirs: pd.Series, margin: float = 0.0) -> Claim:
+    """The claim that one quantity exceeds another by at least a margin; open if the interval contains the margin.
+
+    >>> low = pd.Series([0.2, 0.3, 0.25])
+    >>> greater("LVR ahead of random", ".896 > .792", low + 0.1, low).verdict.value
+    'holds'
+    """
+    gap = difference(ours, theirs)
+    if gap.mean - gap.half > margin:
+        verdict = Verdict.HOLDS
+    else:
+        verdict = Verdict.FAILS if gap.mean + gap.half < margin else Verdict.OPEN
+    return Claim(text, paper, str(gap), verdict)
+
+
+def alike(text: str, paper: str, ours: pd.Series, theirs: pd.Series, tolerance: float) -> Claim:
+    """The claim that two quantities are about equal: the interval of their difference is within the tolerance."""
+    gap = difference(ours, theirs)
+    if abs(gap.mean) + gap.half <= tolerance:
+        verdict = Verdict.HOLDS
+    else:
+        verdict = Verdict.FAILS if abs(gap.mean) - gap.half > tolerance else Verdict.OPEN
+    return Claim(text, paper, f"{gap}, within {tolerance:g}", verdict)
+
+
+def fact(text: str, paper: str, ours: str, holds: bool) -> Claim:
+    """A claim that the measurements confirm or refute directly."""
+    return Claim(text, paper, ours, Verdict.HOLDS if holds else Verdict.FAILS)
+
+
+def spread(values: pd.Series | Sequence[float], digits: int = 3) -> str:
+    """Mean ± standard deviation over seeds.
+
+    >>> spread([0.5, 0.7])
+    '0.600 ± 0.141'
+    """
+    known = pd.Series(values, dtype=float).dropna()
+    if known.empty:
+        return "—"
+    mean = f"{known.mean():.{digits}f}"
+    return f"{mean} ± {known.std(ddof=1):.{digits}f}" if len(known) > 1 else mean

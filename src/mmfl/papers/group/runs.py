@@ -1,0 +1,149 @@
+"""Runs of group sampling and the baselines (Gong et al.): what is trained, and what is kept."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mmfl.engine import Simulation
+from mmfl.federation import Federation
+from mmfl.methods import make_method
+from mmfl.papers.group.clusters import LOOKED, in_force, observe, structure
+from mmfl.papers.measurements import Watch, accuracy, mean_costs, rows
+from mmfl.papers.reproduction import Frames, Part, Trainer, federations
+from mmfl.runs.results import Comparison, Run
+
+BASELINES = ("multi-fedavg", "mfa-rr")
+GROUP, ONE_TASK = "mmfl-group", "mmfl-group-inconsistent"
+_FIVE = {"method": ONE_TASK, "largest": 5}
+FIVE_CLUSTERS = make_method(_FIVE).name
+"""The one-task C-step limited to five clusters, so that it trains about as many clients as the baselines."""
+
+_TESTED = 3  # rounds between two tests; not 5, so that a cycle of five rounds is tested at different turns
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A federation of the paper, the methods compared on it and the share of clients that train in a round.
+
+    `full` and `quick` are `key=value` settings on top of the preset's. A residual network, say, is had by
+    `tasks.cifar10.model={name="preact-resnet18", width=16}`. `looked` are rounds after which losses are measured.
+    """
+
+    name: str
+    preset: str
+    methods: Sequence[str | dict[str, Any]] = (*BASELINES, GROUP)
+    rate: float = 1 / 6
+    looked: Sequence[int] = ()
+    full: Sequence[str] = ()
+    quick: Sequence[str] = ()
+
+    def federations(self, quick: bool) -> Callable[[int], Federation]:
+        """The federation of each seed."""
+        return federations(self.preset, [*_digits(), *self.quick] if quick else self.full)
+
+
+def _digits() -> list[str]:
+    """Settings that replace the data of every task by the digits, with few enough examples per client for 60
+    clients."""
+    sizes = '{name="uniform", least=15, most=20}'
+    changes = {"data": "digits", "model": "logistic", "lr": "0.1", "partition.sizes": sizes}
+    return [
+        f"tasks.{n}.{key}={value}"
+        for n, letter in enumerate("abcde")
+        for key, value in {"name": f"digits-{letter}", **changes}.items()
+    ]
+
+
+SETTINGS: dict[str, Setting] = {
+    setting.name: setting
+    for setting in (
+        Setting("consistent", "group-consistent", looked=LOOKED),
+        Setting("everyone", "group-consistent", rate=1.0),
+        Setting("inconsistent", "group-inconsistent", (*BASELINES, GROUP, ONE_TASK, _FIVE), looked=LOOKED),
+        Setting("dynamic-clients", "group-dynamic-clients", quick=["federation.arrivals.gap=0.6"]),
+        Setting("dynamic-tasks", "group-dynamic-tasks", quick=["federation.task_arrivals={digits-d=9, digits-e=18}"]),
+    )
+}
+
+
+def parts(*names: str) -> Callable[[bool], list[Part]]:
+    """The runs of some settings: 100 rounds with 5 seeds, or the quick form of 25 rounds with 3 seeds on the digits."""
+
+    def made(quick: bool) -> list[Part]:
+        rounds, seeds = (25, list(range(3))) if quick else (100, list(range(5)))
+        return [
+            Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names
+        ]
+
+    return made
+
+
+def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
+    """Trains all methods and seeds of a setting; its name is in the column `setting` of every frame."""
+    watch = Watch(partial(observe, setting.looked))
+    compared = trainer.compare(
+        setting.federations(quick),
+        setting.methods,
+        rounds,
+        setting.rate,
+        seeds,
+        watch=watch,
+        evaluate_every=_TESTED,
+        evaluate_last=20,
+    )
+    frames = {
+        "accuracy": accuracy(compared).round(4),
+        "rounds": average_round(compared),
+        "tasks": tasks(compared),
+        "arrivals": arrivals(compared),
+        "clusters": in_force(watch, compared),
+        **structure(watch, compared, Simulation(trainer.device)),
+    }
+    return {name: frame.assign(setting=setting.name) for name, frame in frames.items() if len(frame)}
+
+
+def average_round(compared: Comparison) -> pd.DataFrame:
+    """A row per method and seed: trainings and forward passes per round, and clusters that train within five rounds."""
+    costs = mean_costs(compared)[["method", "seed", "trainings", "forward_passes"]]
+    return costs.assign(met=[clusters_met(run) for run in compared])
+
+
+def clusters_met(run: Run) -> float:
+    """How many of the true clusters train a task within five rounds, averaged over tasks and rounds."""
+    federation = run.federation
+    assert federation is not None
+    met = []
+    for name, groups, arrival in zip(run.tasks, federation.groups, federation.task_arrivals, strict=True):
+        assert groups is not None
+        kinds = [set(groups[record.drawn_clients(name)]) for record in run.records[arrival - 1 :]]
+        met += [len(set().union(*kinds[t : t + 5])) for t in range(0, len(kinds) - 4, 5)]
+    return float(np.mean(met)) if met else np.nan
+
+
+def tasks(compared: Comparison) -> pd.DataFrame:
+    """A row per task: its model, its data, its training settings and its first round."""
+    federation = compared.runs[0].federation
+    assert federation is not None
+    return rows(
+        [
+            {
+                "task": task.name,
+                "data": task.data.name,
+                "model": type(task.build()).__name__,
+                "lr": task.learning_rate(1),
+                "epochs": task.epochs,
+                "arrival": int(arrival),
+            }
+            for task, arrival in zip(federation.tasks, federation.task_arrivals, strict=True)
+        ]
+    )
+
+
+def arrivals(compared: Comparison) -> pd.DataFrame:
+    """The rounds in which clients arrived after the start, by seed."""
+    found = {run.seed: run.federation.arrivals for run in compared if run.federation is not None}
+    return rows([{"seed": seed, "round": int(t)} for seed, when in found.items() for t in when[when > 1]])

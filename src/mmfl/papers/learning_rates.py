@@ -1,0 +1,136 @@
+"""Learning rates: one sweep per data set and network, with full participation, on seeds that no result uses."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mmfl.federation import Federation
+from mmfl.papers.evidence import spread
+from mmfl.papers.measurements import accuracy, final
+from mmfl.papers.reproduction import Findings, Frames, Part, Reproduction, Trainer, federations
+from mmfl.partition import Split
+from mmfl.report.plots import COLOURS, grid
+from mmfl.runs.config import read
+from mmfl.runs.presets import path_of
+
+SEEDS = (1000, 1001)
+_LAST = 20  # rounds that a final accuracy is averaged over
+_TOLERANCE = 0.05  # by how much accuracy may fall at the next larger rate
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A task of a preset, and the learning rates to try for it."""
+
+    preset: str
+    task: str
+    rates: Sequence[float]
+    rounds: int
+    settings: Sequence[str] = ()
+
+
+SWEEPS: dict[str, Sweep] = {
+    "fashion-mnist": Sweep("lvr-3tasks", "fashion-a", (0.05, 0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
+    "cifar10": Sweep("lvr-5tasks", "cifar10", (0.05, 0.1, 0.2, 0.4), 60, ["federation.lacks=0.0"]),
+    "emnist": Sweep("lvr-5tasks", "emnist", (0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
+    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (1.0, 2.0, 4.0, 8.0), 40, ["federation.lacks=0.0"]),
+    "group mnist": Sweep("group-consistent", "mnist", (0.02, 0.05, 0.1, 0.2), 100),
+    "group fashion": Sweep("group-consistent", "fashion", (0.02, 0.05, 0.1, 0.2), 100),
+    "group cifar10": Sweep("group-consistent", "cifar10", (0.02, 0.05, 0.1, 0.2), 100),
+    "group emnist": Sweep("group-consistent", "emnist-a", (0.02, 0.05, 0.1, 0.2), 100),
+    "synthetic-a": Sweep("mfa-synthetic", "synthetic-a", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
+    "synthetic-b": Sweep("mfa-synthetic", "synthetic-b", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
+    "faces": Sweep("mfa-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
+    "faces, one epoch": Sweep("ucb-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
+}
+_QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["federation.lacks=0.0"])}
+
+
+def parts(quick: bool) -> list[Part]:
+    """One part per data set."""
+    return [
+        Part(
+            f"learning-rates/{name.replace(',', '').replace(' ', '-')}", sweep.rounds, SEEDS, partial(_run, name, sweep)
+        )
+        for name, sweep in (_QUICK if quick else SWEEPS).items()
+    ]
+
+
+def _run(name: str, sweep: Sweep, trainer: Trainer) -> Frames:
+    """Trains all rates together: each is a task of one federation."""
+    of = _one_task_per_rate(federations(sweep.preset, sweep.settings), sweep)
+    compared = trainer.compare(of, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=_LAST)
+    last = final(accuracy(compared), _LAST).drop(columns="mean").reset_index()
+    table = last.melt(["method", "seed"], var_name="rate", value_name="accuracy").drop(columns="method")
+    return {"sweep": table.assign(data=name)}
+
+
+def _one_task_per_rate(federation_of: Callable[[int], Federation], sweep: Sweep) -> Callable[[int], Federation]:
+    def federation(seed: int) -> Federation:
+        whole = federation_of(seed)
+        s = whole.task_names.index(sweep.task)
+        split = Split(whole.shards[s], whole.test_shards[s])
+        tasks = [replace(whole.tasks[s], name=f"{rate:g}", lr=rate) for rate in sweep.rates]
+        return Federation(tasks, whole.clients, partition=lambda *_: split, seed=seed)
+
+    return federation
+
+
+def find(frames: Frames) -> Findings:
+    """The best rate of each data set, beside the rate in the presets."""
+    rows = []
+    for name, table in frames["sweep"].groupby("data", sort=False):
+        best = choose(table)
+        sweep = {**SWEEPS, **_QUICK}[str(name)]
+        preset_rate = next(task.lr for task in read(path_of(sweep.preset)).tasks if task.name == sweep.task)
+        by_rate = {f"{rate:g}": spread(runs["accuracy"]) for rate, runs in table.groupby("rate")}
+        shown = ", ".join(f"{rate}: {value}" for rate, value in by_rate.items())
+        rows.append([name, shown, f"{best:g}", preset_rate])
+    return Findings(pd.DataFrame(rows, columns=["data", "final accuracy by rate", "best", "in the preset"]), [])
+
+
+def choose(table: pd.DataFrame) -> float:
+    """The best rate among those that are not at the edge of stability.
+
+    At the next larger rate that was tried, accuracy must fall by at most five points: sampling makes steps of varying
+    length, so at the edge of stability the outcome would be a matter of luck.
+
+    >>> choose(pd.DataFrame({"rate": [0.1, 0.2, 0.4], "accuracy": [0.70, 0.72, 0.10]}))
+    0.1
+    """
+    mean = table.groupby("rate")["accuracy"].mean()
+    stable = mean[mean.shift(-1) >= mean - _TOLERANCE]
+    return float(str(stable.idxmax())) if len(stable) else float("nan")
+
+
+def draw(frames: Frames) -> Figure:
+    """Final accuracy against learning rate, a line per data set."""
+    figure, (axes,) = grid(1)
+    for n, (name, table) in enumerate(frames["sweep"].groupby("data", sort=False)):
+        mean = table.groupby("rate")["accuracy"].mean()
+        axes.plot(mean.index, mean, "o-", color=COLOURS[n % len(COLOURS)], label=str(name), markersize=3)
+    axes.set_xscale("log")
+    axes.set_xlabel("learning rate")
+    axes.set_ylabel("final test accuracy")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right center", frameon=False, fontsize=8)
+    return figure
+
+
+REPRODUCTIONS = (
+    Reproduction(
+        "learning-rates",
+        "variance",
+        "Learning rates",
+        "Where the papers give no learning rate, or one for another network, it is chosen here: for full "
+        "participation, by the mean test accuracy of the last 20 rounds, on two seeds that no result uses: the best "
+        "rate among those at whose next larger neighbour accuracy falls by five points at most, because sampling makes "
+        "steps of varying length. All methods train with it.",
+        parts,
+        find,
+        draw,
+    ),
+)

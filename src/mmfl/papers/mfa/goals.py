@@ -1,0 +1,195 @@
+"""Gain: rounds to train tasks one after another with FedAvg, divided by rounds to train them together (eq. 3).
+
+(Bhuyan, Moharir & Joshi 2022.)
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmfl.federation import Federation
+from mmfl.methods import Method
+from mmfl.papers.evidence import spread
+from mmfl.papers.measurements import rows
+from mmfl.papers.reproduction import Trainer
+from mmfl.record import RoundRecord
+from mmfl.runs.listener import Listener, RunInfo
+
+_ROUNDING = 1e-9  # means of the same accuracies may differ by as much
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What FedAvg reached on each task by itself, and after how many rounds, [tasks].
+
+    Accuracies are means over a `window` of rounds: the one that ends with FedAvg's last round sets the `accuracy`, and
+    `rounds` counts to the end of the first window that is as good. Windows of one round are the accuracies themselves.
+    """
+
+    window: int
+    accuracy: NDArray[np.float64]
+    rounds: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, curves: pd.DataFrame, window: int) -> "Goal":
+        """The goal that follows from FedAvg's accuracies, [rounds, tasks].
+
+        >>> Goal.of(pd.DataFrame({"digits": [0.1, 0.5, 0.4, 0.5, 0.4]}, index=range(1, 6)), window=2)
+        Goal(window=2, accuracy=array([0.45]), rounds=array([3]))
+        """
+        means = curves.rolling(window).mean()
+        accuracy = means.iloc[-1].to_numpy(dtype=float)
+        first = (means >= accuracy - _ROUNDING).idxmax()
+        return cls(window, accuracy, np.asarray(first, dtype=np.int64))
+
+    def met(self, accuracies: Sequence[NDArray[np.float64]]) -> bool:
+        """Whether all tasks, with these accuracies by round, have now reached their goals at the same time."""
+        if len(accuracies) < self.window:
+            return False
+        return bool((np.mean(accuracies[-self.window :], axis=0) >= self.accuracy - _ROUNDING).all())
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """FedAvg on each of some tasks by itself: test accuracies by seed, rounds x tasks."""
+
+    curves: Mapping[int, pd.DataFrame]
+
+    @property
+    def rounds(self) -> int:
+        """T_1: the number of rounds for which each task trained."""
+        return len(next(iter(self.curves.values())))
+
+    @property
+    def windows(self) -> tuple[int, int]:
+        """Windows to average over: single rounds, and a tenth of FedAvg's rounds."""
+        return 1, max(2, self.rounds // 10)
+
+    @cached_property
+    def goals(self) -> dict[int, list[Goal]]:
+        """A goal per window, by seed."""
+        return {seed: [Goal.of(curve, window) for window in self.windows] for seed, curve in self.curves.items()}
+
+    def with_copies(self, names: Sequence[str]) -> "Baseline":
+        """The same baseline for several copies of its single task."""
+        return Baseline({seed: pd.DataFrame(dict.fromkeys(names, of.iloc[:, 0])) for seed, of in self.curves.items()})
+
+
+def alone(
+    trainer: Trainer,
+    federation: Callable[[int], Federation],
+    method: str,
+    rounds: int,
+    rate: float,
+    seeds: Sequence[int],
+) -> Baseline:
+    """FedAvg on each task of a federation alone: `multi-fedavg` with a single task, or `full` if all clients train."""
+    return Baseline({run.seed: run.accuracy for run in trainer.compare(federation, [method], rounds, rate, seeds)})
+
+
+class Chase(Listener):
+    """Follows tasks that train together until every method and seed has met FedAvg's goals; then it stops the run.
+
+    `accuracies[method, seed]` are those of all tasks, round by round; `met[method, seed, window]` is the round in which
+    the goal of that window was met.
+    """
+
+    def __init__(self, baseline: Baseline):
+        self.baseline = baseline
+        self.accuracies: dict[tuple[str, int], list[NDArray[np.float64]]] = {}
+        self.met: dict[tuple[str, int, int], int] = {}
+
+    def begin(self, info: RunInfo) -> None:
+        """Remembers the run, to stop it."""
+        self.info = info
+
+    def round(self, records: Sequence[RoundRecord]) -> None:
+        """Checks which replicas have reached their goals."""
+        for record in records:
+            method, seed = record.method, record.seed
+            so_far = self.accuracies.setdefault((method, seed), [])
+            so_far.append(np.array([task.metric for task in record.tasks.values()], dtype=float))
+            for goal in self.baseline.goals[seed]:
+                if (method, seed, goal.window) not in self.met and goal.met(so_far):
+                    self.met[method, seed, goal.window] = record.round
+        if len(self.met) == len(records) * len(self.baseline.windows):
+            self.info.request_stop("all goals are met")
+
+    def gains(self) -> pd.DataFrame:
+        """A row per method, seed and window: `published`, T_1 times the number of tasks; `alone`, the rounds until
+        FedAvg met its goals, one task after another; `together`, those of the method, nan where it took more than
+        `published`."""
+        lines = [
+            {
+                "method": method,
+                "seed": seed,
+                "window": goal.window,
+                "models": len(goal.rounds),
+                "published": len(goal.rounds) * self.baseline.rounds,
+                "alone": int(goal.rounds.sum()),
+                "together": self.met.get((method, seed, goal.window), np.nan),
+            }
+            for method, seed in self.accuracies
+            for goal in self.baseline.goals[seed]
+        ]
+        return rows(lines)
+
+    def tasks(self) -> pd.DataFrame:
+        """A row per method, seed, window and task: its accuracy `alone`, and `together` when the goals of all tasks
+        were met (at the end, where they were not)."""
+        lines = []
+        for (method, seed), curve in self.accuracies.items():
+            for goal in self.baseline.goals[seed]:
+                end = self.met.get((method, seed, goal.window), len(curve))
+                mean = np.mean(curve[:end][-goal.window :], axis=0)
+                for task, before, after in zip(self.baseline.curves[seed], goal.accuracy, mean, strict=True):
+                    key = {"method": method, "seed": seed, "window": goal.window, "task": task}
+                    lines.append(key | {"alone": before, "together": after})
+        return rows(lines)
+
+    def curves(self, method: str) -> list[pd.DataFrame]:
+        """Accuracies of a method, rounds x tasks, a frame per seed."""
+        return [
+            pd.DataFrame(np.array(curve), index=range(1, len(curve) + 1))
+            for (name, _), curve in self.accuracies.items()
+            if name == method
+        ]
+
+
+def worst(curves: Iterable[pd.DataFrame], window: int) -> pd.Series:
+    """Accuracy of the least accurate task by round, each a mean over a window, averaged over seeds (a frame each)."""
+    least = [curve.rolling(window).mean().min(axis=1) for curve in curves]
+    mean: pd.Series = pd.concat(least, axis=1).mean(axis=1)
+    return mean.dropna()
+
+
+def chase(
+    trainer: Trainer,
+    federation: Callable[[int], Federation],
+    baseline: Baseline,
+    methods: Sequence[str | Method],
+    rate: float,
+) -> Chase:
+    """Trains all tasks together until they are as accurate as FedAvg made each by itself, or have taken more rounds
+    than FedAvg took one after another: then the gain is below 1, however far."""
+    seeds = list(baseline.curves)
+    following = Chase(baseline)
+    rounds = baseline.rounds * baseline.curves[seeds[0]].shape[1]
+    trainer.compare(federation, methods, rounds, rate, seeds, watch=following)
+    return following
+
+
+def with_gain(measured: pd.DataFrame) -> pd.DataFrame:
+    """`gain`, the rounds alone over those together, the same way on both sides; `published_gain`, M T_1 over the rounds
+    together. Where the goals were not met, the largest that they can be."""
+    together = measured["together"].fillna(measured["published"] + 1)
+    return measured.assign(gain=measured["alone"] / together, published_gain=measured["published"] / together)
+
+
+def shown_gain(measured: pd.DataFrame, column: str, digits: int = 3) -> str:
+    """A gain with its spread over seeds; a bound if a seed did not reach the goals."""
+    return ("at most " if measured["together"].isna().any() else "") + spread(measured[column], digits)

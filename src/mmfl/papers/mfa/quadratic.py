@@ -1,0 +1,156 @@
+"""Bhuyan, Moharir & Joshi 2022 on the quadratic federation: loss over the rounds (Figure 1), gain (Figure 2)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from mmfl.federation.schedules import Decay, Schedule
+from mmfl.papers.measurements import Watch, rows
+from mmfl.papers.mfa.chain import Chain, table, weights_of
+from mmfl.papers.mfa.quadratic_findings import METHODS, RAND, ROUNDS, draw_gains, draw_gaps, find_gains, find_gaps
+from mmfl.papers.reproduction import Frames, Part, Reproduction, Trainer
+
+RATES: dict[str, float | Schedule] = {"constant": 0.1, "decaying": Decay(30, 100)}
+_STEPS = 5
+_DEVIATIONS = 8
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The size of the experiments: the paper's, or the quick form.
+
+    Figure 1 trains `few_and_many` models for `rounds`. Figure 2 trains `models` with each of the local `steps`, for
+    what FedAvg reaches in `alone` rounds (T_1).
+    """
+
+    chain: Chain
+    seeds: Sequence[int]
+    rounds: int
+    few_and_many: Sequence[int]
+    models: Sequence[int]
+    steps: Sequence[int]
+    alone: int
+
+    def last(self, models: int) -> int:
+        """Rounds that suffice for the slowest model of Figure 2: T_1 plus eight standard deviations.
+
+        They are those of the round in which MFA-Rand brings a model together with a client for the (T_1 / M)-th time.
+        """
+        return self.alone + math.ceil(_DEVIATIONS * math.sqrt(self.alone * (models - 1)))
+
+
+_FULL = Scale(Chain(), range(20), ROUNDS, (2, 12), (2, 3, 4, 6, 8, 12), (1, 5, 10), alone=100)
+_QUICK = Scale(Chain(12, 1), range(4), 40, (2, 6), (2, 6), (1, 5), alone=18)
+
+
+def gap_parts(quick: bool) -> list[Part]:
+    """Figure 1: a part for each learning rate and number of models."""
+    scale = _QUICK if quick else _FULL
+    return [
+        Part(f"mfa-quadratic/gap-{rate}-{models}", scale.rounds, scale.seeds, partial(gaps, scale, rate, models))
+        for rate in RATES
+        for models in scale.few_and_many
+    ]
+
+
+def gaps(scale: Scale, rate: str, models: int, trainer: Trainer) -> Frames:
+    """gap(t) = log10(F - F*) of the first model, forty times during training."""
+    watch = Watch(lambda state: float(np.log10(scale.chain.excess(weights_of(state)[0]))))
+    federation = scale.chain.federation(models, RATES[rate], _STEPS)
+    trainer.compare(federation, METHODS, scale.rounds, 1.0, scale.seeds, watch=watch, evaluate_every=scale.rounds)
+    kept = range(0, scale.rounds + 1, scale.rounds // 40)
+    measured = table(watch.replicas, np.array(watch.seen), "gap", kept)
+    return {"gaps": measured.assign(rate=rate, models=models, clients=scale.chain.clients)}
+
+
+def gain_parts(quick: bool) -> list[Part]:
+    """Figure 2: a part for each number of local steps."""
+    scale = _QUICK if quick else _FULL
+    last = scale.last(max(scale.models))
+    return [
+        Part(f"mfa-quadratic/gain-{steps}", last, scale.seeds, partial(gains, scale, steps)) for steps in scale.steps
+    ]
+
+
+def gains(scale: Scale, steps: int, trainer: Trainer) -> Frames:
+    """What FedAvg reaches with one model in T_1 rounds, and how many rounds M models together need for it."""
+    chain, watch = scale.chain, Watch(weights_of)
+    single = chain.federation(1, RATES["constant"], steps)
+    trainer.compare(single, [RAND], scale.alone, 1.0, [0], watch=watch, evaluate_every=scale.alone)
+    path = np.concatenate([seen[0] for seen in watch.seen])
+    reached = {
+        "steps": steps,
+        "excess": float(chain.excess(path[-1])),
+        "distance": float(chain.distance(path[-1])),
+        "steepest": chain.steepest(path),
+        "clients": chain.clients,
+        "block": chain.block,
+        "curvature": chain.curvature,
+    }
+    needed = [rounds_together(scale, steps, models, reached["excess"], trainer) for models in scale.models]
+    return {"targets": rows([reached]), "gains": pd.concat(needed).assign(steps=steps, alone=scale.alone)}
+
+
+def rounds_together(scale: Scale, steps: int, models: int, target: float, trainer: Trainer) -> pd.DataFrame:
+    """T_P of every run: the first round after which F - F* of all models is at most the target.
+
+    `one` is the mean over the models of each one's own first round.
+    """
+    watch = Watch(lambda state: scale.chain.excess(weights_of(state)) <= target)
+    federation, last = scale.chain.federation(models, RATES["constant"], steps), scale.last(models)
+    trainer.compare(federation, METHODS, last, 1.0, scale.seeds, watch=watch, evaluate_every=last)
+    met: NDArray[np.bool_] = np.array(watch.seen)
+    return rows(
+        [
+            {
+                "method": method,
+                "seed": seed,
+                "models": models,
+                "together": first(np.all(met[:, n], axis=1)),
+                "one": np.mean([first(met[:, n, model]) for model in range(models)]),
+            }
+            for n, (method, seed) in enumerate(watch.replicas)
+        ]
+    )
+
+
+def first(met: NDArray[np.bool_]) -> float:
+    """The first round after which a condition [rounds + 1] holds, starting before round 1; nan if it never does.
+
+    >>> first(np.array([False, False, True, False, True]))
+    2.0
+    """
+    return float(met.argmax()) if met.any() else np.nan
+
+
+_QUADRATIC = (
+    "The quadratic federation: 24 clients with blocks of 4 coordinates, mu = 2e-4, full local gradients; all M models "
+    "minimise the same loss from the same start."
+)
+REPRODUCTIONS: tuple[Reproduction, ...] = (
+    Reproduction(
+        "mfa-fig1",
+        "mfa",
+        "Figure 1: MFA-Rand and MFA-RR on a quadratic loss",
+        f"{_QUADRATIC} Five local steps, 1000 rounds, 20 seeds, two learning rates; gap(t) = log10(F - F*) of one of "
+        "the models.",
+        gap_parts,
+        find_gaps,
+        draw_gaps,
+    ),
+    Reproduction(
+        "mfa-fig2",
+        "mfa",
+        "Figure 2: gain over the number of models on a quadratic loss",
+        f"{_QUADRATIC} Constant learning rate 0.1, 20 seeds. The target is the loss that FedAvg with all clients has "
+        "after T_1 = 100 rounds; T_P is the first round after which all M models have it, and the gain M T_1 / T_P.",
+        gain_parts,
+        find_gains,
+        draw_gains,
+    ),
+)

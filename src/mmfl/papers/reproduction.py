@@ -1,0 +1,129 @@
+"""Reproduction: a table or figure of a paper, with its training, its measurements and its claims."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from inspect import signature
+from typing import Any, Literal
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mmfl.api import compare
+from mmfl.engine.precision import Precision
+from mmfl.federation import Federation
+from mmfl.methods import METHODS, Method
+from mmfl.runs.config import read
+from mmfl.runs.listener import Listener
+from mmfl.runs.presets import path_of
+from mmfl.runs.results import Comparison
+
+Frames = dict[str, pd.DataFrame]
+"""Measurements by name."""
+
+Paper = Literal["mfa", "ucb", "slides", "variance", "group"]
+
+
+class Verdict(StrEnum):
+    """Whether a paper's claim holds in our runs."""
+
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    OPEN = "not decided"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper, its number if it has one, our number, and the verdict."""
+
+    text: str
+    paper: str
+    ours: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Findings: the paper's table with our numbers, and its claims."""
+
+    table: pd.DataFrame
+    claims: Sequence[Claim]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """`mmfl.compare` on a device, with a listener that shows the progress."""
+
+    device: str | None = None
+    listener: Listener | None = None
+    precision: Precision = "float32"
+
+    def compare(
+        self,
+        federation: Federation | Callable[[int], Federation],
+        methods: Sequence[str | Method | Mapping[str, Any]],
+        rounds: int,
+        rate: float,
+        seeds: int | Sequence[int],
+        *,
+        watch: Listener | None = None,
+        **options: Any,
+    ) -> Comparison:
+        """Trains methods x seeds in lockstep; `watch` is another listener."""
+        listeners = [each for each in (self.listener, watch) if each is not None]
+        all_options = options | {"device": self.device, "precision": self.precision, "listeners": listeners}
+        return compare(federation, methods, rounds, rate, seeds, **all_options)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the training for tables and figures, which is run separately and only once.
+
+    `run` trains and returns its measurements. Frames with the same name from several parts are concatenated.
+    """
+
+    name: str
+    rounds: int
+    seeds: Sequence[int]
+    run: Callable[[Trainer], Frames]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table or figure: what to train (`parts(quick)`), which claims to test (`find`) and what to draw (`draw`).
+
+    `setting` describes the experiment in a sentence or two. The quick form needs only embedded data and takes less than
+    a minute on two cores.
+    """
+
+    id: str
+    paper: Paper
+    title: str
+    setting: str
+    parts: Callable[[bool], Sequence[Part]]
+    find: Callable[[Frames], Findings]
+    draw: Callable[[Frames], Figure]
+
+
+PAPER_FLOOR = 1e-6  # the papers have no floor; this only keeps probabilities positive
+
+
+def as_published(method: str) -> str | dict[str, Any]:
+    """A named method without the floor on losses and norms, which the papers do not have; it keeps its name.
+
+    >>> as_published("random"), as_published("mmfl-lvr")
+    ('random', {'method': 'mmfl-lvr', 'name': 'mmfl-lvr', 'floor': 1e-06})
+    """
+    if "floor" not in signature(METHODS[method].make).parameters:
+        return method
+    return {"method": method, "name": method, "floor": PAPER_FLOOR}
+
+
+def federations(preset: str, settings: Sequence[str] = ()) -> Callable[[int], Federation]:
+    """The federation of a preset as a function of the seed, with changed settings `key=value`; data is loaded once.
+
+    >>> federations("quadratic", ["federation.clients=24"])(0)
+    Federation(24 clients, tasks: copy-a, copy-b)
+    """
+    return read(path_of(preset), settings).experiment().federation_of

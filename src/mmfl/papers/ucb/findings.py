@@ -1,0 +1,259 @@
+"""Findings from the runs of Bhuyan & Moharir 2022: accuracies by policy and start, claims, tables, figures."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from mmfl.papers.evidence import alike, greater, spread
+from mmfl.papers.measurements import by_round
+from mmfl.papers.reproduction import Claim, Findings, Frames, Verdict
+from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, with_warm_up
+from mmfl.report.plots import curve, grid, legend
+
+NAMES = {
+    FEDAVG: "FedAvg (K/2 clients)",
+    MULTI: "Multi-FedAvg",
+    RANKLIST: "Ranklist-Multi-UCB",
+    PARETO: "Pareto-Multi-UCB",
+}
+BANDITS = (RANKLIST, PARETO)
+BOTH = "mean of both"
+
+
+@dataclass(frozen=True)
+class Start:
+    """How the policies start: as in the paper, with a warm-up for the bandits only, or with a warm-up for all."""
+
+    name: str
+    warm: bool
+
+    def method(self, policy: str) -> str:
+        """The policy's method with this start."""
+        return with_warm_up(policy) if self.warm and policy not in BANDITS else policy
+
+
+PUBLISHED, FAIR = Start("as published", False), Start("same warm-up for all", True)
+STARTS = (PUBLISHED, FAIR)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Test accuracies under one start, on one data set, with one K; a model is one of `MODELS` or `BOTH`.
+
+    All quantities are series by seed.
+    """
+
+    tests: pd.DataFrame
+    start: Start
+
+    def over(self, policy: str, model: str, first: float, last: float) -> pd.Series:
+        """Mean accuracy over the tests between two rounds."""
+        tests = self.by_round(policy, model)
+        return tests[(tests.index >= first) & (tests.index <= last)].mean()
+
+    def early(self, policy: str, model: str) -> pd.Series:
+        """Mean accuracy in the first tenth of the rounds."""
+        return self.over(policy, model, FIRST + 1, self.rounds / 10)
+
+    def late(self, policy: str, model: str) -> pd.Series:
+        """Mean accuracy in the last tenth of the rounds."""
+        return self.over(policy, model, self.rounds - self.rounds // 10 + 1, self.rounds)
+
+    def lead(self, ours: str, theirs: str, model: str) -> pd.Series:
+        """The difference in final accuracy between two policies."""
+        return self.late(ours, model) - self.late(theirs, model)
+
+    def noise(self, policy: str, model: str) -> pd.Series:
+        """The root mean square change of accuracy from one test to the next, in the second half of the rounds."""
+        tests = self.by_round(policy, model)
+        return tests[tests.index > self.rounds / 2].diff().pow(2).mean().pow(0.5)
+
+    @property
+    def rounds(self) -> int:
+        """The last round."""
+        return int(self.tests["round"].max()) if len(self.tests) else 0
+
+    def by_round(self, policy: str, model: str) -> pd.DataFrame:
+        """Accuracy, rounds x seeds."""
+        return by_round(self.tests, model, self.start.method(policy))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """All measurements with one start."""
+
+    frames: Frames
+    start: Start
+
+    def at(self, data: str, drawn: int) -> Measured:
+        """The tests on a data set with K clients per round; possibly none."""
+        tests = self.frames["accuracy"]
+        subset = tests[(tests["data"] == data) & (tests["K"] == drawn)]
+        return Measured(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.start)
+
+    def sweep(self, data: str) -> dict[int, Measured]:
+        """The same by K."""
+        tests = self.frames["accuracy"]
+        return {int(drawn): self.at(data, drawn) for drawn in sorted(tests["K"][tests["data"] == data].unique())}
+
+
+@dataclass(frozen=True)
+class Question:
+    """Whether the first of two quantities exceeds the second, in one or several respects (`pairs`, by name).
+
+    With a tolerance: whether they are about the same. `paper` is what the paper says.
+    """
+
+    text: str
+    paper: str
+    pairs: Mapping[str, tuple[pd.Series, pd.Series]]
+    tolerance: float | None = None
+
+    def claims(self, start: Start) -> list[Claim]:
+        """One claim, or none if nothing was measured. It holds if it holds in all respects, and fails if it fails in
+        one."""
+        judge = greater if self.tolerance is None else partial(alike, tolerance=self.tolerance)
+        text, paper = f"{self.text} ({start.name})", "not run" if start.warm else self.paper
+        known = {name: pair for name, pair in self.pairs.items() if len((pair[0] - pair[1]).dropna())}
+        judged = {name: judge(text, paper, *pair) for name, pair in known.items()}
+        found = {claim.verdict for claim in judged.values()}
+        ours = "; ".join(f"{name}: {claim.ours}" for name, claim in judged.items())
+        worst = [verdict for verdict in (Verdict.FAILS, Verdict.OPEN, Verdict.HOLDS) if verdict in found]
+        return [Claim(text, paper, ours, verdict) for verdict in worst[:1]]
+
+    def compares_as(self, other: "Question") -> bool:
+        """Whether both compare the same numbers, as when all policies have the same start anyway."""
+        pairs = zip(self.pairs.values(), other.pairs.values(), strict=True)
+        return all(subset.equals(theirs) for pair in pairs for subset, theirs in zip(*pair, strict=True))
+
+
+Questions = Callable[[Runs], Iterator[Question]]
+
+
+def find_curves(data: str, drawn: int, questions: Questions, frames: Frames) -> Findings:
+    """For one K: early and final accuracy of each policy, and its costs."""
+    effort = frames["effort"][(frames["effort"]["data"] == data) & (frames["effort"]["K"] == drawn)]
+    published, fair = (Runs(frames, start).at(data, drawn) for start in STARTS)
+    lines = [
+        {
+            "policy": NAMES[policy],
+            "warm-up": "yes" if results.start.warm or policy in BANDITS else "no",
+            **{
+                f"{model}, {when} tenth": spread(measure(policy, model))
+                for model in MODELS
+                for when, measure in (("first", results.early), ("last", results.late))
+            },
+            **{
+                f"{what} a round": spread(effort[effort["method"] == results.start.method(policy)][what], digits)
+                for what, digits in (("clients", 1), ("examples", 0))
+            },
+        }
+        for policy in NAMES
+        for results in (published, fair)
+        if results.start is PUBLISHED or policy not in BANDITS
+    ]
+    source = f"Data: {', '.join(effort['source'].unique()) or 'not run'}."
+    notes = [source, _READING, *_warm_up(published, fair, drawn)]
+    return Findings(pd.DataFrame(lines), _claims(questions, frames), notes)
+
+
+_READING = (
+    "The paper prints curves without numbers. Accuracies are means over the tests in the first and in the last tenth "
+    "of the rounds. Clients and examples are those that train in a round after the first: a bandit's index is "
+    "multiplied by the client's share of the data, so that clients with many examples train more often, and a Pareto "
+    "front of fewer than K clients trains alone."
+)
+
+
+def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
+    """What the warm-up costs, what it gains, and how much of a bandit's early lead remains if all policies have it."""
+    leads = [results.early(RANKLIST, BOTH) - results.early(MULTI, BOTH) for results in (published, fair)]
+    lifts = [fair.over(MULTI, BOTH, t, t) - published.over(MULTI, BOTH, t, t) for t in (1, FIRST)]
+    if any(series.dropna().empty for series in (*leads, *lifts)):
+        return []
+    early, left, first, second = (series.mean() for series in (*leads, *lifts))
+    pairs = CLIENTS * len(MODELS)
+    return [
+        f"The warm-up trains all {pairs} pairs of a client and a model, as many as {pairs // drawn} rounds with "
+        f"K={drawn}. It lifts Multi-FedAvg by {first:+.3f} after round 1 and by {second:+.3f} after round {FIRST} "
+        f"(mean of both models). In the first tenth of the rounds Ranklist-Multi-UCB leads Multi-FedAvg by "
+        f"{early:+.3f} as published, and by {left:+.3f} where both have the warm-up."
+    ]
+
+
+def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
+    """Final accuracy of each policy by K."""
+    starts = {start: Runs(frames, start).sweep(data) for start in STARTS}
+    columns = {
+        NAMES[policy] + (", warm-up" if start.warm else ""): (start, policy)
+        for start in STARTS
+        for policy in NAMES
+        if not start.warm or policy not in BANDITS
+    }
+    lines = [
+        {
+            "K": drawn,
+            "model": model,
+            **{name: spread(starts[start][drawn].late(policy, model)) for name, (start, policy) in columns.items()},
+        }
+        for drawn in starts[PUBLISHED]
+        for model in MODELS
+    ]
+    reading = "Accuracies are means over the tests in the last tenth of the rounds."
+    return Findings(pd.DataFrame(lines), _claims(questions, frames), [reading, *map(partial(_leads, starts), BANDITS)])
+
+
+def _leads(starts: Mapping[Start, Mapping[int, Measured]], bandit: str) -> str:
+    leads = {drawn: results.lead(bandit, MULTI, BOTH).mean() for drawn, results in starts[PUBLISHED].items()}
+    shown = ", ".join(f"{lead:+.3f} with K={drawn}" for drawn, lead in leads.items())
+    return f"Lead of {NAMES[bandit]} over Multi-FedAvg as published, mean of both models: {shown}."
+
+
+def _claims(questions: Questions, frames: Frames) -> list[Claim]:
+    """Every question as published and then, if it compares other runs, with the same warm-up for all."""
+    found: list[Claim] = []
+    for published, fair in zip(*(questions(Runs(frames, start)) for start in STARTS), strict=True):
+        found += published.claims(PUBLISHED)
+        found += [] if fair.compares_as(published) else fair.claims(FAIR)
+    return found
+
+
+def draw_curves(data: str, drawn: int, frames: Frames) -> Figure:
+    """Test accuracy by round: a row of panels for each start, a column for each model."""
+
+    def tests(start: Start, policy: str, model: str) -> pd.DataFrame:
+        found = Runs(frames, start).at(data, drawn).by_round(policy, model)
+        return found[found.index > FIRST]
+
+    return _panels(tests, "round")
+
+
+def draw_sweep(data: str, frames: Frames) -> Figure:
+    """Final accuracy by clients per round, in the same panels."""
+
+    def ends(start: Start, policy: str, model: str) -> pd.DataFrame:
+        sweep = Runs(frames, start).sweep(data)
+        return pd.DataFrame({drawn: results.late(policy, model) for drawn, results in sweep.items()}).T
+
+    figure = _panels(ends, "clients a round, K")
+    numbers = list(Runs(frames, PUBLISHED).sweep(data))
+    for panel in figure.axes:
+        panel.set_xscale("log", base=2)
+        panel.set_xticks(numbers, [str(drawn) for drawn in numbers])
+    return figure
+
+
+def _panels(runs: Callable[[Start, str, str], pd.DataFrame], across: str) -> Figure:
+    figure, axes = grid(len(STARTS) * len(MODELS), columns=len(MODELS))
+    for panel, (start, model) in zip(axes, [(s, m) for s in STARTS for m in MODELS], strict=True):
+        for n, policy in enumerate(NAMES):
+            curve(panel, runs(start, policy, model), NAMES[policy], n)
+        panel.set_title(f"{model}, {start.name}")
+        panel.set_xlabel(across)
+        panel.set_ylabel("test accuracy")
+        panel.grid(alpha=0.3)
+    legend(figure, axes[0])
+    return figure

@@ -1,0 +1,199 @@
+"""How stale updates age (Zhang et al. 2025, Figure 3): StaleVR's best betas, and StaleVRE's estimates of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from mmfl.aggregation import StaleVRE
+from mmfl.aggregation.stale import Betas
+from mmfl.papers.evidence import alike, fact, greater, spread
+from mmfl.papers.reproduction import Claim, Findings, Frames
+from mmfl.report.plots import COLOURS, grid, legend
+from mmfl.runs.results import Run
+from mmfl.training import TrainingState
+from mmfl.updates import ClientRows, Trained, Updates
+
+CONSTANTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""The constant betas of FedStale: 0 is `unbiased`, 1 is FedVARP."""
+
+_MIN_BETAS = 10  # means over fewer are not drawn
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """One task of a run of StaleVR: the best betas (nan before there is an h) and who trained, [rounds, clients]."""
+
+    best: NDArray[np.float64]
+    active: NDArray[np.bool_]
+
+    @property
+    def estimated(self) -> NDArray[np.float64]:
+        """StaleVRE's estimates for this history, before each round, [rounds, clients].
+
+        Its own memory does it, on models of a single weight: whoever trains has h = 1 and G = beta.
+        """
+        clients = self.best.shape[1]
+        memory = StaleVRE().start(clients, torch.zeros(1))
+        sizes = np.ones(clients, dtype=np.int64)
+        estimates = []
+        for t, (best, active) in enumerate(zip(np.nan_to_num(self.best), self.active, strict=True), 1):
+            estimates.append(np.where(memory.last > 0, memory.beta(t), np.nan))
+            client = np.flatnonzero(active)
+            flat = torch.from_numpy(best[client, None]).float()
+            updates = Updates.undrawn(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
+            memory.replace(updates, ClientRows(torch.ones_like(flat)), flat[:, 0].double().numpy(), t, sizes)
+        return np.array(estimates)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row per client and round, as it was before the round.
+
+        `trained` is how often the client had trained, `idle` how many rounds ago it last did (nan: never).
+        """
+        rounds = np.arange(1, len(self.best) + 1)[:, None]
+        last = _before(np.maximum.accumulate(np.where(self.active, rounds, 0)))
+        columns = {
+            "client": np.arange(self.best.shape[1]),
+            "round": rounds,
+            "trained": _before(self.active.cumsum(0)),
+            "idle": np.where(last > 0, rounds - last, np.nan),
+            "beta": self.best,
+            "estimate": self.estimated,
+            "active": self.active.astype(int),
+        }
+        return pd.DataFrame({name: np.broadcast_to(of, self.best.shape).ravel() for name, of in columns.items()})
+
+
+def _before(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Values after each round, shifted to before the next round."""
+    return np.vstack([np.zeros_like(counts[:1]), counts[:-1]])
+
+
+def betas_of(state: TrainingState) -> list[NDArray[np.float64]]:
+    """What to observe: StaleVR's betas of the last round for each task; nothing for other methods."""
+    return [memory.beta for memory in state.aggregation if isinstance(memory, Betas)]
+
+
+def history(run: Run, betas: NDArray[np.float64], task: str) -> History:
+    """The history of a task of a run, from its records and the observed betas, [rounds, clients]."""
+    active = np.zeros(betas.shape, dtype=bool)
+    for record, row in zip(run.records, active, strict=True):
+        row[record.drawn_clients(task)] = True
+    return History(betas, active)
+
+
+def worth(known: pd.DataFrame) -> dict[str, float]:
+    """Statistics of all betas: how they fall, where they lie, how far estimates and constants are from them.
+
+    `fall` is what a beta loses by each idle round: the slope within the stretches between two trainings of a client,
+    so that neither differences between clients nor the course of training have a part in it. Distances are means of
+    absolute values, of clients that have trained twice: before that there is nothing to estimate from.
+    """
+    stretch = [known["task"], known["client"], known["trained"]]
+    idle, beta = (known[name] - known[name].groupby(stretch).transform("mean") for name in ("idle", "beta"))
+    squares = float((idle**2).sum())
+    twice = known[known["trained"] > 1]
+    return {
+        "fall": -float((idle * beta).sum()) / squares if squares else np.nan,
+        "first": float(known.loc[known["idle"] == 1, "beta"].mean()),
+        "inside": float(known["beta"].between(0, 1).mean()),
+        "estimate": float((twice["estimate"] - twice["beta"]).abs().mean()),
+        **{f"constant {value:g}": float((value - twice["beta"]).abs().mean()) for value in CONSTANTS},
+    }
+
+
+def by_idle(known: pd.DataFrame, longest: int = 60) -> pd.DataFrame:
+    """Sums of betas and of estimates by number of idle rounds, over clients that have trained twice."""
+    twice = known[(known["trained"] > 1) & (known["idle"] <= longest)].assign(betas=1)
+    return twice.groupby("idle")[["betas", "beta", "estimate"]].sum().reset_index()
+
+
+def find(frames: Frames) -> Findings:
+    """How betas fall, and how close the estimates are, in each setting."""
+    of_setting = {str(name): part.set_index("seed") for name, part in frames["worth"].groupby("setting")}
+    table = pd.DataFrame(
+        [
+            {
+                "setting": name,
+                "beta a round after training": spread(seen["first"]),
+                "lost in 10 idle rounds": spread(10 * seen["fall"]),
+                "within [0, 1]": spread(seen["inside"]),
+                "error of the estimate": spread(seen["estimate"]),
+                **{f"of beta = {value:g}": spread(seen[f"constant {value:g}"]) for value in CONSTANTS},
+            }
+            for name, seen in of_setting.items()
+        ]
+    )
+    note = (
+        "Errors are mean absolute distances from the best beta, of clients that have trained twice: before that there "
+        "is nothing to estimate from. The estimates are what StaleVRE's rule makes of StaleVR's own run, so that both "
+        "are on one axis."
+    )
+    return Findings(table, [claim for name, seen in of_setting.items() for claim in claims(name, seen)], [note])
+
+
+def claims(setting: str, seen: pd.DataFrame) -> list[Claim]:
+    """The claims of Figure 3 and of the text around it, in one setting; `seen` has a row per seed."""
+    constant = {value: seen[f"constant {value:g}"] for value in CONSTANTS}
+    best = min(constant, key=lambda value: float(constant[value].mean()))
+    zero = 0 * seen["fall"]
+    return [
+        greater(f"{setting}: beta falls while a client is idle, in 10 rounds by", "falls", 10 * seen["fall"], zero),
+        alike(f"{setting}: beta is about 1 in the round after training", "1", seen["first"], zero + 1, 0.1),
+        fact(
+            f"{setting}: beta lies within [0, 1] most of the time",
+            "not said",
+            f"{spread(seen['inside'])} of all betas",
+            bool(seen["inside"].mean() > 0.5),
+        ),
+        *(
+            greater(f"{setting}: the estimate is nearer to beta than {name} is", "not said", far, seen["estimate"])
+            for name, far in (
+                ("0", constant[0.0]),
+                ("1", constant[1.0]),
+                (f"{best:g}, the best constant of these,", constant[best]),
+            )
+        ),
+    ]
+
+
+def draw(frames: Frames) -> Figure:
+    """In each setting: two clients by round, then all clients by number of idle rounds."""
+    settings, curves = frames["worth"]["setting"].unique(), frames["curves"]
+    figure, axes = grid(3 * len(settings))
+    limits = min(0.0, curves["beta"].min()) - 0.05, max(1.0, curves["beta"].max()) + 0.05
+    for row, name in enumerate(settings):
+        panels = axes[3 * row : 3 * row + 3]
+        subset = curves[curves["setting"] == name]
+        for panel, (group, client) in zip(panels, subset.groupby("group", sort=False), strict=False):
+            _draw_client(panel, client)
+            panel.set_title(f"{name}: client {client['client'].iloc[0]}, {group}", fontsize=9)
+        _draw_idle(panels[2], frames["idle"][frames["idle"]["setting"] == name])
+        panels[2].set_title(f"{name}: all clients that have trained twice, mean", fontsize=9)
+        for panel in panels:
+            panel.set(ylabel="beta", ylim=limits)
+            panel.grid(alpha=0.3)
+    legend(figure, axes[0])
+    return figure
+
+
+def _draw_client(axes: Axes, client: pd.DataFrame) -> None:
+    """The first training is drawn at 0, since there is no stale update yet."""
+    active = client[client["active"] == 1]
+    axes.plot(client["round"], client["beta"], color=COLOURS[0], label="best beta")
+    axes.plot(client["round"], client["estimate"], "--", color=COLOURS[2], label="StaleVRE's estimate")
+    axes.plot(active["round"], active["beta"].fillna(0), "*", color=COLOURS[1], markersize=9, label="the client trains")
+    axes.set(xlabel="round", xlim=(0, client["round"].max() + 1))
+
+
+def _draw_idle(axes: Axes, idle: pd.DataFrame) -> None:
+    """Means over all seeds, if there are enough betas."""
+    sums = idle.groupby("idle")[["betas", "beta", "estimate"]].sum().query(f"betas >= {_MIN_BETAS}")
+    for column, colour, dash in (("beta", COLOURS[0], "-"), ("estimate", COLOURS[2], "--")):
+        axes.plot(sums.index, sums[column] / sums["betas"], dash, color=colour)
+    axes.set(xlabel="rounds since the client trained")

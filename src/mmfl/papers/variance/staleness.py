@@ -1,0 +1,255 @@
+"""Zhang et al. 2025 on last updates: how much weight a client's last one deserves (Figure 3), and what that gains (5).
+
+Both figures are of one setting, a single task whose clients take part with fixed probabilities, so they share a part.
+Figure 3 is drawn in the paper's three-task setting besides, where the probabilities follow the losses.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from mmfl.aggregation import FedStale, FedVARP, StaleVR, StaleVRE, Unbiased
+from mmfl.allocation import Fixed, Full
+from mmfl.methods import Method
+from mmfl.papers.evidence import greater, spread
+from mmfl.papers.measurements import Watch, accuracy, by_round, final, rows
+from mmfl.papers.reproduction import Findings, Frames, Part, Reproduction, Trainer, as_published, federations
+from mmfl.papers.variance import aging
+from mmfl.report.differences import difference
+from mmfl.report.plots import COLOURS, curve, grid, legend
+from mmfl.runs.results import Comparison, Run
+
+STATIC = {0.0: "unbiased", **{beta: f"FedStale {beta:g}" for beta in aging.CONSTANTS[1:-1]}, 1.0: "FedVARP"}
+"""The rules with the same constant beta for all clients."""
+
+_RATE = 0.1
+_EVERY = 2  # rounds between two tests
+
+
+@dataclass(frozen=True)
+class Form:
+    """A federation in its full or quick form; `groups` divides the clients into two kinds."""
+
+    name: str
+    preset: str
+    rounds: int
+    seeds: range
+    groups: Callable[[Run], dict[str, NDArray[np.bool_]]]
+    settings: Sequence[str] = ()
+
+    @property
+    def part(self) -> str:
+        """The name of the part that trains it."""
+        return f"staleness/{self.name.replace(' ', '-')}"
+
+
+def participation(clients: int) -> NDArray[np.float64]:
+    """Half of the clients train in 4% of the rounds, the other half in 16%."""
+    return np.repeat([0.04, 0.16], [clients // 2, clients - clients // 2])
+
+
+def rare_and_frequent(run: Run) -> dict[str, NDArray[np.bool_]]:
+    """The two halves of the single task's clients."""
+    rare = participation(run.clients) < _RATE
+    return {"in 4% of the rounds": rare, "in 16% of the rounds": ~rare}
+
+
+def small_and_large(run: Run) -> dict[str, NDArray[np.bool_]]:
+    """The clients with few and with many examples of the first task."""
+    assert run.federation is not None
+    sizes = run.federation.sizes[:, 0]
+    large = sizes > sizes.max() / 2
+    return {"few examples": (sizes > 0) & ~large, "many examples": large}
+
+
+def one_task(quick: bool) -> Form:
+    """EMNIST alone."""
+    form = partial(Form, "one task", "fig5-staleness", groups=rare_and_frequent)
+    return form(40, range(3), settings=_digits("emnist")) if quick else form(150, range(5))
+
+
+def three_tasks(quick: bool) -> Form:
+    """Fashion-MNIST three times."""
+    form = partial(Form, "three tasks", "lvr-3tasks", groups=small_and_large)
+    small = ["federation.clients=40", *_digits("fashion-a"), *_digits("fashion-b"), *_digits("fashion-c")]
+    return form(40, range(3), settings=small) if quick else form(150, range(3))
+
+
+def _digits(task: str) -> list[str]:
+    """Settings that replace a task by a linear model of the embedded digits."""
+    return [f"tasks.{task}.data=digits", f"tasks.{task}.model=logistic", f"tasks.{task}.lr=0.3"]
+
+
+def compared(clients: int) -> list[Method]:
+    """The methods of Figure 5, all with the same draws; also StaleVRE and full participation, for reference."""
+    static = {name: FedStale(beta) for beta, name in STATIC.items()}
+    rules = {"StaleVR": StaleVR(), "StaleVRE": StaleVRE(), **static, "unbiased": Unbiased(), "FedVARP": FedVARP()}
+    fixed = Fixed(participation(clients))
+    return [*(Method(name, fixed, rule) for name, rule in rules.items()), Method("full", Full(), Unbiased())]
+
+
+def train_one(form: Form, trainer: Trainer) -> Frames:
+    """Trains all rules on the single task, and observes StaleVR."""
+    federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
+    methods = compared(federation_of(form.seeds[0]).clients)
+    comparison = trainer.compare(
+        federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=_EVERY, evaluate_last=20
+    )
+    tested = accuracy(comparison)[["method", "seed", "round", "mean"]]
+    return {"accuracy": tested, **ages(form, comparison, "StaleVR", watch)}
+
+
+def train_three(form: Form, trainer: Trainer) -> Frames:
+    """Trains and observes MMFL-StaleVR."""
+    federation_of, watch, method = federations(form.preset, form.settings), Watch(aging.betas_of), "mmfl-stalevr"
+    comparison = trainer.compare(
+        federation_of, [as_published(method)], form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=form.rounds
+    )
+    return ages(form, comparison, method, watch)
+
+
+def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
+    """StaleVR's observed betas: two clients of the first seed, and statistics of all clients by seed."""
+    curves, idle, worths = [], [], []
+    for n, run in enumerate(comparison):
+        if run.method == method:
+            betas = np.array([replicas[n] for replicas in watch.seen[1:]])
+            histories = {task: aging.history(run, betas[:, s], task).frame for s, task in enumerate(run.tasks)}
+            known = pd.concat([frame.assign(task=task) for task, frame in histories.items()]).dropna(subset="beta")
+            idle.append(aging.by_idle(known).assign(seed=run.seed))
+            worths.append({"setting": form.name, "seed": run.seed, **aging.worth(known)})
+            if run.seed == form.seeds[0]:
+                first = histories[run.tasks[0]].drop(columns=["idle", "trained"])
+                curves = [typical(first, group).assign(group=name) for name, group in form.groups(run).items()]
+    return {
+        "curves": pd.concat(curves).assign(setting=form.name),
+        "idle": pd.concat(idle).assign(setting=form.name),
+        "worth": rows(worths),
+        "data": rows([{"setting": form.name, "data": data} for data in _data(comparison.runs[0])]),
+    }
+
+
+def typical(frame: pd.DataFrame, group: NDArray[np.bool_]) -> pd.DataFrame:
+    """The rounds of the client of a group that trained the median number of times."""
+    trained = frame.groupby("client")["active"].sum().to_numpy()
+    members = np.flatnonzero(group)
+    chosen = int(members[np.argsort(trained[members], kind="stable")[len(members) // 2]])
+    return frame.loc[frame["client"] == chosen]
+
+
+def find_betas(frames: Frames) -> Findings:
+    """The findings of Figure 3, with a note on the data."""
+    found = aging.find(frames)
+    return Findings(found.table, found.claims, [*found.notes, _data_note(frames)])
+
+
+def find_accuracy(frames: Frames) -> Findings:
+    """Final accuracy of each rule, and StaleVR compared with each constant beta."""
+    ends = final(frames["accuracy"])["mean"].unstack("method")
+    trusting = [name for beta, name in STATIC.items() if beta > 0 and name in ends]
+    ahead = {name: difference(ends["StaleVR"], ends[name]) for name in ends if "StaleVR" in ends}
+    table = pd.DataFrame(
+        [
+            {
+                "method": name,
+                "paper": "0.74" if name == "StaleVR" else "at most 0.71" if name in trusting else "",
+                "final accuracy": spread(ends[name]),
+                "of full participation": spread(ends[name] / ends["full"]) if "full" in ends else "",
+                "StaleVR is ahead by": "" if name == "StaleVR" else str(ahead.get(name, "")),
+            }
+            for name in frames["accuracy"]["method"].unique()
+        ]
+    )
+    claims = [
+        greater(f"StaleVR ends above {name}", "0.74 > 0.71, the best of these", ends["StaleVR"], ends[name])
+        for name in trusting
+        if name in ahead
+    ]
+    return Findings(table, claims, [_data_note(frames)])
+
+
+def draw_accuracy(frames: Frames) -> Figure:
+    """Accuracy by round, and the difference between each constant beta and StaleVR."""
+    regular = frames["accuracy"].query(f"round % {_EVERY} == 0")
+    figure, (left, right) = grid(2, height=4.2)
+    for n, name in enumerate(regular["method"].unique()):
+        runs = by_round(regular, "mean", name).rolling(5, min_periods=1).mean()
+        curve(left, runs.mean(axis=1).to_frame(), name, n)
+    left.set(xlabel="round", ylabel="test accuracy", title=f"mean over seeds and {5 * _EVERY} rounds")
+    _draw_lead(right, final(frames["accuracy"])["mean"].unstack("method"))
+    for panel in (left, right):
+        panel.grid(alpha=0.3)
+    legend(figure, left)
+    return figure
+
+
+def _draw_lead(axes: Axes, ends: pd.DataFrame) -> None:
+    """Final accuracy minus StaleVR's by beta, with 95% intervals over paired seeds."""
+    if "StaleVR" not in ends:
+        axes.set_visible(False)
+        return
+    gaps = {beta: difference(ends[name], ends["StaleVR"]) for beta, name in STATIC.items() if name in ends}
+    axes.errorbar(
+        list(gaps),
+        [gap.mean for gap in gaps.values()],
+        [gap.half if np.isfinite(gap.half) else 0.0 for gap in gaps.values()],
+        fmt="o-", color=COLOURS[6], capsize=3, label="one beta for everyone",
+    )  # fmt: skip
+    axes.axhline(0, color=COLOURS[0], label="StaleVR")
+    if "StaleVRE" in ends:
+        axes.axhline(difference(ends["StaleVRE"], ends["StaleVR"]).mean, color=COLOURS[1], ls="--", label="StaleVRE")
+    axes.set(xlabel="beta", ylabel="final accuracy minus StaleVR's", title="paired over seeds, 95% intervals")
+    axes.legend(fontsize=8)
+
+
+def _data(run: Run) -> list[str]:
+    return sorted({task.data.name for task in run.federation.tasks}) if run.federation else []
+
+
+def _data_note(frames: Frames) -> str:
+    return "Data: " + ", ".join(f"{row.data} ({row.setting})" for row in frames["data"].itertuples()) + "."
+
+
+def staleness_parts(quick: bool) -> list[Part]:
+    """The part of the single task."""
+    form = one_task(quick)
+    return [Part(form.part, form.rounds, form.seeds, partial(train_one, form))]
+
+
+def beta_parts(quick: bool) -> list[Part]:
+    """The parts of the single task and of the three tasks."""
+    form = three_tasks(quick)
+    return [*staleness_parts(quick), Part(form.part, form.rounds, form.seeds, partial(train_three, form))]
+
+
+REPRODUCTIONS: tuple[Reproduction, ...] = (
+    Reproduction(
+        "fig3-beta",
+        "variance",
+        "Figure 3: how much a client's last update is worth",
+        "StaleVR's beta of two clients over 150 rounds, in the setting of Figure 5 (EMNIST alone, 40 clients) and in "
+        "that of Table 1 with three tasks (Fashion-MNIST three times, 120 clients, MMFL-StaleVR). Shown is, of each "
+        "kind of clients, the one that trained the median number of times; its first training, when it has no last "
+        "update yet, is drawn at 0. Quick form: linear models of digits, 40 rounds.",
+        beta_parts,
+        find_betas,
+        aging.draw,
+    ),
+    Reproduction(
+        "fig5-staleness",
+        "variance",
+        "Figure 5: a beta of each client's own against one for everyone",
+        "EMNIST alone, 40 clients, half of them drawn with probability 0.04 and half with 0.16 in every round, with "
+        "the same draws for every rule; 150 rounds, final accuracy over the last 20. Quick form: a linear model of "
+        "digits, 40 rounds.",
+        staleness_parts,
+        find_accuracy,
+        draw_accuracy,
+    ),
+)

@@ -1,0 +1,150 @@
+"""Configurations: TOML files, presets and `key=value` settings, read and checked."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from mmfl.errors import UserError, nearest
+from mmfl.federation import Federation
+from mmfl.runs.config_schema import Config, ConfigSection, FederationConfig, PrivacyConfig, TaskConfig
+from mmfl.runs.layout import format_problem
+from mmfl.runs.presets import NAMES, path_of
+
+EMBEDDED = path_of("demo")
+_TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that may be of several
+
+
+def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any) -> Config:
+    """The configuration in a file or preset (the embedded default without one), changed by `key=value` settings and
+    overrides."""
+    given, path = path, EMBEDDED if path is None else Path(path)
+    if str(given) in NAMES and not path.is_file():
+        path = path_of(str(given))
+    try:
+        values = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        if path.suffix == ".toml":
+            raise UserError(f"configuration '{path}' does not exist; expected a TOML file.") from None
+        raise UserError(
+            f"configuration '{path}' does not exist, as a TOML file or as a preset: {nearest(str(path), NAMES)}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"configuration '{path}' cannot be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"configuration '{path}' is not valid TOML: {error}.") from None
+    if path.parent != EMBEDDED.parent:
+        values.setdefault("python_path", str(path.resolve().parent))
+    for setting in settings:
+        apply(values, setting)
+    for key, value in overrides.items():
+        if value is not None:
+            _assign(values, key, value)
+    return parse(values, str(path) if path != EMBEDDED else "the embedded default")
+
+
+def preset(name: str, seed: int = 0, settings: Sequence[str] = ()) -> Federation:
+    """The federation of a paper, by the name of its preset (`mmfl datasets` lists them), changed by `key=value`
+    settings as on the command line.
+
+    >>> preset("quadratic", settings=["federation.capacity=2"])
+    Federation(24 clients, tasks: copy-a, copy-b)
+    """
+    if name not in NAMES:
+        raise UserError(f"unknown preset '{name}': {nearest(name, NAMES)}")
+    return read(path_of(name), settings).experiment().federation_of(seed)
+
+
+def apply(values: dict[str, Any], setting: str) -> None:
+    """Changes one value: `rounds=50`, `federation.clients=40`, `tasks.digits.lr=0.1` (a task by name or number)."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {setting}: expected key=value, such as rounds=50.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *path, last = key.strip().split(".")
+    place: Any = values
+    for step in path:
+        place = _into(place, step, setting)
+    if isinstance(place, list):
+        raise UserError(f"--set {setting}: '{'.'.join(path)}' is a list; name one of its entries.")
+    _assign(place, last, value)
+
+
+def _assign(place: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a value; `method` and `methods` are two names of one, so either replaces both."""
+    if key in ("method", "methods"):
+        place.pop("method", None)
+        place.pop("methods", None)
+    place[key] = value
+
+
+def _into(place: Any, step: str, setting: str) -> Any:
+    if isinstance(place, list):
+        names = [str(entry.get("name", n)) if isinstance(entry, dict) else str(n) for n, entry in enumerate(place)]
+        if step in names:
+            return place[names.index(step)]
+        if step.isdigit() and int(step) < len(place):
+            return place[int(step)]
+        raise UserError(f"--set {setting}: no entry '{step}': {nearest(step, names)}")
+    inner = place.setdefault(step, {})
+    if isinstance(inner, str):  # data = "digits" may be given options: tasks.digits.data.seed=1
+        inner = place[step] = {"name": inner}
+    if not isinstance(inner, dict | list):
+        raise UserError(f"--set {setting}: '{step}' is a single value.")
+    return inner
+
+
+def parse(values: dict[str, Any], source: str) -> Config:
+    """Checks values against the model; the first mistake is named with its place and what was expected."""
+    if problem := format_problem(values):
+        raise UserError(f"{source} cannot be read: {problem}.")
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(_named(_place(first["loc"], first["type"]), values))
+        if first["type"] == "extra_forbidden":
+            known = _keys_beside(first["loc"])
+            raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None
+        if first["type"] == "missing":
+            raise UserError(f"{source}: '{where}' is missing.") from None
+        given = repr(first["input"])
+        given = given if len(given) < 60 else given[:57] + "..."
+        raise UserError(f"{source}: '{where}' is {given}: {_lower(first['msg'])}.") from None
+
+
+def _place(location: tuple[Any, ...], mistake: str) -> list[Any]:
+    """The keys that lead to a mistake, without the types that were tried there; the last may be named like a type."""
+    named = mistake in ("extra_forbidden", "missing")
+    last = len(location) - 1
+    return [part for n, part in enumerate(location) if part not in _TYPES or (named and n == last)]
+
+
+def _named(place: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
+    """The keys as --set takes them: a task by its name, where it has one."""
+    match place:
+        case ["tasks", int(number), *rest]:
+            task = values["tasks"][number]
+            name = task.get("name") if isinstance(task, Mapping) else None
+            plain = isinstance(name, str) and name and "." not in name
+            return ["tasks", str(name if plain else number), *map(str, rest)]
+    return list(map(str, place))
+
+
+def _keys_beside(location: tuple[Any, ...]) -> list[str]:
+    sections: dict[Any, type[ConfigSection]] = {
+        "tasks": TaskConfig,
+        "federation": FederationConfig,
+        "privacy": PrivacyConfig,
+    }
+    section = sections.get(location[0], Config) if len(location) > 1 else Config
+    return [*section.model_fields, *(["method"] if section is Config else [])]
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,251 @@
+"""The keys of a configuration, checked, and the experiment that they describe."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mmfl.data import SOURCES, Dataset
+from mmfl.engine.precision import Precision
+from mmfl.errors import UserError
+from mmfl.federation import Federation
+from mmfl.federation.arrivals import ARRIVALS
+from mmfl.federation.availability import AVAILABILITIES
+from mmfl.federation.objectives import LOSSES, METRICS
+from mmfl.federation.schedules import SCHEDULES
+from mmfl.federation.task import Task
+from mmfl.methods import make_method
+from mmfl.models import MODELS
+from mmfl.partition import PARTITIONS, SIZES, Partition
+from mmfl.privacy import Privacy
+from mmfl.registry import build, call, find, read_spec
+from mmfl.runs.directory import MADE_WITH
+from mmfl.runs.experiment import Experiment, seeds_of
+
+Spec = str | dict[str, Any]
+
+
+class ConfigSection(BaseModel):
+    """A table of the configuration. What stands below a key is its description in the reference."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class TaskConfig(ConfigSection):
+    """One task: `data` and `model` are names or dotted paths, or tables with `name` and options."""
+
+    name: str = Field(examples=["digits"])
+    """What the task is called in tables and records; no two may have the same name."""
+    data: Spec = Field(examples=["digits", {"name": "synthetic", "clients": 60}, "my_module.load"])
+    """Where its examples come from. Tasks that name the same data share it."""
+    model: Spec = Field(examples=["logistic", {"name": "small-cnn", "side": 8}, "my_module.Network"])
+    """The network to train: any function or class that makes an `nn.Module`."""
+    lr: float | dict[str, Any] = Field(default=0.1, examples=[0.3, {"name": "decay", "beta": 30, "gamma": 100}])
+    """Step size of local SGD: a number, or a schedule over the rounds."""
+    epochs: int = Field(default=1, examples=[5])
+    """Passes over a client's data in one training."""
+    batch_size: int | dict[str, Any] | None = Field(default=None, examples=[32])
+    """Examples in a local step: a number, or a schedule that gives the share of the client's data. Without it a step
+    takes all of them."""
+    loss: str = Field(default="cross_entropy", examples=["squared_error", "my_module.loss"])
+    """What training makes small, by name: one value per example."""
+    metric: str = Field(default="accuracy", examples=["absolute_error", "my_module.score"])
+    """What is reported of the test examples, by name: one value per example."""
+    partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
+    """Who holds which of its examples, where it is not as `federation.partition` says."""
+
+    def build(self, data: Dataset) -> Task:
+        """The task, on data already loaded."""
+        name, options = read_spec("model", self.model)
+        factory = find("model", name, MODELS)
+        call("model", name, factory, options)  # so that a wrong option is named before training
+        return Task(
+            self.name,
+            partial(factory, **options),
+            data,
+            lr=_scheduled(self.lr),
+            epochs=self.epochs,
+            batch_size=_scheduled(self.batch_size),
+            loss=find("loss", self.loss, LOSSES),
+            metric=find("metric", self.metric, METRICS),
+        )
+
+
+class PrivacyConfig(ConfigSection):
+    """What is done to an update before it leaves its client: no longer than `clip`, with noise of `noise` * `clip`."""
+
+    clip: float | None = Field(default=None, examples=[1.0])
+    """Longest update that leaves a client; longer ones are scaled down to it. Without it nothing is clipped."""
+    noise: float = Field(default=0.0, examples=[0.5])
+    """Standard deviation of the Gaussian noise on every entry of an update, as a multiple of `clip`."""
+
+    def build(self) -> Privacy:
+        """The same, checked."""
+        return Privacy(self.clip, self.noise)
+
+
+class FederationConfig(ConfigSection):
+    """The clients; without `seed` the data is partitioned anew for every seed of the run."""
+
+    clients: int | None = Field(default=None, examples=[40])
+    """How many there are. Without it, the natural owners of the tasks' data, found in every task by name."""
+    partition: Spec | None = Field(
+        default=None, examples=["iid", {"name": "labels", "fraction": 0.3, "sizes": "high-low"}]
+    )
+    """Who holds which examples. Without it natural owners where the data has them, else equal shares at random."""
+    capacity: int | list[int] | str = Field(default=1, examples=[2, [1, 2, 2], "mixed", "all"])
+    """Tasks that a client can train in a round: a number for all, one for each (a shorter list is repeated), `"all"`
+    that it has, or `"mixed"`: all for a quarter of the clients, half of them for half, one for a quarter."""
+    lacks: float = Field(default=0.0, examples=[0.1])
+    """Share of the clients that lack one of the tasks, drawn at random."""
+    arrivals: list[int] | Spec | None = Field(default=None, examples=[{"name": "exponential", "first": 20, "gap": 2.0}])
+    """The round from which each client takes part, one for each, or a process. Without it all do from round 1."""
+    task_arrivals: dict[str, int] = Field(default_factory=dict, examples=[{"digits": 30}])
+    """The round from which a task takes part, by its name; 1 for those not named."""
+    departures: list[int] | None = Field(default=None, examples=[[0, 0, 50]])
+    """The round from which each client is gone for good, one for each; 0: never."""
+    availability: Spec = Field(default="always", examples=[{"name": "bernoulli", "probability": 0.8}])
+    """Who can be reached in which round."""
+    seed: int | None = Field(default=None, examples=[0])
+    """Fixes partition, capacities and missing tasks for all seeds of the run. Without it each seed has its own."""
+
+
+class Config(ConfigSection):
+    """A whole experiment."""
+
+    methods: list[Spec] = Field(
+        default=["mmfl-lvr"],
+        examples=[
+            ["random", "mmfl-lvr", "full"],
+            [{"method": "fedstale", "beta": 0.2}],
+            [{"name": "mine", "allocation": "my_module.Mine", "aggregation": "average"}],
+        ],
+    )
+    """What to train with, all in lockstep: names, names with options, or tables of parts. `method = "x"` is short for
+    `methods = ["x"]`."""
+    tasks: list[TaskConfig] = Field(default_factory=list)
+    """The models to train, a `[[tasks]]` table each."""
+    federation: FederationConfig = FederationConfig()
+    """The clients, a `[federation]` table."""
+    rounds: int = Field(default=100, examples=[150])
+    """How many rounds to train."""
+    rate: float = Field(default=0.1, examples=[0.2])
+    """Share of all processors (the sum of capacities) that the server pays for in a round, in (0, 1]."""
+    seeds: int | list[int] = Field(default=1, examples=[5, [0, 7]])
+    """A number of seeds, from 0, or the seeds themselves; every method runs with each."""
+    evaluate_every: int = Field(default=1, examples=[5])
+    """Rounds from one test of the models to the next."""
+    evaluate_last: int = Field(default=1, examples=[20])
+    """The last so many rounds are all tested. Final results are means over the last fifth of all tested rounds, at most
+    20 of them."""
+    checkpoint_every: int = Field(default=10, examples=[50])
+    """Rounds from one checkpoint to the next; those that take long to write come more rarely."""
+    diagnose: bool = Field(default=False, examples=[True])
+    """Measure all clients' losses every round, for `loss_variance`, even where the method does not need them; it is not
+    charged to its costs."""
+    engine: Literal["auto", "vectorised", "sequential"] = Field(default="auto", examples=["vectorised"])
+    """How clients' work runs: as cohorts, one client after another, or whichever measures faster."""
+    precision: Precision = Field(default="float32", examples=["tf32"])
+    """How matrices are multiplied: `tf32` is for GPUs, `bfloat16` for CPUs."""
+    privacy: PrivacyConfig = PrivacyConfig()
+    """Clipping and noise, a `[privacy]` table."""
+    device: str | None = Field(default=None, examples=["cpu", "cuda"])
+    """Where to compute. Without it a GPU where there is one."""
+    trackers: list[Spec] = Field(
+        default_factory=list, examples=[["tensorboard", {"name": "mlflow", "uri": "sqlite:///mlflow.db"}]]
+    )
+    """What is told every round besides the run's directory: names, or tables with `name` and options."""
+    python_path: str | None = Field(default=None, examples=["code"])
+    """Folder in which dotted paths such as `my_module.Network` are looked for. Without it that of the file."""
+    format: int = Field(default=1, examples=[1])
+    """Version of the configuration's format. A version that is newer than this mmfl knows is refused."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_method(cls, values: Any) -> Any:
+        """`method = "x"` is short for `methods = ["x"]`; what a run was made with says nothing about the next."""
+        if isinstance(values, dict):
+            values = {key: value for key, value in values.items() if key != MADE_WITH}
+        if isinstance(values, dict) and "method" in values:
+            method = values.pop("method")
+            values["methods"] = method if isinstance(method, list) else [method]
+        return values
+
+    def experiment(self) -> Experiment:
+        """The experiment that this configuration describes."""
+        self.add_python_path()
+        if not self.tasks:
+            raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
+        loaded: dict[str, Dataset] = {}
+        for task in self.tasks:
+            key = json.dumps(task.data, sort_keys=True)
+            if key not in loaded:
+                loaded[key] = build("data", task.data, SOURCES)
+                if not isinstance(loaded[key], Dataset):
+                    raise UserError(
+                        f"data {task.data!r} gives a {type(loaded[key]).__name__}; expected an mmfl data set."
+                    )
+        tasks = [task.build(loaded[json.dumps(task.data, sort_keys=True)]) for task in self.tasks]
+        methods = [make_method(method) for method in self.methods]
+        return Experiment(
+            federation_of=lambda seed: self._federation(tasks, seed),
+            methods=methods,
+            seeds=seeds_of(self.seeds),
+            rounds=self.rounds,
+            rate=self.rate,
+            evaluate_every=self.evaluate_every,
+            evaluate_last=self.evaluate_last,
+            checkpoint_every=self.checkpoint_every,
+            diagnose=self.diagnose,
+        )
+
+    def add_python_path(self) -> None:
+        """Lets the user's own modules be found."""
+        if self.python_path and self.python_path not in sys.path:
+            sys.path.insert(0, self.python_path)
+
+    def _federation(self, tasks: Sequence[Task], seed: int) -> Federation:
+        given = self.federation
+        specs = {task.name: task.partition or given.partition for task in self.tasks}
+        seed = seed if given.seed is None else given.seed
+        return Federation(
+            tasks,
+            given.clients,
+            partition={name: _partition(spec, seed) for name, spec in specs.items() if spec is not None},
+            capacity=given.capacity,  # type: ignore[arg-type]  # Federation checks the word
+            lacks=given.lacks,
+            arrivals=given.arrivals
+            if given.arrivals is None or isinstance(given.arrivals, list)
+            else build("arrivals", given.arrivals, ARRIVALS),
+            task_arrivals=given.task_arrivals,
+            departures=given.departures,
+            availability=build("availability", given.availability, AVAILABILITIES),
+            seed=seed,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The configuration as TOML can hold it."""
+        return self.model_dump(exclude_none=True)
+
+
+def _scheduled(value: Any) -> Any:
+    """A number, or the schedule that a table names."""
+    return build("schedule", value, SCHEDULES) if isinstance(value, Mapping) else value
+
+
+def _partition(spec: Spec, seed: int) -> Partition:
+    """A partition; its `sizes` may be a table of its own. `shared = true`: what a client is like is the same for every
+    task, drawn from the federation's seed."""
+    name, options = read_spec("partition", spec)
+    if isinstance(options.get("sizes"), Mapping | str):
+        sizes, settings = read_spec("sizes", options["sizes"])
+        options["sizes"] = call("sizes", sizes, find("sizes", sizes, SIZES), _shared(settings, seed))
+    made: Partition = call("partition", name, find("partition", name, PARTITIONS), _shared(options, seed))
+    return made
+
+
+def _shared(options: dict[str, Any], seed: int) -> dict[str, Any]:
+    return {**options, "seed": seed} if options.pop("shared", False) else options

@@ -1,0 +1,187 @@
+"""The directory in which a run lives: its configuration, records and checkpoints."""
+
+import json
+import logging
+import os
+import platform
+import shutil
+import stat
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+import torch
+
+import mmfl
+from mmfl.errors import UserError, check_name, shorten
+from mmfl.record import RoundRecord
+from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.layout import CHECKPOINTS, CONFIG, FORMAT, METRICS, format_problem
+from mmfl.runs.listing import read_config_summary
+from mmfl.runs.lock import hold, is_lock
+from mmfl.runs.records import Records
+from mmfl.runs.records import read as read_records
+from mmfl.runs.status import read as read_state
+
+MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
+_MAX_NAMED = 10  # runs that a message lists
+_log = logging.getLogger(__name__)
+
+
+class RunDirectory:
+    """A run on disk: `config.toml`, `metrics.jsonl` (a line per replica and round), `checkpoint/`.
+
+    `locked` says that whoever made this object holds the run's lock already.
+    """
+
+    def __init__(self, path: Path, locked: bool = False):
+        self.path, self.locked = path, locked
+
+    @classmethod
+    def create(
+        cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None, locked: bool = False
+    ) -> "RunDirectory":
+        """A new directory with the configuration and versions of a run; an existing one is used only if it is empty."""
+        directory = cls(Path(path), locked)
+        cls.refuse_used(directory.path)
+        content = tomli_w.dumps({"format": FORMAT, **config, MADE_WITH: made_with(device)}).encode()
+        with directory.hold():
+            cls.refuse_used(directory.path)  # another process may have been faster
+            try:
+                write_atomically(directory.path / CONFIG, content)
+            except OSError as error:
+                raise UserError(f"run directory '{path}' cannot be written: {error.strerror}.") from None
+        return directory
+
+    @staticmethod
+    def refuse_used(path: Path) -> None:
+        """Raises an error if a new run would overwrite something, or cannot be created here."""
+        check_name("run directory", str(path))
+        try:
+            is_file = not stat.S_ISDIR(path.stat().st_mode)
+            used = not is_file and any(not is_lock(each) for each in path.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UserError(f"run directory '{shorten(path)}' cannot be made: {error.strerror}.") from None
+        if is_file:
+            raise UserError(f"run directory '{path}' is a file; expected a new directory, or an empty one.")
+        if used:
+            raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
+
+    @classmethod
+    def open(cls, path: str | Path) -> "RunDirectory":
+        """A directory that holds a run, of a format that can be read."""
+        path = Path(path)
+        check_name("run directory", str(path))
+        try:
+            content = (path / CONFIG).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"'{path}' is not a run directory: it has no {CONFIG}{_runs_in(path)}.") from None
+        except OSError as error:
+            raise UserError(f"run directory '{shorten(path)}' cannot be read: {error.strerror}.") from None
+        with suppress(ValueError):  # `config` says so where the content matters
+            if problem := format_problem(tomllib.loads(content.decode())):
+                raise UserError(f"run '{path}' cannot be read: {problem}.")
+        return cls(path)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """While active, no other process can work on the run; an error where one does."""
+        with nullcontext() if self.locked else hold(self.path):
+            yield
+
+    def remove(self) -> None:
+        """Removes it with all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / CHECKPOINTS
+
+    @property
+    def metrics(self) -> Path:
+        """The record of every round."""
+        return self.path / METRICS
+
+    def config(self) -> dict[str, Any]:
+        """The configuration the run was started with."""
+        try:
+            return tomllib.loads((self.path / CONFIG).read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / CONFIG} cannot be read: {error}.") from None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turns a failed write, as on a full disk, into an error that says how to resume the run."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"run '{self.path}' stopped, because it cannot be written: {error.strerror}.\n"
+                f"Once it can, `mmfl resume {self.path}` goes on from its last checkpoint (in Python: resume=True)."
+            ) from None
+
+    def append(self, records: Sequence[RoundRecord]) -> None:
+        """Adds the records of a round, on disk when this returns."""
+        with self.writing(), self.metrics.open("ab", buffering=0) as file:
+            content = memoryview("".join(json.dumps(record.to_json()) + "\n" for record in records).encode())
+            while content:
+                content = content[file.write(content) :]
+            os.fsync(file.fileno())
+
+    def read_metrics(self) -> Records:
+        """All records, with what is wrong with them, if anything."""
+        try:
+            return read_records(self.metrics)
+        except OSError as error:
+            raise UserError(f"{self.metrics} cannot be read: {error.strerror}.") from None
+
+    def records(self) -> list[RoundRecord]:
+        """All records. Second copies are dropped with a warning; missing or broken records are an error. The last line
+        may be incomplete after a crash."""
+        found = self.read_metrics()
+        settings, state = read_config_summary(self.path / CONFIG), read_state(self.path)
+        if problem := found.problem(state.done if state else 0, replicas=settings.replicas if settings else 0):
+            raise UserError(f"{self.metrics} is damaged: {problem}.\n{PUT_BACK}")
+        for note in found.notes():
+            _log.warning("%s: %s", self.metrics, note)
+        return found.all
+
+    def rewind(self, round: int, replicas: int) -> list[RoundRecord]:
+        """Deletes the records after a round and returns the others, which must be complete for all replicas."""
+        found = self.read_metrics()
+        if problem := found.problem(round, until=round, replicas=replicas):
+            raise UserError(
+                f"{self.metrics} is damaged: {problem}, but the checkpoint is of round {round}.\n{PUT_BACK}"
+            )
+        kept = [record for record in found.all if record.round <= round]
+        with self.writing():
+            write_atomically(self.metrics, "".join(json.dumps(record.to_json()) + "\n" for record in kept).encode())
+        return kept
+
+
+PUT_BACK = "Put the file back as it was, or start a new run."
+
+
+def _runs_in(folder: Path) -> str:
+    """Names the runs in a folder, for a message to someone who gave the folder instead of a run."""
+    try:
+        found = sorted(each.name for each in folder.iterdir() if (each / CONFIG).is_file())
+    except OSError:
+        return ""
+    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    return f", but holds the runs {', '.join(found[:_MAX_NAMED])}{more}" if found else ""
+
+
+def made_with(device: torch.device | None = None) -> dict[str, str]:
+    """Versions and, where one process computes, the device: what may explain that numbers differ."""
+    versions = {"mmfl": mmfl.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    if device is None:
+        return versions
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    return {**versions, "device": f"{device}{name}"}

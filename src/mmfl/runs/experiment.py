@@ -1,0 +1,288 @@
+"""Experiment: methods x seeds on a federation, conducted in lockstep, with or without a run directory."""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mmfl.checks import check, check_memory, check_whole, is_positive, is_whole
+from mmfl.engine import Engine
+from mmfl.errors import UserError, check_name
+from mmfl.federation import Federation
+from mmfl.methods import Method
+from mmfl.record import RoundRecord
+from mmfl.runs.directory import RunDirectory, made_with
+from mmfl.runs.listener import Listener, RunInfo, StopRequest
+from mmfl.runs.results import Comparison, Run
+from mmfl.runs.snapshots import CheckpointPace, fingerprint, restore, save
+from mmfl.runs.status import RunEnd, StatusWriter
+from mmfl.training import Replica, TrainingState, rounds
+from mmfl.updates.world import World
+
+_RECORD_BYTES = 1000  # of a round's record for each task, at least
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Experiment:
+    """What to run: every method with every seed, each pair a replica of its own.
+
+    `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each; it is asked once for
+    each seed. Models are tested every `evaluate_every` rounds, and after each of the `evaluate_last` last ones.
+    """
+
+    federation_of: Callable[[int], Federation]
+    methods: Sequence[Method]
+    seeds: Sequence[int]
+    rounds: int
+    rate: float = 0.1
+    evaluate_every: int = 1
+    evaluate_last: int = 1
+    checkpoint_every: int = 10
+    diagnose: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "federation_of", cache(self.federation_of))
+        right = is_positive(self.rate) and self.rate <= 1
+        check(right, "", "rate", self.rate, "a share of the processors in (0, 1]")
+        for name in ("rounds", "evaluate_every", "evaluate_last", "checkpoint_every"):
+            check_whole("", name, getattr(self, name))
+        for name in ("methods", "seeds"):
+            if not len(getattr(self, name)):
+                raise UserError(f"no {name} given; expected at least one.")
+        for seed in self.seeds[:1] if isinstance(self.seeds, range) else self.seeds:
+            check(is_whole(seed, 0), "", "seed", seed, "a whole number, 0 or above")
+        names = [method.name for method in self.methods]
+        for name in names:
+            check_name("method", name)
+        for kind, values in (("methods", names), ("seeds", self.seeds)):
+            if not isinstance(values, range) and len(set(values)) < len(values):
+                raise UserError(f"{kind} {list(values)} repeat one; each may be given once.")
+
+    def check_memory(self, federation: Federation) -> None:
+        """Refuses more replicas than the machine has memory for, judging by the federation of the first seed."""
+        parameters = sum(sum(p.numel() for p in task.build().parameters()) for task in federation.tasks)
+        pairs = federation.clients * len(federation.tasks)
+        records = self.rounds * len(federation.tasks) * _RECORD_BYTES
+        replicas = len(self.methods) * len(self.seeds)
+        each = 4.0 * parameters + 8.0 * pairs + records
+        check_memory(f"{replicas:,} runs (methods x seeds)", replicas * each)
+
+
+def conduct(
+    experiment: Experiment,
+    engine: Engine,
+    *,
+    open_directory: Callable[[], RunDirectory] | None = None,
+    resume: bool = False,
+    listener: Listener | None = None,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+) -> Comparison:
+    """Runs all replicas to the last round, writing metrics and checkpoints to a directory on the way.
+
+    The directory is opened once everything else is known to be in order, so that a mistake leaves none behind. No other
+    process can work on it meanwhile.
+
+    With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
+    after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once. Both
+    raise `KeyboardInterrupt`. Where a listener asks to stop, the result is that of the rounds so far.
+
+    Where several processes share the run, the first one opens the directory, writes the metrics and is listened to.
+    """
+    world = engine.world
+    listener = listener if listener and world.first else Listener()
+    replicas = start(experiment, engine)
+    records: list[RoundRecord] = []
+    mark = fingerprint(replicas)
+    last = experiment.rounds
+    pace = CheckpointPace(experiment.checkpoint_every)
+    stop = StopRequest()
+    with (
+        open_together(open_directory, world) as directory,
+        StatusWriter(directory.path if directory and world.first else None, last) as status,
+    ):
+        if directory and resume:
+            records = restore(directory, mark, replicas, engine)
+        first = replicas[0].state.round + 1
+        versions = made_with(getattr(engine, "device", None))
+        status.begin(first - 1, describe(experiment, world), ", ".join(map(" ".join, versions.items())))
+        info = run_info(experiment, replicas, first, directory if world.first else None, stop)
+        with announce(listener, info, status, None if resume else directory), interruptible() as interrupted:
+            happened = rounds(
+                replicas,
+                engine,
+                last,
+                evaluate_every=experiment.evaluate_every,
+                evaluate_last=experiment.evaluate_last,
+                diagnose=experiment.diagnose,
+            )
+            for t, fresh in enumerate(happened, first):
+                records += fresh
+                if directory:
+                    if world.first:
+                        directory.append(fresh)
+                    status.round(t)
+                listener.round(fresh)
+                asked = np.array([interrupted.is_set() or asked_to_stop(), stop.asked], dtype=np.float64)
+                broken_off, stopped = world.sums(asked) > 0
+                if directory and (world.any(pace.due(t)) or t == last or broken_off or stopped):
+                    pace.write(partial(save, directory, mark, replicas, engine))
+                    status.note(f"checkpoint after round {t}")
+                if t < last and broken_off:
+                    raise KeyboardInterrupt
+                if t < last and stopped:
+                    status.end = RunEnd("stopped", stop.reason)
+                    break
+    return comparison(replicas, records)
+
+
+def describe(experiment: Experiment, world: World) -> str:
+    """What is run, on a line."""
+    methods, seeds = ", ".join(method.name for method in experiment.methods), len(experiment.seeds)
+    several = f", {world.size} processes" if world.size > 1 else ""
+    return f"{methods}; {experiment.rounds} rounds x {seeds} seed{'s' if seeds > 1 else ''}{several}"
+
+
+def run_info(
+    experiment: Experiment, replicas: Sequence[Replica], first: int, directory: RunDirectory | None, stop: StopRequest
+) -> RunInfo:
+    """What listeners are told about a run."""
+    federation = replicas[0].federation
+    states = {(replica.method.name, replica.seed): replica for replica in replicas}
+
+    def state(method: str, seed: int) -> TrainingState:
+        return states[method, seed].state
+
+    return RunInfo(
+        methods=[method.name for method in experiment.methods],
+        seeds=list(experiment.seeds),
+        tasks=federation.task_names,
+        clients=federation.clients,
+        rate=experiment.rate,
+        rounds=experiment.rounds,
+        first=first,
+        directory=directory.path if directory else None,
+        config=with_task_settings(directory.config() if directory else {}, federation),
+        stop=stop,
+        states=state,
+    )
+
+
+def with_task_settings(config: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
+    """A configuration with what the federation knows besides: the number of clients, and how each task is trained."""
+    given = {task["name"]: task for task in config.get("tasks", ()) if isinstance(task, Mapping) and "name" in task}
+    tasks = [
+        {
+            "lr": task.lr,
+            "epochs": task.epochs,
+            "batch_size": task.batch_size,
+            **given.get(task.name, {"name": task.name}),
+        }
+        for task in federation.tasks
+    ]
+    return {**config, "federation": {"clients": federation.clients, **config.get("federation", {})}, "tasks": tasks}
+
+
+@contextmanager
+def announce(
+    listener: Listener, info: RunInfo, status: StatusWriter, fresh: RunDirectory | None = None
+) -> Iterator[None]:
+    """Tells a listener that the run begins and, later, how it ended. Where the listener refuses, nothing is left of a
+    `fresh` directory."""
+    try:
+        listener.begin(info)
+    except UserError:
+        if fresh:
+            fresh.remove()
+        raise
+    try:
+        yield
+    except BaseException as error:
+        listener.end(RunEnd.by(error))
+        raise
+    listener.end(status.end)
+
+
+@contextmanager
+def open_together(open_directory: Callable[[], RunDirectory] | None, world: World) -> Iterator[RunDirectory | None]:
+    """The run's directory, opened and locked by the first process and told to the others; a mistake ends them all."""
+    if open_directory is None:
+        yield None
+        return
+    with ExitStack() as lock:
+        directory, mistake = None, ""
+        if world.first:
+            try:
+                directory = open_directory()
+                lock.enter_context(directory.hold())
+            except UserError as error:
+                mistake = str(error)
+        mistake = world.said_by_first(mistake)
+        if mistake:
+            raise UserError(mistake)
+        path = world.said_by_first(str(directory.path) if directory else "")
+        yield directory or RunDirectory(Path(path))
+
+
+def start(experiment: Experiment, engine: Engine) -> list[Replica]:
+    """All replicas before their first round: for each method, each seed."""
+    experiment.check_memory(experiment.federation_of(experiment.seeds[0]))
+    for seed in experiment.seeds:
+        experiment.federation_of(seed).check_rounds(experiment.rounds)
+    return [
+        Replica.start(experiment.federation_of(seed), method, seed, experiment.rate, engine)
+        for method in experiment.methods
+        for seed in experiment.seeds
+    ]
+
+
+def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> Comparison:
+    """The runs of the replicas, with their records and weights."""
+    return Comparison(
+        [
+            Run(
+                [r for r in records if (r.method, r.seed) == (replica.method.name, replica.seed)],
+                replica.method.name,
+                replica.seed,
+                replica.federation.task_names,
+                replica.federation.clients,
+                replica.federation,
+                replica.state.weights,
+            )
+            for replica in replicas
+        ]
+    )
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """While active, the first Ctrl-C sets the event instead of breaking off; the second breaks off."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def seeds_of(seeds: int | Sequence[int]) -> Sequence[int]:
+    """A number of seeds, from 0, or the seeds themselves."""
+    if not isinstance(seeds, Sequence | np.ndarray) or isinstance(seeds, str):
+        check(is_whole(seeds, 0), "", "seeds", seeds, "a whole number of at least 1, or a list of seeds")
+        check_memory(f"{seeds:,} seeds", float(seeds) * _RECORD_BYTES)
+        return range(int(seeds))
+    return seeds if isinstance(seeds, range) else list(seeds)

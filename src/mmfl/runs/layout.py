@@ -1,0 +1,51 @@
+"""The files of a run directory, and the version of their format. Nothing here needs torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+FORMAT = 1
+"""Version of configurations and run directories, `format` in `config.toml`; one without it counts as version 1."""
+
+CONFIG = "config.toml"
+"""The configuration the run was started with, complete, with what it was made with."""
+METRICS = "metrics.jsonl"
+"""A line of JSON per method, seed and round."""
+CHECKPOINTS = "checkpoint"
+"""Folder of the last checkpoints."""
+STATE = "state.json"
+"""How the run is doing: round, condition and the process that works on it."""
+LOG = "log.txt"
+"""What happened, a line each, with its time."""
+LOCK = "lock"
+"""The process that may write to the directory, while it does."""
+REPORT_PAGE = "report.html"
+"""The report as one page."""
+REPORT_PICTURES = "report"
+"""Folder of the report's pictures, where plotly is not installed."""
+EVENTS = "events.jsonl"
+"""What happened to the nodes of a deployment, a line of JSON per event."""
+ENDED = "ended.json"
+"""How a deployment ended, written by its server."""
+STOP = "stop"
+"""Asks the server of a deployment to stop after the round under way, once the file is there."""
+
+
+def tracker_notes(tracker: str) -> str:
+    """The file in which a tracker keeps the ids of its runs, to find them again.
+
+    >>> tracker_notes("wandb")
+    'wandb.json'
+    """
+    return f"{tracker}.json"
+
+
+def format_problem(config: Mapping[str, Any]) -> str:
+    """Why a configuration or run directory cannot be read, going by its version; empty where it can.
+
+    >>> format_problem({"rounds": 5}), format_problem({"format": 9})
+    ('', 'its format is version 9; expected at most 1, the newest that this version of mmfl reads')
+    """
+    version = config.get("format", 1)
+    if not isinstance(version, int) or version <= FORMAT:
+        return ""
+    return f"its format is version {version}; expected at most {FORMAT}, the newest that this version of mmfl reads"

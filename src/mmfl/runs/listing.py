@@ -1,0 +1,233 @@
+"""Summaries of runs: how they are doing, from their configurations, states and last records.
+
+Nothing here needs torch. Only the last records are parsed, since there may be many; the others are only checked for
+being there.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from mmfl.errors import UserError
+from mmfl.runs import status as state
+from mmfl.runs.layout import CONFIG, ENDED, METRICS, STATE, format_problem
+from mmfl.runs.records import Scan, parse
+from mmfl.runs.records import read as read_records
+from mmfl.runs.status import Condition, RunStatus
+from mmfl.runs.tail import last_lines
+
+_BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
+Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class ConfigSummary:
+    """What a configuration says about a run, and the whole of it."""
+
+    methods: Sequence[str]
+    tasks: Sequence[str]
+    seeds: int
+    rounds: int
+    config: dict[str, Any]
+
+    @property
+    def replicas(self) -> int:
+        """How many pairs of method and seed there are."""
+        return len(self.methods) * self.seeds
+
+
+@dataclass(frozen=True)
+class Latest:
+    """What the last records say. `means` has the mean over tasks when last tested, by method, averaged over seeds."""
+
+    round: int = 0
+    methods: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    clients: int | None = None
+    means: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as it is now.
+
+    A run is `unreadable` if its files are damaged, or are not those of a run. `damage` says what is wrong with its
+    records, `notes` what could be repaired. `version` changes with the records.
+    """
+
+    id: str
+    condition: Condition | Literal["unreadable"]
+    reason: str
+    methods: Sequence[str]
+    tasks: Sequence[str]
+    seeds: int
+    clients: int | None
+    round: int
+    rounds: int
+    means: Mapping[str, float]
+    began: float
+    updated: float
+    version: str
+    damage: str
+    notes: Sequence[str]
+    config: dict[str, Any] = field(repr=False)
+
+
+def list_runs(folder: Path) -> list[RunSummary]:
+    """The runs in a folder, by name; or the folder itself where it is a run."""
+    if not folder.is_dir():
+        problem = f"'{folder}' is a file" if folder.exists() else f"there is no folder '{folder}'"
+        raise UserError(f"{problem}; expected one that holds run directories.")
+    places = [folder, *sorted(folder.iterdir())]
+    return [WatchedRun(str(place), place).look() for place in places if (place / CONFIG).is_file()]
+
+
+class WatchedRun:
+    """A run that is summarised repeatedly; files that have not changed are not read again."""
+
+    def __init__(self, id: str, path: Path):
+        self.id, self.path = id, path
+        self.stamps: dict[str, Stamp | None] = {}
+        self.settings: ConfigSummary | None = None
+        self.latest = Latest()
+        self.state: RunStatus | None = None
+        self.scan = Scan(path / METRICS)
+        self.checked: tuple[Any, ...] = ()
+        self.damage, self.notes = "", list[str]()
+
+    def look(self) -> RunSummary:
+        """The run as it is now."""
+        if self._changed(CONFIG):
+            self.settings = read_config_summary(self.path / CONFIG)
+        if self._changed(STATE) or (self.state and self.state.condition == "running"):
+            self.state = state.read(self.path)
+        if self._changed(METRICS):
+            self.latest = read_latest(self.path / METRICS)
+            self.scan.look()
+        settings = self.settings or ConfigSummary((), (), 0, 0, {})
+        latest = self.latest
+        now = self._state(settings, latest)
+        self._check_records(settings)
+        damaged = format_problem(settings.config) if self.settings else f"{CONFIG} is not that of a run"
+        damaged = damaged or (self.damage and f"{METRICS} is damaged: {self.damage}")
+        return RunSummary(
+            self.id,
+            "unreadable" if damaged else now.condition,
+            damaged or now.reason,
+            latest.methods or settings.methods,
+            settings.tasks or latest.tasks,
+            settings.seeds,
+            latest.clients,
+            latest.round,
+            now.rounds,
+            latest.means,
+            now.began,
+            now.updated,
+            "-".join(map(str, self.stamps[METRICS] or ())),
+            self.damage,
+            self.notes,
+            settings.config,
+        )
+
+    def _changed(self, name: str) -> bool:
+        before = self.stamps.get(name, ())
+        self.stamps[name] = _stamp(self.path / name)
+        return self.stamps[name] != before
+
+    def _check_records(self, settings: ConfigSummary) -> None:
+        """Checks the records, which are read in full only if something is wrong with them."""
+        done = self.state.done if self.state else 0
+        checked = (self.stamps[METRICS], done, settings.replicas)
+        if checked == self.checked:
+            return
+        self.checked, self.damage, self.notes = checked, "", []
+        if not self.scan.complete(done, settings.replicas):
+            try:
+                found = read_records(self.path / METRICS)
+            except OSError as error:
+                self.damage = str(error.strerror)
+                return
+            self.damage = found.problem(done, replicas=settings.replicas)
+            self.notes = [] if self.damage else found.notes()
+
+    def _state(self, settings: ConfigSummary, latest: Latest) -> RunStatus:
+        """What the state file says; without one, what the other files tell."""
+        if self.state and self.state.condition != "lost":
+            return self.state
+        ended = _ended(self.path)
+        if self.state and not ended:
+            return self.state
+        condition, reason = ended or ("finished" if 0 < settings.rounds <= latest.round else "stopped", "")
+        began, updated = ((self.stamps[name] or (0, 0, 0))[0] / 1e9 for name in (CONFIG, METRICS))
+        return RunStatus(condition, latest.round, settings.rounds, began, updated or began, 0, "", reason=reason)
+
+
+def read_config_summary(path: Path) -> ConfigSummary | None:
+    """Summary of the configuration of a simulation, a run from Python or a deployment; None if it is none of these."""
+    try:
+        config = tomllib.loads(path.read_text())
+        known = config.get("settings", config)
+        seeds = known.get("seeds", 1)
+        return ConfigSummary(
+            [_name(method) for method in known.get("methods") or [known["method"]]],
+            [_name(task) for task in known.get("tasks", ())],
+            seeds if isinstance(seeds, int) else len(seeds),
+            int(known["rounds"]),
+            config,
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
+def read_latest(path: Path) -> Latest:
+    """What the records at the end of a file say, back to a round that was tested."""
+    block = _BLOCK
+    while True:
+        lines, whole = last_lines(path, block)
+        records = [record for record in map(parse, lines) if record]
+        tested = [(record, record.mean) for record in records if record.mean is not None]
+        since = tested[-1][0].round if tested else 0
+        if whole or block >= _FURTHEST or (tested and records[0].round < since):
+            break
+        block *= 8
+    if not records:
+        return Latest()
+    means: dict[str, list[float]] = {}
+    for record, mean in tested:
+        if record.round == since:
+            means.setdefault(record.method, []).append(float(mean))
+    last = records[-1]
+    return Latest(
+        last.round,
+        list(dict.fromkeys(record.method for record in records if record.round >= since)),
+        list(last.tasks),
+        last.clients,
+        {method: sum(values) / len(values) for method, values in means.items()},
+    )
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Changes whenever the file does; None where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _ended(directory: Path) -> tuple[Condition, str] | None:
+    """How a deployment ended, as its server wrote it; it may have ended before its first round."""
+    try:
+        told = json.loads((directory / ENDED).read_bytes())
+        condition = next(each for each in get_args(Condition) if each == told["state"])
+        return condition, str(told["message"])
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+
+
+def _name(value: str | Mapping[str, Any]) -> str:
+    """A method or a task: its name, or a table with it."""
+    return value if isinstance(value, str) else str(value.get("name", value.get("method")))

@@ -1,0 +1,250 @@
+"""What came of a run: records, weights and tables of one method and seed, or of several side by side."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+
+from mmfl.engine.layout import Layout
+from mmfl.errors import UserError, nearest
+from mmfl.federation import Federation
+from mmfl.record import RoundRecord
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.layout import REPORT_PAGE
+
+
+class Run:
+    """One method with one seed: its record of every round and, after training, its weights.
+
+    `full` is what full participation in the same experiment is called, which it is measured by.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[RoundRecord],
+        method: str,
+        seed: int,
+        tasks: Sequence[str],
+        clients: int,
+        federation: Federation | None = None,
+        weights: Sequence[Tensor] | None = None,
+        full: str = "full",
+    ):
+        self.records = list(records)
+        self.method, self.seed = method, seed
+        self.tasks, self.clients = list(tasks), clients
+        self.federation, self.weights = federation, weights
+        self.full = full
+
+    def frame(self, quantity: str) -> pd.DataFrame:
+        """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
+        known = {name for record in self.records for task in record.tasks.values() for name in task.to_json()}
+        if self.records and quantity not in known:
+            raise UserError(f"run: no quantity '{quantity}' was recorded: {nearest(quantity, known)}")
+        rows = {r.round: {name: task.value(quantity) for name, task in r.tasks.items()} for r in self.records}
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float)
+        frame.index.name = "round"
+        return frame
+
+    @property
+    def accuracy(self) -> pd.DataFrame:
+        """The tasks' metric on the test examples, rounds x tasks, of the rounds that were evaluated."""
+        return self.frame("metric").dropna(how="all")
+
+    @property
+    def loss(self) -> pd.DataFrame:
+        """Test loss, rounds x tasks, of the rounds that were evaluated."""
+        return self.frame("loss").dropna(how="all")
+
+    @property
+    def step_size(self) -> pd.DataFrame:
+        """||H||_1, the sum of the aggregation's inverse-probability weights, rounds x tasks."""
+        return self.frame("step_size")
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Mean and worst task of every evaluated round."""
+        rows = {r.round: {"mean": r.mean, "worst": r.worst} for r in self.records if r.mean is not None}
+        frame = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "worst"], dtype=float)
+        frame.index.name = "round"
+        return frame
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """Trainings, forward passes, bytes and stored memory of every round."""
+        frame = pd.DataFrame([asdict(r.cost) for r in self.records], index=[r.round for r in self.records])
+        frame.index.name = "round"
+        return frame
+
+    @property
+    def faults(self) -> pd.DataFrame:
+        """What went wrong with nodes, rounds x kinds of event; no columns where nothing did, as in a simulation."""
+        frame = pd.DataFrame([r.faults for r in self.records], index=[r.round for r in self.records])
+        frame.index.name = "round"
+        return frame.fillna(0).astype(int)
+
+    @property
+    def participation(self) -> pd.DataFrame:
+        """How often each client trained each task, clients x tasks."""
+        counts = np.zeros((self.clients, len(self.tasks)), dtype=np.int64)
+        for s, task in enumerate(self.tasks):
+            drawn = [record.drawn[task] for record in self.records if task in record.drawn]
+            client = [number for clients, _ in drawn for number in clients]
+            np.add.at(counts[:, s], client, [count for _, times in drawn for count in times])
+        return pd.DataFrame(counts, columns=self.tasks)
+
+    def final(self, window: int | None = None) -> pd.Series:
+        """Metric of each task, and their mean and worst, averaged over the last `window` evaluated rounds.
+
+        By default the last fifth of them, at most 20: single rounds are noisy.
+        """
+        return self.accuracy.join(self.summary).tail(window or self.window).mean()
+
+    @property
+    def window(self) -> int:
+        """How many of the last evaluated rounds the final metric is the mean of: a fifth of them, at most 20."""
+        return max(1, min(20, len(self.accuracy) // 5))
+
+    def module(self, task: str) -> nn.Module:
+        """The trained model of a task, ready to use."""
+        if self.federation is None or self.weights is None:
+            raise UserError("this run was loaded from its records alone, without weights.")
+        if task not in self.tasks:
+            raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
+        s = self.tasks.index(task)
+        module = self.federation.tasks[s].build(self.seed, s)
+        weights = Layout(module).named(self.weights[s].cpu())
+        module.load_state_dict(weights, strict=False)
+        return module.eval()
+
+    def plot(self, path: str | Path) -> None:
+        """Draws accuracy, participation and step size on one page."""
+        Comparison([self]).plot(path)
+
+    def report(self, path: str | Path = REPORT_PAGE) -> None:
+        """Writes everything there is to see as one HTML file, which needs no network. Needs plotly."""
+        Comparison([self]).report(path)
+
+    def __repr__(self) -> str:
+        last = self.records[-1].round if self.records else 0
+        return f"Run({self.method}, seed {self.seed}, {last} rounds)"
+
+    def _repr_html_(self) -> str:
+        from mmfl.report import notebook
+
+        return notebook.run(self)
+
+
+class Comparison:
+    """Runs of several methods and seeds on the same tasks."""
+
+    def __init__(self, runs: Sequence[Run]):
+        self.runs = list(runs)
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods, in order."""
+        return list(dict.fromkeys(run.method for run in self.runs))
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks, in order."""
+        return self.runs[0].tasks
+
+    def of(self, method: str) -> list[Run]:
+        """The runs of one method, a seed each."""
+        if method not in self.methods:
+            raise UserError(f"no runs of method '{method}': {nearest(method, self.methods)}")
+        return [run for run in self.runs if run.method == method]
+
+    def full_of(self, method: str) -> str | None:
+        """What full participation in a method's experiment is called; None where it was not run."""
+        full = self.of(method)[0].full
+        return full if full in self.methods else None
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def table(self, window: int | None = None) -> pd.DataFrame:
+        """One row per method: final metric of each task, mean and worst task, their spread over seeds, and costs.
+
+        `relative` is the mean over tasks divided by that of full participation in the same experiment, seed by seed,
+        where that was run.
+        """
+        finals, rows = self.finals(window), {}
+        for method in self.methods:
+            mine, full = pd.DataFrame(finals.loc[method]), self.full_of(method)
+            costs = pd.concat([run.costs for run in self.of(method)]).mean()
+            rows[method] = {
+                **mine.mean().to_dict(),
+                "spread": float(mine["mean"].std(ddof=1)) if len(mine) > 1 else np.nan,
+                "relative": _ratio(mine["mean"], finals.loc[full]["mean"]) if full else np.nan,
+                "trainings": float(costs["trainings"]),
+                "forward_passes": float(costs["forward_passes"]),
+                "megabytes": float(costs["bytes_up"] + costs["bytes_down"]) / 1e6,
+            }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+
+    def finals(self, window: int | None = None) -> pd.DataFrame:
+        """The final metrics of every run, by method and seed: those of tasks, and their mean and worst."""
+        rows = {(run.method, run.seed): run.final(window) for run in self.runs}
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["method", "seed"])
+
+    def plot(self, path: str | Path) -> None:
+        """Draws accuracy, participation and step size on one page."""
+        from matplotlib import pyplot
+
+        from mmfl.report.figures import overview
+        from mmfl.report.printed import draw
+
+        picture = draw(overview(self))
+        picture.savefig(path)
+        pyplot.close(picture)
+
+    def report(self, path: str | Path = REPORT_PAGE) -> None:
+        """Writes everything there is to see as one HTML file, which needs no network. Needs plotly."""
+        from mmfl.report import page
+
+        page.write(self, Path(path))
+
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(self.methods)}; {len(self.runs)} runs)"
+
+    def _repr_html_(self) -> str:
+        from mmfl.report import notebook
+
+        return notebook.comparison(self)
+
+
+def _ratio(ours: pd.Series, theirs: pd.Series) -> float:
+    """The mean ratio of two quantities measured with the same seeds, of those where it is a number."""
+    return float((ours / theirs).replace([np.inf, -np.inf], np.nan).mean())
+
+
+def load(path: str | Path) -> Comparison:
+    """The runs in a directory, from their records.
+
+    >>> load("runs/nothing-here")
+    Traceback (most recent call last):
+    ...
+    mmfl.errors.UserError: 'runs/nothing-here' is not a run directory: it has no config.toml.
+    """
+    records = RunDirectory.open(path).records()
+    if not records:
+        raise UserError(f"run '{path}' has no finished round yet.")
+    return from_records(records)
+
+
+def from_records(records: Sequence[RoundRecord]) -> Comparison:
+    """The runs that records are of, by method and seed."""
+    tasks = list(dict.fromkeys(name for record in records for name in record.tasks))
+    by_replica: dict[tuple[str, int], list[RoundRecord]] = {}
+    for record in records:
+        by_replica.setdefault((record.method, record.seed), []).append(record)
+    return Comparison([Run(known, *pair, tasks, known[0].clients) for pair, known in by_replica.items()])

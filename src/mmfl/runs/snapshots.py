@@ -1,0 +1,87 @@
+"""Snapshots: what a checkpoint of a run holds, when one is written, and how a run goes on from it."""
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mmfl.engine import Engine
+from mmfl.errors import UserError
+from mmfl.record import RoundRecord
+from mmfl.runs import checkpoint
+from mmfl.runs.directory import RunDirectory
+from mmfl.training import Replica
+
+_QUICK = 1.0  # seconds that any checkpoint may take
+
+
+@dataclass
+class Snapshot:
+    """What a checkpoint holds: the states of all replicas, and the engine's choices, for the same bits again."""
+
+    replicas: list[Any]
+    choices: dict[str, str] = field(default_factory=dict)
+
+
+class CheckpointPace:
+    """When to write a checkpoint: every so many rounds, but slow ones less often, to spend at most a tenth of the time.
+
+    The stored updates of many methods and seeds can be gigabytes. Which rounds have a checkpoint changes no result.
+    """
+
+    def __init__(self, every: int, clock: Callable[[], float] = time.monotonic):
+        self.every, self.clock = every, clock
+        self.cost, self.written = 0.0, clock()
+
+    def due(self, round: int) -> bool:
+        """Whether this round gets one."""
+        slow = self.cost > _QUICK and self.clock() - self.written < 9 * self.cost
+        return round % self.every == 0 and not slow
+
+    def write(self, save: Callable[[], None]) -> None:
+        """Writes one, and measures how long that takes."""
+        begun = self.clock()
+        save()
+        self.written = self.clock()
+        self.cost = self.written - begun
+
+
+def fingerprint(replicas: Sequence[Replica]) -> str:
+    """Tells one experiment from another: equal only for the same methods, seeds, rate, tasks and partitions."""
+    digest = hashlib.sha256()
+    for replica in replicas:
+        federation = replica.federation
+        lengths = [len(weights) for weights in replica.state.weights]
+        digest.update(repr((replica.method.name, replica.seed, replica.rate, federation.task_names, lengths)).encode())
+        digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
+        for shards in federation.shards:
+            digest.update(shards.index.tobytes())
+    return digest.hexdigest()
+
+
+def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> None:
+    """Writes a checkpoint of the round just finished."""
+    snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
+    with directory.writing():
+        checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
+
+
+def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> list[RoundRecord]:
+    """Restores replicas and engine from the last checkpoint; returns the records up to it and deletes later ones."""
+    like = Snapshot([replica.state for replica in replicas])
+    found = checkpoint.read(directory.checkpoints, mark, like, engine.world)
+    round, snapshot = found or (0, like)
+    for replica, state in zip(replicas, snapshot.replicas, strict=True):
+        replica.state = state
+    engine.choices.made.update(snapshot.choices)
+    records, mistake = list[RoundRecord](), ""
+    if engine.world.first:
+        try:
+            records = directory.rewind(round, len(replicas))
+        except UserError as error:
+            mistake = str(error)
+    mistake = engine.world.said_by_first(mistake)
+    if mistake:
+        raise UserError(mistake)
+    return records

@@ -1,0 +1,49 @@
+"""Reading the end of files that are being appended to, such as the metrics of a run under way."""
+
+from pathlib import Path
+
+_REMEMBERED = 256  # bytes
+
+
+class TailReader:
+    """Reads the lines of a file as they are appended, each once; an incomplete last line is left for the next call.
+
+    The file may also be truncated or rewritten, as by a run that is resumed. Then the bytes that were read last are no
+    longer in their place, and the file is read again from its beginning.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.offset, self.last = 0, b""
+
+    def new_lines(self) -> tuple[list[bytes], bool]:
+        """The lines since the last call, and whether the file was rewritten, so that they replace all earlier ones."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset - len(self.last))
+                text = file.read()
+                rewritten = not text.startswith(self.last)
+                if rewritten:
+                    self.offset, self.last = 0, b""
+                    file.seek(0)
+                    text = file.read()
+        except FileNotFoundError:
+            rewritten, text = bool(self.offset), b""
+            self.offset, self.last = 0, b""
+        whole = text[len(self.last) : text.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        self.last = (self.last + whole)[-_REMEMBERED:]
+        return whole.splitlines(), rewritten
+
+
+def last_lines(path: Path, most: int) -> tuple[list[bytes], bool]:
+    """The complete lines within the last `most` bytes of a file, and whether these are the whole file."""
+    try:
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, 2) - most)
+            file.seek(start)
+            text = file.read()
+    except OSError:
+        return [], True
+    lines = text[: text.rfind(b"\n") + 1].splitlines()
+    return lines[1:] if start else lines, start == 0

@@ -1,0 +1,92 @@
+"""The record of a round: what happened in it, as plain numbers."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from mmfl.engine import Evaluation
+from mmfl.federation import Federation
+from mmfl.federation.objectives import lower_is_better
+from mmfl.record import Drawn, RoundRecord, TaskRecord
+from mmfl.training.diagnostics import loss_variance, probability_quantiles, round_cost, step_size
+from mmfl.training.round import Round
+
+
+def record(
+    each: Round, tested: dict[int, Evaluation], seconds: float, stored_bytes: int, faults: Mapping[str, int]
+) -> RoundRecord:
+    """What happened in a round, as plain numbers."""
+    replica, view, allocation = each.replica, each.view, each.allocation
+    federation, state = replica.federation, replica.state
+    here = federation.present_tasks(view.round)
+    step_sizes = np.array(
+        [step_size(each.outcomes[s].drawn, view) if here[s] else np.nan for s in range(len(federation.tasks))]
+    )
+    state.tally.add(allocation, step_sizes)
+    tasks = {}
+    for s in np.flatnonzero(here).tolist():
+        outcome = each.outcomes[s]
+        updates = outcome.drawn
+        tasks[federation.tasks[s].name] = TaskRecord(
+            metric=_number(tested[s].metric) if s in tested else None,
+            loss=_number(tested[s].loss) if s in tested else None,
+            training_loss=_number(np.average(updates.loss, weights=updates.count)) if len(updates) else None,
+            active=len(updates),
+            rejected=outcome.rejected,
+            step_size=_number(step_sizes[s]),
+            step_size_variance=_number(state.tally.step_size_variance[s]),
+            loss_variance=_number(loss_variance(view, allocation, s)),
+            update_variance=_number(outcome.variance),
+            extras={
+                **probability_quantiles(view, allocation, s),
+                **replica.method.aggregation.report(view, s, state.aggregation[s]),
+            },
+        )
+    cost = round_cost(
+        allocation,
+        each.asked.get("losses"),
+        each.trained_anyway,
+        [len(w) for w in state.weights],
+        stored_bytes,
+        replica.method.local.downloads,
+    )
+    mean, worst = _mean_and_worst(federation, tested)
+    return RoundRecord(
+        round=view.round,
+        method=replica.method.name,
+        seed=replica.seed,
+        mean=mean,
+        worst=worst,
+        tasks=tasks,
+        clients=federation.clients,
+        clients_seen=state.tally.clients_seen,
+        cost=cost,
+        drawn={
+            task.name: Drawn(allocation.client[rows].tolist(), allocation.count[rows].tolist())
+            for s, task in enumerate(federation.tasks)
+            if len(rows := allocation.rows(s))
+        },
+        extras=dict(replica.method.allocation.report(view, state.allocation)),
+        seconds=round_to(seconds),
+        faults=dict(faults),
+    )
+
+
+def _mean_and_worst(federation: Federation, tested: dict[int, Evaluation]) -> tuple[float | None, float | None]:
+    """Mean and worst task, over the tasks whose metric is a score (over all, where none is)."""
+    scores = {s: e.metric for s, e in tested.items() if not lower_is_better(federation.tasks[s].metric)}
+    values = list(scores.values()) or [e.metric for e in tested.values()]
+    if not values:
+        return None, None
+    return _number(np.mean(values)), _number(min(values) if scores else max(values))
+
+
+def _number(value: Any) -> float | None:
+    """A plain float for the record; None where there is no number."""
+    return float(value) if value is not None and np.isfinite(value) else None
+
+
+def round_to(seconds: float) -> float:
+    """Seconds to the tenth of a millisecond."""
+    return float(f"{seconds:.4f}")

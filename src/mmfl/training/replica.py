@@ -1,0 +1,60 @@
+"""Replica: one method with one seed on one federation, and all that it remembers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mmfl.engine import Engine
+from mmfl.federation import Federation, RoundView
+from mmfl.methods import Method
+from mmfl.training.diagnostics import Tally
+from mmfl.updates.store import share_among
+
+
+@dataclass
+class TrainingState:
+    """All that a replica remembers from round to round; a checkpoint is this and nothing else."""
+
+    round: int
+    weights: list[Tensor]
+    allocation: Any
+    aggregation: list[Any]
+    local: list[Any]
+    tally: Tally
+
+    @property
+    def memories(self) -> list[Any]:
+        """What the method remembers of clients."""
+        return [self.aggregation, self.local]
+
+
+@dataclass(eq=False)
+class Replica:
+    """One method with one seed on one federation. Replicas share nothing but the engine that runs them."""
+
+    federation: Federation
+    method: Method
+    seed: int
+    rate: float
+    state: TrainingState
+
+    @classmethod
+    def start(cls, federation: Federation, method: Method, seed: int, rate: float, engine: Engine) -> "Replica":
+        """A replica before its first round."""
+        clients, tasks = federation.clients, len(federation.tasks)
+        weights = [engine.initial(federation, s, seed) for s in range(tasks)]
+        state = TrainingState(
+            0,
+            weights,
+            method.allocation.start(clients, tasks),
+            [method.aggregation.start(clients, w) for w in weights],
+            [method.local.start(clients, w) for w in weights],
+            Tally.start(clients, tasks),
+        )
+        share_among(engine.world, state)
+        return cls(federation, method, seed, rate, state)
+
+    def view(self, round: int) -> RoundView:
+        """Who is there, how much data, what capacity."""
+        return self.federation.view(round, rate=self.rate, seed=self.seed)

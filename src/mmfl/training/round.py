@@ -1,0 +1,172 @@
+"""Round: one round of one replica, step by step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.allocation import Allocation
+from mmfl.engine import Training
+from mmfl.engine.dispatch import Returned
+from mmfl.federation import Federation, RoundView
+from mmfl.training.diagnostics import update_variance
+from mmfl.training.replica import Replica
+from mmfl.training.rule_checks import check_aggregation, check_allocation, check_signals, check_state
+from mmfl.updates import Trained, Updates
+from mmfl.updates.partial_sum import add_up
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known of a task's updates once they have gone into the weights: those drawn, how many of them were
+    rejected, and the variance of the sampled update where every update is known."""
+
+    drawn: Updates
+    rejected: int
+    variance: float | None
+
+
+@dataclass(eq=False)
+class Round:
+    """A round of one replica under way, with what is known of it so far.
+
+    `given` is what a task's new weights were made of, until these are known to be finite: its weights, and the largest
+    sum of an update.
+    """
+
+    replica: Replica
+    view: RoundView
+    asked: Mapping[str, NDArray[np.bool_]]
+    allocation: Allocation = field(init=False)
+    decided: bool = False
+    given: dict[int, tuple[Tensor, float]] = field(default_factory=dict)
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, replica: Replica, round: int) -> "Round":
+        """Who is there, and what must be measured before the decision: signals, by name, of pairs [clients, tasks].
+
+        The local rule's memory follows who is there.
+        """
+        view, method, state = replica.view(round), replica.method, replica.state
+        asked = method.allocation.asks(view, state.allocation)
+        check_signals(method.name, method.allocation, asked, view)
+        for s, memory in enumerate(state.local):
+            if memory is not None:
+                state.local[s] = method.local.begin(view, s, memory)
+        return cls(replica, view, dict(asked))
+
+    @property
+    def federation(self) -> Federation:
+        """Whose clients work."""
+        return self.replica.federation
+
+    @property
+    def weights(self) -> Sequence[Tensor]:
+        """The global weights of each task."""
+        return self.replica.state.weights
+
+    @property
+    def trained_anyway(self) -> NDArray[np.bool_] | None:
+        """The pairs that train whether drawn or not: the decision rests on their updates, or the aggregation takes all
+        updates. None where nobody does."""
+        marks = [self.asked[name] for name in ("updates", "norms", "residuals") if name in self.asked]
+        if self.replica.method.aggregation.needs_everyone:
+            marks.append(self.view.able)
+        return np.logical_or.reduce(marks) if marks else None
+
+    @property
+    def decides_by_updates(self) -> bool:
+        """Whether the allocation asked for updates, or what only they tell."""
+        return not {"updates", "norms", "residuals"}.isdisjoint(self.asked)
+
+    def training(self, task: int, client: NDArray[np.int64]) -> Training:
+        """The request to train some clients on a task."""
+        replica, local, rule = self.replica, self.replica.method.local, self.replica.method.aggregation
+        state = replica.state
+        correction = local.correction(client, state.local[task]) if len(client) else None
+        compared = rule.needs_everyone or "residuals" in self.asked
+        return Training(
+            replica.federation,
+            task,
+            state.weights[task],
+            client,
+            self.view.round,
+            replica.seed,
+            local,
+            correction,
+            self._sends(task)[client],
+            rule.remembered(state.aggregation[task]) if compared else None,
+        )
+
+    def _sends(self, task: int) -> NDArray[np.bool_]:
+        """Whose updates of a task are needed as vectors: of those drawn, once that is decided, [clients]."""
+        rule = self.replica.method.aggregation
+        if rule.needs_everyone and rule.reads_undrawn:
+            return np.ones(len(self.view.sizes), dtype=bool)
+        return self.drawn[:, task] if self.decided else np.full(len(self.view.sizes), "updates" in self.asked)
+
+    @property
+    def drawn(self) -> NDArray[np.bool_]:
+        """The pairs that were drawn."""
+        drawn = np.zeros(self.view.sizes.shape, dtype=bool)
+        drawn[self.allocation.client, self.allocation.task] = True
+        return drawn
+
+    def allocate(self, trained: Mapping[int, Trained]) -> None:
+        """Who trains what, given the updates that the decision rests on, by task. Those that were lost on the way here
+        are not counted on."""
+        method, state = self.replica.method, self.replica.state
+        self.view = self.federation.without_lost_clients(self.view)
+        updates = [Updates.undrawn(s, returned) for s, returned in trained.items()]
+        if "norms" in self.asked:
+            self.view = self.view.with_signals(norms=self._by_pair(updates, [each.norms() for each in updates]))
+        if "residuals" in self.asked:
+            rule, memory = method.aggregation, state.aggregation
+            residuals = [rule.residuals(each, self.view, memory[each.task]) for each in updates]
+            self.view = self.view.with_signals(residuals=self._by_pair(updates, residuals))
+        decided = method.allocation.allocate(self.view, state.allocation)
+        check_allocation(method.name, method.allocation, decided, self.view, state.allocation)
+        self.allocation, state.allocation = decided
+        self.decided = True
+
+    def aggregate(self, came: Returned["Round"]) -> None:
+        """The next global weights of a task; clients whose update is not finite count as absent."""
+        method, state, view, task = self.replica.method, self.replica.state, self.view, came.task
+        returned = Updates.of(task, came.trained, self.allocation)
+        received = returned.valid(came.finite)
+        taken = received if method.aggregation.needs_everyone else received.drawn()
+        weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
+        aggregated = add_up(method.aggregation.aggregate(weights, taken, view, memory))
+        check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
+        state.weights[task], state.aggregation[task] = aggregated
+        self.given[task] = (weights, came.largest)
+        if state.local[task] is not None:
+            rate = self.replica.federation.tasks[task].learning_rate(view.round)
+            observed = add_up(method.local.observe(taken.drawn(), rate, view, state.local[task]))
+            check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
+            state.local[task] = observed
+        drawn = received.without_rows().drawn()
+        rejected = int((returned.count > 0).sum()) - len(drawn)
+        variance = update_variance(view, self.allocation, received)
+        self.outcomes[task] = Outcome(drawn, rejected, variance)
+
+    def end(self) -> None:
+        """The allocation learns of the losses that were seen in training."""
+        losses = np.full(self.view.sizes.shape, np.nan)
+        for s, outcome in self.outcomes.items():
+            losses[outcome.drawn.client, s] = outcome.drawn.loss
+        method, state = self.replica.method, self.replica.state
+        observed = method.allocation.observe(losses, self.view, state.allocation)
+        check_state(method.name, method.allocation, "observe", self.view.round, state.allocation, observed)
+        state.allocation = observed
+        state.round = self.view.round
+
+    def _by_pair(self, updates: Sequence[Updates], numbers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """A number for every update, as a table [clients, tasks]."""
+        table = np.zeros(self.view.sizes.shape)
+        for each, column in zip(updates, numbers, strict=True):
+            table[each.client, each.task] = column
+        return table

@@ -1,0 +1,136 @@
+"""ClientRows: a vector for each of some clients, wherever the vectors are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.errors import UserError
+from mmfl.tensors import to_device
+from mmfl.updates.partial_sum import PartialSum
+from mmfl.updates.world import SINGLE_PROCESS, World
+
+_BATCH_BYTES = 2**23  # of stored vectors to read at once
+
+
+@dataclass(frozen=True, eq=False)
+class ClientRows:
+    """A matrix [rows, parameters] with a row for each of some clients.
+
+    `matrix` has the rows that are in this process, `places` their places among all; None: it has all of them. The
+    others are with other processes of the `world`, or with clients that keep them: then `norm` and `inner` are what
+    the clients say of all rows, ||G|| and `<G, h>` with h the client's last update.
+    """
+
+    matrix: Tensor
+    places: NDArray[np.int64] | None = None
+    length: int = -1
+    world: World = SINGLE_PROCESS
+    norm: NDArray[np.float64] | None = None
+    inner: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.matrix) if self.places is None else self.length
+
+    def all(self) -> Tensor:
+        """All rows. Those of other processes are fetched, which takes as much memory and time as it says."""
+        if self.places is None:
+            return self.matrix
+        if self.world.size == 1 and len(self.places) < self.length:
+            raise UserError(
+                "an aggregation reads updates that clients keep to themselves; say so with `reads_undrawn = True`."
+            )
+        rows = self.matrix.new_zeros(self.length, self.matrix.shape[1])
+        rows[to_device(self.places, rows.device)] = self.matrix
+        return self.world.sum(rows)
+
+    def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
+        """The weighted sum of all rows: coefficients @ rows, [parameters]."""
+        own = coefficients if self.places is None else coefficients[self.places]
+        return PartialSum.of(to_device(own, self.matrix) @ self.matrix, self.world)
+
+    def norms(self) -> NDArray[np.float64]:
+        """||G|| of each row."""
+        return self.norm if self.norm is not None else self.spread(self.matrix.norm(dim=1).double().cpu().numpy())
+
+    def spread(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A number for every row, given those of the rows in this process."""
+        if self.places is None or self.world.size == 1:
+            return numbers
+        spread = np.zeros(len(self))
+        spread[self.places] = numbers
+        return self.world.sums(spread)
+
+    def finite(self, matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which rows are finite, given which rows of `matrix` are."""
+        if self.norm is None:
+            return self.spread(matrix.astype(np.float64)) > 0
+        good = np.isfinite(self.norm)
+        good[slice(None) if self.places is None else self.places] &= matrix
+        return good
+
+    def where(self, wanted: NDArray[np.bool_]) -> "ClientRows":
+        """The wanted rows alone."""
+        if wanted.all():
+            return self
+        own = wanted if self.places is None else wanted[self.places]
+        matrix = self.matrix[to_device(np.flatnonzero(own), self.matrix.device)]
+        places = None if self.places is None else (np.cumsum(wanted) - 1)[self.places[own]]
+        length = int(wanted.sum())
+        if places is not None and self.world.size == 1 and len(places) == length:
+            places = None
+        norm = None if self.norm is None else self.norm[wanted]
+        inner = None if self.inner is None else self.inner[wanted]
+        return ClientRows(matrix, places, length, self.world, norm, inner)
+
+    def forget(self) -> "ClientRows":
+        """What is known of the rows, without the matrix, which is large."""
+        nowhere = np.zeros(0, dtype=np.int64)
+        return replace(self, matrix=self.matrix.new_empty(0, self.matrix.shape[1]), places=nowhere, length=len(self))
+
+    def inner_products(self, others: Tensor, at: slice) -> NDArray[np.float64]:
+        """`<G, h>` of some of the rows in this process with the rows h of `others`."""
+        if self.inner is not None:
+            return self.inner[at]
+        products: NDArray[np.float64] = (self.matrix[at] * others).sum(1).double().cpu().numpy()
+        return products
+
+    def distances(self, others: Tensor, factors: NDArray[np.float64], at: slice) -> NDArray[np.float64]:
+        """||G - beta h|| of some of the rows in this process, given the rows h of `others` and the factors beta."""
+        if self.norm is not None and self.inner is not None:
+            squares = others.square().sum(1).double().cpu().numpy()
+            left = self.norm[at] ** 2 - 2 * factors * self.inner[at] + factors**2 * squares
+            distances: NDArray[np.float64] = np.sqrt(np.maximum(left, 0))
+        else:
+            scaled = to_device(factors, others)[:, None] * others
+            distances = (self.matrix[at] - scaled).norm(dim=1).double().cpu().numpy()
+        return distances
+
+    def __add__(self, other: "ClientRows | Tensor") -> "ClientRows":
+        """With the rows of the same clients, or a vector, added to each row."""
+        return replace(self, matrix=self.matrix + _matrix(other), norm=None, inner=None)
+
+    def __sub__(self, other: "ClientRows | Tensor") -> "ClientRows":
+        return replace(self, matrix=self.matrix - _matrix(other), norm=None, inner=None)
+
+    def __truediv__(self, divisors: NDArray[np.floating[Any]]) -> "ClientRows":
+        """Each row divided by a number of its own, [rows]."""
+        column = to_device(self.own(divisors), self.matrix)[:, None]
+        return replace(self, matrix=self.matrix / column, norm=None, inner=None)
+
+    def own(self, values: NDArray[Any]) -> NDArray[Any]:
+        """The values of those rows that are in this process, given those of all."""
+        return values if self.places is None else values[self.places]
+
+
+def _matrix(rows: "ClientRows | Tensor") -> Tensor:
+    return rows.matrix if isinstance(rows, ClientRows) else rows
+
+
+def batches(rows: int, length: int) -> Iterator[slice]:
+    """Slices of rows of `length` numbers, small enough that stored vectors are never copied as a whole."""
+    size = max(_BATCH_BYTES // (4 * length), 1)
+    return (slice(begin, begin + size) for begin in range(0, rows, size))

@@ -1,0 +1,109 @@
+"""Updates: what came back from the clients of one task."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.allocation import Allocation
+from mmfl.tensors import to_device
+from mmfl.updates.rows import ClientRows
+from mmfl.updates.trained import Trained
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """The local updates G of one task, a row per client that trained it.
+
+    `flat` [rows, parameters] is the global weights minus the locally trained ones: the step to subtract. `loss` is
+    the mean loss seen during local training, in `steps` local steps. `count` and `probability` are the allocation's,
+    row by row; where everyone trains before some are drawn, the others have count 0.
+
+    A rule computes with all rows, wherever they are: `combine` and `norms` leave them there, and `flat` fetches those
+    that other processes of the run have. `rows` may be given as the tensor `flat`.
+    """
+
+    task: int
+    client: NDArray[np.int64]
+    count: NDArray[np.int64]
+    probability: NDArray[np.float64]
+    rows: ClientRows
+    loss: NDArray[np.float64]
+    steps: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rows, Tensor):
+            object.__setattr__(self, "rows", ClientRows(self.rows))
+
+    @classmethod
+    def of(cls, task: int, trained: Trained, allocation: Allocation) -> "Updates":
+        """What an engine returned for a task, beside what the allocation says of those clients."""
+        client, counts = trained.client, np.zeros(len(allocation.probabilities), dtype=np.int64)
+        drawn = allocation.rows(task)
+        counts[allocation.client[drawn]] = allocation.count[drawn]
+        return cls._of(task, trained, counts[client], allocation.probabilities[client, task])
+
+    @classmethod
+    def undrawn(cls, task: int, trained: Trained) -> "Updates":
+        """What an engine returned before anyone was drawn."""
+        nobody = np.zeros(len(trained.client), dtype=np.int64)
+        return cls._of(task, trained, nobody, nobody.astype(np.float64))
+
+    @classmethod
+    def _of(cls, task: int, trained: Trained, count: NDArray[np.int64], probability: NDArray[np.float64]) -> "Updates":
+        return cls(task, trained.client, count, probability, trained.client_rows, trained.loss, trained.steps)
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @property
+    def flat(self) -> Tensor:
+        """All rows, [rows, parameters]."""
+        return self.rows.all()
+
+    def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
+        """The weighted sum of the rows: coefficients @ updates."""
+        return self.rows.combine(coefficients)
+
+    def norms(self) -> NDArray[np.float64]:
+        """||G|| of each row."""
+        return self.rows.norms()
+
+    def drawn(self) -> "Updates":
+        """Without the rows of those that trained but were not drawn."""
+        return self._where(self.count > 0)
+
+    def valid(self, finite: NDArray[np.bool_] | None = None) -> "Updates":
+        """Without the rows that hold anything but finite numbers: such a client counts as absent. Which rows of this
+        process are finite is found out here, if it is not known."""
+        if finite is None:
+            (finite,) = finite_rows([self.rows.matrix], row_sums([self.rows.matrix]))
+        return self._where(self.rows.finite(finite) & np.isfinite(self.loss))
+
+    def without_rows(self) -> "Updates":
+        """What is known of them, without the rows, which are large."""
+        return replace(self, rows=self.rows.forget())
+
+    def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
+        if wanted.all():
+            return self
+        columns = {name: getattr(self, name)[wanted] for name in ("client", "count", "probability", "loss", "steps")}
+        return replace(self, **columns, rows=self.rows.where(wanted))
+
+
+def row_sums(updates: Sequence[Tensor]) -> list[NDArray[np.float32]]:
+    """The sums of the rows of each of some matrices on one device, which is waited for once."""
+    sums = torch.cat([flat.sum(1) for flat in updates]).cpu().numpy()
+    return np.split(sums, np.cumsum([len(flat) for flat in updates])[:-1])
+
+
+def finite_rows(updates: Sequence[Tensor], sums: Sequence[NDArray[np.float32]]) -> list[NDArray[np.bool_]]:
+    """Which rows of each of some matrices, of which the row sums are given, hold nothing but finite numbers."""
+    finite = [np.isfinite(each) for each in sums]
+    for flat, good in zip(updates, finite, strict=True):
+        if not good.all():  # a sum may overflow where no entry does
+            good[~good] = torch.isfinite(flat[to_device(~good, flat.device)]).all(1).cpu().numpy()
+    return finite

@@ -1,0 +1,184 @@
+"""What reaches the terminal, a pipe or a program, and how a command ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import PROGRAM, UNDECIDED, mmfl
+from terminal import COLOURS, Terminal
+
+import prompt
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
+TRAINING = ["run", "quadratic", "--rounds", "3", "--seeds", "2", "--out", "run"]
+
+
+def shown(*arguments, cwd, **env):
+    """What a terminal shows."""
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    with Terminal(*command, cwd=cwd, env={**UNDECIDED, "TERM": "xterm-256color", **env}) as terminal:
+        text = terminal.finish()
+        assert terminal.process.returncode == 0, text
+    return text
+
+
+def test_progress_on_a_terminal_is_coloured_unless_no_color_is_set(tmp_path):
+    (tmp_path / "plain").mkdir()
+    coloured = shown(*TRAINING, cwd=tmp_path)
+    plain = shown(*TRAINING, cwd=tmp_path / "plain", NO_COLOR="1", FORCE_COLOR="1")
+    assert COLOURS.search(coloured)
+    assert not COLOURS.search(plain)
+    assert "3/3" in plain
+
+
+def test_a_dumb_terminal_gets_lines_without_escape_codes(tmp_path):
+    text = shown(*TRAINING, cwd=tmp_path, TERM="dumb")
+    assert "\x1b" not in text
+    assert "round 3/3" in text
+
+
+def test_colours_forced_into_a_pipe_come_without_drawing_over_lines(tmp_path):
+    done = prompt.mmfl(*TRAINING, cwd=tmp_path, env={**UNDECIDED, "FORCE_COLOR": "1"})
+    assert done.returncode == 0, done.stderr
+    assert set(re.findall(r"\x1b\[[0-9;?]*(.)", done.stdout)) == {"m"}
+    assert "round 3/3" in done.stdout
+
+
+@pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_installing_completion_is_said_without_colours_too(tmp_path, env):
+    home = {"HOME": str(tmp_path), "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    assert COLOURS.search(shown("--install-completion", "bash", cwd=tmp_path, **home))
+    assert "\x1b" not in shown("--install-completion", "bash", cwd=tmp_path, **home, **env)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with a finished comparison, in runs/done."""
+    path = tmp_path_factory.mktemp("shell")
+    done = prompt.mmfl(
+        *("compare", "quadratic", "--methods", "random,full", "--rounds", "4", "--seeds", "2", "--quiet"),
+        *("--out", "runs/done"),
+        cwd=path,
+        env=UNDECIDED,
+    )
+    assert done.returncode == 0, done.stderr
+    return path, done.stdout
+
+
+@pytest.fixture
+def answer(answer, folder, monkeypatch):
+    """Asks in that folder."""
+    monkeypatch.chdir(folder[0])
+    return answer
+
+
+def test_quiet_shows_the_final_table_only(folder):
+    lines = [line.strip() for line in folder[1].splitlines() if line.strip()]
+    assert lines[0].startswith("final test metric: last tested round, 2 seeds")
+    assert not any(word in folder[1] for word in ("round 4/4", "budget", "report.html"))
+    assert (folder[0] / "runs/done/report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "documented", "part"),
+    [
+        (["methods"], "mmfl methods --json", None),
+        (["datasets"], "mmfl datasets --json", "data"),
+        (["datasets"], "mmfl datasets --json", "presets"),
+        (["reproduce", "--list"], "mmfl reproduce --list --json", None),
+        (["runs"], "mmfl runs --json", None),
+        (["report", "runs/done"], "mmfl report RUN --json", None),
+    ],
+)
+def test_json_is_all_that_is_printed_and_has_the_documented_keys(answer, arguments, documented, part):
+    code, out, err = answer(*arguments, "--json")
+    assert (code, err) == (0, "")
+    rows = json.loads(out)[part] if part else json.loads(out)
+    row = next(line for line in PAGE.splitlines() if f"`{documented}`" in line)
+    keys = re.findall(r"`(\w+)`", row.split("|")[2])
+    if arguments == ["datasets"]:
+        assert list(json.loads(out)) == [keys[0], keys[3]]
+        keys = keys[1:3] if part == "data" else keys[4:]
+    keys[1:1] = ["copy-a", "copy-b"] if arguments[0] == "report" else []
+    assert rows
+    assert all(list(row) == keys for row in rows)
+
+
+def test_listings_say_the_same_in_json_and_as_tables(answer):
+    for arguments, key in ((["methods"], "method"), (["reproduce", "--list"], "id")):
+        table, names = answer(*arguments)[1], [row[key] for row in json.loads(answer(*arguments, "--json")[1])]
+        assert [name for name in names if f" {name} " not in table] == []
+
+
+def test_json_of_reproduce_needs_a_list(answer):
+    code, out, err = answer("reproduce", "mfa-fig1", "--json")
+    assert (code, out) == (2, "")
+    assert "--json goes with --list" in err
+
+
+def test_a_run_is_listed_with_its_state_and_means(answer, folder):
+    (run,) = json.loads(answer("runs", "--json")[1])
+    table = {row["method"]: row for row in json.loads(answer("report", "runs/done", "--json")[1])}
+    assert run["mean"] == pytest.approx({method: row["mean"] for method, row in table.items()})
+    assert (run["run"], run["state"], run["round"], run["rounds"], run["seeds"]) == ("runs/done", "finished", 4, 4, 2)
+    listing = answer("runs")[1]
+    assert all(word in listing for word in ("runs/done", "finished", "4/4", f"random {run['mean']['random']:.3f}"))
+    assert json.loads(answer("runs", "runs/done", "--json")[1]) == [run]
+
+
+@pytest.mark.parametrize("arguments", [["methods"], ["methods", "--json"], ["--help"], ["runs", "."]])
+def test_output_that_nobody_reads_ends_a_command_without_a_word(tmp_path, arguments):
+    nobody, end = os.pipe()
+    os.close(nobody)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], cwd=tmp_path, stdout=end, stderr=subprocess.PIPE, timeout=600
+    )
+    os.close(end)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+BROKEN = f"import mmfl.cli.listings\ndef broken(folder): raise {{}}\nmmfl.cli.listings.list_runs = broken\n{PROGRAM}"
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "word"),
+    [
+        pytest.param(PROGRAM, 0, "", id="done"),
+        pytest.param(BROKEN.format("ZeroDivisionError"), 1, "Traceback", id="unexpected"),
+        pytest.param(BROKEN.format("mmfl.errors.UserError('wrong here.')"), 2, "error: wrong here.", id="mistake"),
+        pytest.param(BROKEN.format("KeyboardInterrupt"), 130, "", id="Ctrl-C"),
+    ],
+)
+def test_every_way_to_end_has_its_exit_code(tmp_path, program, code, word):
+    done = mmfl("runs", ".", cwd=tmp_path, program=program)
+    assert done.returncode == code
+    assert word in done.stderr
+    assert ("Traceback" in done.stderr) == (code == 1)
+
+
+def test_a_node_that_is_told_to_end_ends_with_143(tmp_path):
+    """Told while it waits to become ready: by itself, so that nothing depends on how long that takes."""
+    pytest.importorskip("flwr", reason="flwr is not installed")
+    (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
+    told = f"""
+import os, signal
+import mmfl.cli.machines as commands
+class RunningNode:
+    def __init__(self, *_): os.kill(os.getpid(), signal.{signal.SIGTERM.name})
+commands.RunningNode = RunningNode
+{PROGRAM}"""
+    done = prompt.mmfl("node", "app.py", "--clients", "0", cwd=tmp_path, program=told)
+    assert done.returncode == 143, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_deployment_that_cannot_start_ends_with_2(tmp_path):
+    done = prompt.mmfl("deploy", "missing.py", "--local", "2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "missing.py" in done.stderr
+    assert "Traceback" not in done.stderr

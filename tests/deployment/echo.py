@@ -1,0 +1,91 @@
+"""An empty deployment: every node sends back the bytes it got. The baseline of what Flower itself costs a round.
+
+As a module of an app it holds the ServerApp; run as a program it is the worker beside a node.
+"""
+
+import argparse
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+def main(grid, context):
+    """Sends bytes to every node and waits for all answers, round after round."""
+    from flwr.app import ConfigRecord, Message, RecordDict
+
+    directory = Path(context.run_config["directory"])
+    settings = json.loads(context.run_config["settings"])
+    payload = os.urandom(settings.get("bytes", 1000))
+    state, note = "finished", ""
+    if settings.get("crash"):
+        raise RuntimeError("the echo was told to crash")
+    deadline = time.monotonic() + settings.get("timeout", 600)
+    while len(nodes := list(grid.get_node_ids())) < settings["nodes"] and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for t in range(1, settings["rounds"] + 1):
+        begun = time.perf_counter()
+        content = RecordDict({"mmfl": ConfigRecord({"payload": payload})})
+        messages = [Message(content, dst_node_id=node, message_type="train", group_id=str(t)) for node in nodes]
+        asked, answers = set(grid.push_messages(messages)), []
+        while asked and time.monotonic() < deadline:
+            for reply in grid.pull_messages(list(asked)):
+                asked.discard(reply.metadata.reply_to_message_id)
+                answers.append(reply)
+            time.sleep(0.05)
+        same = [not r.has_error() and r.content["mmfl"]["payload"] == payload for r in answers]
+        note = "; ".join(r.error.reason or "" for r in answers if r.has_error())
+        record = {
+            "round": t,
+            "method": "echo",
+            "seed": 0,
+            "mean": None,
+            "worst": None,
+            "tasks": {},
+            "clients": settings["nodes"],
+            "cost": {},
+        }
+        record |= {
+            "max_bytes": os.environ.get("MMFL_MAX_MESSAGE_BYTES"),
+            "answers": len(answers),
+            "same": sum(same),
+            "seconds": time.perf_counter() - begun,
+        }
+        with (directory / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        if (directory / "stop").exists():
+            state = "stopped"
+            break
+    (directory / "ended.json").write_text(json.dumps({"state": state, "message": note}))
+
+
+def work(path: str) -> None:
+    """Answers every connection with what it sent, until standard input ends."""
+    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os.unlink(path), os._exit(0)), daemon=True).start()
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(path + ".new")
+    server.listen()
+    os.rename(path + ".new", path)  # there only when it listens
+    while True:
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as stream:
+            head = stream.read(8)
+            payload = stream.read(struct.unpack(">Q", head)[0])
+            if payload == b"die":
+                os._exit(1)
+            connection.sendall(head + payload)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--socket")
+    work(parser.parse_known_args()[0].socket)
+else:
+    from flwr.serverapp import ServerApp
+
+    app = ServerApp()
+    app.main()(main)

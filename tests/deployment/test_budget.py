@@ -1,0 +1,61 @@
+"""The budget of a deployment: shown before it starts, with a word where it is too small for a round."""
+
+import re
+import sys
+
+import pytest
+
+from mmfl import cli
+from mmfl.deployment.settings import DeploymentSettings
+from mmfl.runs.status import RunEnd
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch, capsys, caplog):
+    """What `mmfl deploy` says of a trial that is not carried out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mmfl.deployment.programs.require_flower", lambda: None)
+    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: RunEnd("stopped"))
+    (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
+
+    def shown(*words):
+        monkeypatch.setattr(sys, "argv", ["mmfl", "deploy", "app.py", *words])
+        with pytest.raises(SystemExit):
+            cli.main()
+        return capsys.readouterr().out, [record.getMessage() for record in caplog.records]
+
+    return shown
+
+
+def test_the_summary_has_the_budget_and_warns_where_it_is_less_than_one_training(shown):
+    out, warned = shown("--local", "3", "--rounds", "3")
+    assert "0.3 trainings a round (rate 0.1)" in out
+    (warning,) = warned
+    assert warning.startswith("the budget is less than one training a round")
+
+
+@pytest.mark.parametrize(
+    ("words", "budget"),
+    [
+        (["--local", "4", "--rate", "0.5"], "2.0 trainings a round (rate 0.5)"),
+        (["--local", "2", "--clients", "6", "--capacity", "2"], "1.2 trainings a round (rate 0.1)"),
+        (["--local", "3", "--method", "full"], "0.3 trainings a round (rate 0.1)"),
+    ],
+)
+def test_there_is_no_warning_where_somebody_trains(shown, words, budget):
+    out, warned = shown(*words)
+    assert budget in out
+    assert warned == []
+
+
+def test_an_unknown_tracker_is_refused_before_a_directory_is_made(shown, tmp_path):
+    shown("--local", "3", "--rate", "0.5", "--track", "tensorbord")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_help_has_the_defaults_of_the_settings(shown):
+    help = " ".join(shown("--help")[0].split())
+    for name in ("method", "rounds", "rate", "timeout"):
+        told = re.search(rf"--{name} \w+ .*?by default ([\w.-]+?)\. ", help)
+        assert told is not None, help
+        assert told[1] == f"{DeploymentSettings.model_fields[name].default}".removesuffix(".0")

@@ -1,0 +1,276 @@
+"""A node's side: what it announces and answers, the worker that keeps it alive, and the user's module."""
+
+import contextlib
+import json
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from inside import service_of
+
+import mmfl
+from conftest import toy_task, wait_for
+from mmfl.deployment.node_service import NodeService
+from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
+from mmfl.deployment.remote_federation import NodeFederation
+from mmfl.deployment.user_module import UserModule
+from mmfl.errors import UserError
+from mmfl.privacy import Privacy
+
+FEDERATION = mmfl.Federation([toy_task("a"), toy_task("b", classes=3)], 4, capacity=2)
+LENGTHS = {"a": 16, "b": 12}
+
+
+def asked(service: NodeService, fields: dict, **vectors: torch.Tensor) -> Payload:
+    return Payload.unpack(service.answer(Payload(fields, vectors).pack()))
+
+
+def weights(name: str = "a") -> dict[str, torch.Tensor]:
+    return {f"weights.{name}": torch.zeros(LENGTHS[name])}
+
+
+def training(*rows: list, round: int = 1, method: str = "random") -> dict:
+    return {"train": [list(row) for row in rows], "round": round, "seed": 0, "method": method}
+
+
+# --- payloads ---
+
+
+@given(st.binary(max_size=200))
+def test_bytes_from_anywhere_are_read_or_refused(packed):
+    with contextlib.suppress(InvalidPayloadError):
+        Payload.unpack(packed)
+
+
+@given(st.integers(0, 300), st.integers(0, 255))
+def test_a_payload_with_a_byte_changed_is_read_or_refused(place, byte):
+    packed = bytearray(Payload({"trained": [["a", 1, 0.5, 3, 0.1, None]]}, {"update.a.1": torch.ones(16)}).pack())
+    packed[place % len(packed)] = byte
+    with contextlib.suppress(InvalidPayloadError):
+        read = Payload.unpack(bytes(packed))
+        read.rows("trained", str, int, float, int, float, float | None)
+        read.vector("update.a.1", 16)
+
+
+def test_rows_must_have_the_kinds_that_were_agreed():
+    payload = Payload({"a": [["x", 1]], "b": [[True, 1.0]], "c": "text", "d": [["x"]], "e": [["x", None]]})
+    assert payload.rows("a", str, int) == [("x", 1)]
+    assert payload.rows("e", str, float | None) == [("x", None)]
+    assert payload.rows("nothing", str) == []
+    for name, kinds in (
+        ("a", (str, str)),
+        ("b", (int, float)),
+        ("b", (float, float)),
+        ("c", (str,)),
+        ("d", (str, int)),
+    ):
+        with pytest.raises(InvalidPayloadError, match=f"'{name}' does not read"):
+            payload.rows(name, *kinds)
+
+
+def test_fingerprints_differ_where_vectors_do():
+    assert fingerprint(torch.ones(3)) == fingerprint(torch.ones(3))
+    assert fingerprint(torch.ones(3)) != fingerprint(torch.ones(3) + 1e-7)
+
+
+# --- what a node answers ---
+
+
+def test_a_node_announces_its_clients():
+    fields = asked(service_of(FEDERATION, [1, 3], 5), {"announce": True}).fields
+    assert [row[:2] for row in fields["clients"]] == [[1, 2], [3, 2]]
+    assert fields["clients"][0][2] == {"a": int(FEDERATION.sizes[1, 0]), "b": int(FEDERATION.sizes[1, 1])}
+    assert fields["tested"] == {"a": 30, "b": 30}
+
+
+def test_an_update_is_kept_until_it_is_asked_for():
+    service = service_of(FEDERATION, [1])
+    kept = asked(service, training(["a", 1, False, ""]), **weights())
+    assert not kept.vectors
+    collected = asked(service, {"collect": [["a", 1, 1]]})
+    update = collected.vectors["update.a.1"]
+    assert kept.fields["trained"][0][4] == pytest.approx(float(update.norm()))
+    assert asked(service, {"collect": [["a", 1, 2], ["b", 1, 1]]}).fields == {"collected": []}
+    again = asked(service, training(["a", 1, False, fingerprint(update)], round=2), **weights())
+    assert not again.vectors
+    newest = asked(service, {"collect": [["a", 1, 2]]}).vectors["update.a.1"]
+    assert again.fields["trained"][0][5] == pytest.approx(float((newest * update).sum()), rel=1e-5)
+
+
+def test_who_remembers_another_update_is_sent_the_new_one():
+    service = service_of(FEDERATION, [1])
+    reply = asked(service, training(["a", 1, False, "0123456789abcdef"]), **weights())
+    assert list(reply.vectors) == ["update.a.1"]
+    assert reply.fields["trained"][0][5] is None
+
+
+def test_noise_is_drawn_once_for_an_update():
+    service = service_of(FEDERATION, [1])
+    service.privacy = Privacy(clip=0.1, noise=0.5)
+    asked(service, training(["a", 1, False, ""]), **weights())
+    first = asked(service, {"collect": [["a", 1, 1]]}).vectors["update.a.1"]
+    assert torch.equal(first, asked(service, {"collect": [["a", 1, 1]]}).vectors["update.a.1"])
+    again = asked(service, training(["a", 1, True, ""]), **weights()).vectors["update.a.1"]
+    assert not torch.equal(first, again)
+
+
+@pytest.mark.parametrize(
+    ("fields", "vectors", "expected"),
+    [
+        ({"losses": [["c", 1]]}, {}, "about task 'c'"),
+        ({"losses": [["a", 2]]}, {}, "client 2, which has no task 'a' here"),
+        ({"losses": [["a", 99]]}, {}, "client 99"),
+        ({"losses": [["a", 1]]}, {}, "no vector 'weights.a'"),
+        ({"losses": [["a", 1]]}, {"weights.a": torch.zeros(3)}, "expected float32 [16]"),
+        ({"losses": [["a"]]}, {}, "'losses' does not read"),
+        ({"train": [["a", 1, True, ""]], "round": 1, "seed": 0, "method": "nonesuch"}, weights(), "nonesuch"),
+        ({"train": [["a", 1, True, ""]]}, weights(), "KeyError"),
+    ],
+)
+def test_a_bad_request_is_answered_with_what_is_wrong(fields, vectors, expected):
+    service = service_of(FEDERATION, [1])
+    assert expected in asked(service, fields, **vectors).fields["error"]
+    assert "clients" in asked(service, {"announce": True}).fields
+
+
+@pytest.mark.parametrize("limit", ["much", 1.5, None])
+def test_a_limit_that_is_no_number_of_bytes_is_none(limit):
+    assert "clients" in asked(service_of(FEDERATION, [1]), {"announce": True, "max_reply_bytes": limit}).fields
+
+
+def test_garbage_is_answered_too():
+    assert "unreadable" in Payload.unpack(service_of(FEDERATION, [1]).answer(b"?")).fields["error"]
+
+
+@pytest.mark.parametrize(
+    ("clients", "data", "capacity", "expected"),
+    [
+        ([], lambda task, client: None, 1, "clients are"),
+        ([-1], lambda task, client: None, 1, "clients are"),
+        ([0], lambda task, client: None, 1, "client 0 has no data for any task"),
+        ([0], lambda task, client: [1, 2, 3], 1, "the data is a list; expected (x, y)"),
+        ([0], lambda task, client: (np.zeros((4, 7)), np.zeros(4, dtype=int)), 1, "fails on inputs of shape"),
+        ([0], lambda task, client: (np.zeros((4, 3)), np.full(4, 9)), 1, "label 9"),
+        ([0], lambda task, client: (np.zeros((4, 3)), np.zeros(4, dtype=int)), 0, "capacity is 0"),
+    ],
+)
+def test_bad_local_data_is_named(clients, data, capacity, expected):
+    with pytest.raises(UserError) as caught:
+        NodeFederation(FEDERATION.tasks, clients, data, capacity)
+    assert expected in str(caught.value)
+
+
+def test_a_client_may_lack_a_task():
+    held = NodeFederation(
+        FEDERATION.tasks,
+        [2, 5],
+        lambda task, client: None if (task, client) == ("b", 2) else (np.zeros((4, 3)), np.zeros(4, dtype=int)),
+        2,
+    )
+    assert held.sizes[[2, 5]].tolist() == [[4, 0], [4, 4]]
+    assert held.capacity[[2, 5]].tolist() == [1, 2]
+    assert held.test_examples == [0, 0]
+
+
+# --- the user's module ---
+
+MODULE = """
+    import mmfl
+    import numpy as np
+
+    def tasks():
+        model = lambda: mmfl.models.LogisticRegression(inputs=3, classes=2)
+        return [mmfl.Task("a", model)]
+
+    def data(task, client):
+        return np.ones((5 + client, 3)), np.zeros(5 + client, dtype=int)
+"""
+
+
+def written(folder: Path, text: str = MODULE) -> Path:
+    path = folder / "mine.py"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = 1", "has no function 'tasks'"),
+        ("def tasks():\n    return []\n", "has no function 'data'"),
+        ("def tasks():\n    return []\ndef data(task, client): ...\n", "expected a list of mmfl.Task"),
+        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
+        ("def (", "SyntaxError"),
+        (
+            'import mmfl\ndef tasks():\n    t = mmfl.Task("a", mmfl.models.Perceptron)\n    return [t, t]\n'
+            "def data(task, client): ...\n",
+            "two tasks are named 'a'",
+        ),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_named(text, expected, tmp_path):
+    with pytest.raises(UserError) as caught:
+        UserModule.load(written(tmp_path, text))
+    assert expected in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_module_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(UserError, match="does not exist"):
+        UserModule.load(tmp_path / "nothing.py")
+    with pytest.raises(UserError, match="cannot be found"):
+        UserModule.find("nonesuch_module")
+
+
+# --- the worker ---
+
+
+def worker(folder: Path, *options: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "mmfl.deployment.worker", "--module", str(written(folder)), *options]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ask(path: Path, payload: bytes) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(path))
+        connection.sendall(struct.pack(">Q", len(payload)) + payload)
+        with connection.makefile("rb") as stream:
+            (length,) = struct.unpack(">Q", stream.read(8))
+            return stream.read(length)
+
+
+def test_a_worker_answers_until_its_input_ends(tmp_path):
+    path = tmp_path / "socket"
+    process = worker(tmp_path, "--clients", "0,2", "--socket", str(path), "--capacity", "3")
+    try:
+        wait_for(lambda: path.exists() or process.poll() is not None)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        with socket.socket(socket.AF_UNIX) as rude:  # leaves without a word
+            rude.connect(str(path))
+        fields = Payload.unpack(ask(path, Payload({"announce": True}).pack())).fields
+        assert fields["clients"] == [[0, 1, {"a": 5}], [2, 1, {"a": 7}]]
+        assert "unreadable" in json.dumps(Payload.unpack(ask(path, b"junk")).fields)
+        process.stdin.close()
+        assert process.wait(600) == 0
+        assert not path.exists()
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_a_worker_with_a_bad_setting_says_so(tmp_path):
+    process = worker(tmp_path, "--clients", "0", "--socket", str(tmp_path / "s"), "--noise", "1")
+    _, told = process.communicate(timeout=600)
+    assert process.returncode == 2
+    assert told.startswith("error: privacy: noise is 1.0 without clip")
+    assert "Traceback" not in told

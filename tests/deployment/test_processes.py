@@ -1,0 +1,235 @@
+"""Deployments as processes: an echo over real nodes, and that nothing is left of it, whatever ends it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from traces import clean, needs_flower, running
+
+from conftest import refused, wait_for
+from mmfl.deployment import submission
+from mmfl.deployment.bundle import RunConfig, check_module, write_app
+from mmfl.deployment.child_processes import ChildProcesses, wait_until
+from mmfl.deployment.loopback import LocalDeployment
+from mmfl.deployment.submission import RunWatcher
+from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
+from mmfl.errors import UserError
+from mmfl.runs.listener import Listener
+from mmfl.runs.status import RunEnd
+
+ECHO = Path(__file__).with_name("echo.py")
+WORKER = (sys.executable, str(ECHO))
+APP = "deployed:app"
+__all__ = ["clean"]
+
+
+class Heard(Listener):
+    """Writes down what it hears, and does something after the first round."""
+
+    def __init__(self, then=lambda: None):
+        self.rounds, self.then, self.ended = [], then, None
+
+    def round(self, records):
+        self.rounds += [record.round for record in records]
+        if len(self.rounds) == 1:
+            self.then()
+
+    def end(self, end):
+        self.ended = end
+
+
+@needs_flower
+@pytest.mark.long
+def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_its_server_crashes(
+    clean, tmp_path, monkeypatch
+):
+    local = LocalDeployment(ECHO, tmp_path, secure=True, worker=WORKER, server=APP)
+    with local:
+        local.start([[0], [1]])
+        submitted = local.submit({"nodes": 2, "rounds": 50})
+        first = local.nodes[0].worker
+
+        def then():
+            first.kill()
+            submitted.watcher.request_stop()
+
+        heard = Heard(then)
+        assert submitted.follow(heard, 50, local.check) == RunEnd("stopped")
+        assert local.nodes[0].worker is not first
+        assert local.nodes[0].worker.alive
+        monkeypatch.setattr(submission, "_SECONDS_BEFORE_QUERY", 1.0)  # only the SuperLink knows of a crash
+        crashed = local.submit({"nodes": 2, "rounds": 1, "crash": True}).follow(check=local.check)
+        assert crashed.condition == "failed"
+        assert "told to crash" in crashed.reason
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert heard.ended == RunEnd("stopped")
+    assert heard.rounds == [record["round"] for record in records]
+    assert [record["same"] for record in records] == [2] * len(records)
+    assert {record["max_bytes"] for record in records} == {str(MAX_MESSAGE_BYTES)}  # of the proxy
+    assert not local.processes.folder.exists()
+
+
+@needs_flower
+def test_kill_9_of_its_owner_leaves_nothing_of_a_deployment(clean, tmp_path):
+    script = f"""
+        from pathlib import Path
+        from mmfl.deployment.loopback import deploy_local
+        deploy_local(
+            Path({str(ECHO)!r}), [[0]], {{"nodes": 1, "rounds": 100}}, Path({str(tmp_path)!r}),
+            worker={WORKER!r}, server={APP!r},
+        )
+    """
+    owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
+    names = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-serverapp", "echo.py")
+    wait_for(lambda: all(any(name in command for command in running(clean)) for name in names))
+    owner.kill()
+    owner.wait()
+    wait_for(lambda: not running(clean))
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_children_end_with_their_owner_even_in_sessions_of_their_own(clean, tmp_path, end):
+    deaf = tmp_path / "deaf"
+    stubborn = f"""
+import os, pathlib, signal, time
+os.setsid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path({str(deaf)!r}).touch()
+time.sleep(999)
+"""
+    script = f"""
+        import os, subprocess, sys, time
+        from pathlib import Path
+        from mmfl.deployment import child_processes as processes
+        processes._SECONDS_TO_END = 0.2
+        with processes.exit_on_termination(), processes.ChildProcesses(Path({str(tmp_path)!r})) as children:
+            parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+            children.start("child", [sys.executable, "-c", parent, {stubborn!r}], os.environ)
+            print("ready", flush=True)
+            time.sleep(999)
+    """
+    owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE)
+    assert owner.stdout.readline() == b"ready\n"
+    wait_for(deaf.exists)
+    assert len(running(clean)) == 4  # owner, watchdog, child and the child's child
+    owner.send_signal(end)
+    owner.wait()
+    wait_for(lambda: not running(clean))
+
+
+def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
+    def fail():
+        with ChildProcesses(tmp_path) as processes:
+            processes.start("sleeper", ["sleep", "999"], os.environ)
+            assert running(clean)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
+def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_path):
+    with ChildProcesses(tmp_path) as processes:
+        child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
+        with refused("talker ended before it was ready: no data"):
+            wait_until(lambda: False, child, 600, "it was ready")
+        child = processes.start("sleeper", ["sleep", "999"], os.environ)
+        with refused("sleeper: it was ready took more than", "sleeper.log"):
+            wait_until(lambda: False, child, 0.1, "it was ready")
+        with refused("'no-such-program' cannot be started: No such file"):
+            processes.start("nothing", ["no-such-program"], os.environ)
+
+
+@needs_flower
+def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(clean, tmp_path):
+    from mmfl.deployment.client_app import ask_worker
+
+    with ChildProcesses(tmp_path) as processes:
+        place = processes.folder / "worker"
+        with pytest.raises(ConnectionError, match="cannot be reached"):
+            ask_worker(str(place), b"hello", seconds=0.2)
+        worker = processes.start("worker", [*WORKER, "--socket", str(place)], os.environ, ends_with_input=True)
+        payload = os.urandom(1_000_000)
+        assert ask_worker(str(place), payload) == payload
+        assert ask_worker(str(place), b"") == b""
+        with pytest.raises(ConnectionError, match="ended before it answered"):
+            ask_worker(str(place), b"die")
+        worker.process.wait()
+
+
+@needs_flower
+def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
+    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path))
+    code = "import sys, client_app; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_app_holds_the_client_app_the_users_module_and_the_runs_config(tmp_path):
+    import tomllib
+
+    settings = {"method": {"name": "mmfl-lvr"}, "note": 'it\'s "quoted" = [x]'}
+    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path / "run", settings, resume=True))
+    assert {path.name for path in app.iterdir()} == {"client_app.py", "deployed.py", "pyproject.toml", "serverapp.py"}
+    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert json.loads(config.pop("settings")) == settings
+    assert config == {"module": "deployed", "directory": str(tmp_path / "run"), "resume": True}
+
+
+def test_a_module_that_is_none_is_refused(tmp_path):
+    (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
+    (tmp_path / "app.txt").write_text("")
+    for name, words in {
+        "none.py": "does not exist",
+        "wrong.py": "line 2: not valid Python",
+        "app.txt": "not a Python",
+    }.items():
+        with refused(name, words):
+            check_module(tmp_path / name)
+
+
+def test_a_run_watcher_returns_every_record_once_though_the_file_is_cut_short_or_written_anew(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    whole = {"method": "random", "seed": 0, "tasks": {}, "clients": 2, "cost": {}}
+    lines = [json.dumps({"round": t, **whole, "seconds": t}) + "\n" for t in range(6)]
+    metrics.write_text("".join(lines[:4]))
+    watcher = RunWatcher(tmp_path)
+    assert watcher.new_records() == []
+    (tmp_path / "new").write_text("".join(lines[:2]))  # a run that resumes forgets what came after its checkpoint
+    (tmp_path / "new").rename(metrics)
+    assert watcher.new_records() == []
+    with metrics.open("a") as file:
+        file.write(lines[2].replace('"seconds": 2', '"seconds": 7') + lines[3][:20])
+        file.flush()
+        assert [record.round for record in watcher.new_records()] == [2]
+        file.write(lines[3][20:].replace('"seconds": 3', '"seconds": 9'))
+        file.flush()
+        assert [record.round for record in watcher.new_records()] == [3]
+    assert watcher.new_records() == []
+
+
+def test_a_run_watcher_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
+    watcher = RunWatcher(tmp_path)
+    assert watcher.outcome() is None
+    (tmp_path / "ended.json").write_text('{"state": "failed", "mess')
+    assert watcher.outcome() is None
+    (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes"}')
+    assert watcher.outcome() == RunEnd("failed", "no nodes")
+    (tmp_path / "ended.json").write_text('{"state": "failed", "message": "no nodes", "run": 7}')
+    assert watcher.outcome(7) == RunEnd("failed", "no nodes")
+    assert watcher.outcome(8) is None
+    watcher.request_stop()
+    watcher.clear_outcome()
+    assert watcher.outcome() is None
+    assert not (tmp_path / "stop").exists()
+
+
+def test_without_flower_a_deployment_says_how_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("mmfl.deployment.programs.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"mmfl\[flower\]"):
+        LocalDeployment(ECHO, tmp_path)

@@ -1,0 +1,241 @@
+"""Who is let in and who is not: addresses, keys, and a SuperLink with certificates that strangers try to join."""
+
+import ssl
+import stat
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import typer
+from traces import clean, needs_flower
+from typer.testing import CliRunner
+
+from conftest import refusals, refused, wait_for
+from mmfl.cli import app
+from mmfl.cli.console import console
+from mmfl.cli.deploy import show_outcome
+from mmfl.cli.machines import parse_clients
+from mmfl.deployment import programs
+from mmfl.deployment.child_processes import ChildProcesses
+from mmfl.deployment.loopback import assign_clients
+from mmfl.deployment.node import NodeSpec, RunningNode
+from mmfl.deployment.security import Address, Keys, make_keys
+from mmfl.deployment.superlink import ControlAPI, control_address, free_port, start_superlink
+from mmfl.errors import UserError
+from mmfl.report.display import show_summary
+from mmfl.runs.status import RunEnd
+
+ECHO = Path(__file__).with_name("echo.py")
+__all__ = ["clean"]
+
+
+@needs_flower
+@pytest.mark.long
+def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_do(clean, tmp_path):
+    keys = make_keys(tmp_path / "keys", ["localhost"], 1)
+    strange = make_keys(tmp_path / "strange", ["localhost"], 1)
+    with ChildProcesses(tmp_path / "logs") as processes:
+        address = Address("127.0.0.1", free_port())
+        link = start_superlink(processes, address, keys, control_port=free_port(), max_bytes=10**6)
+
+        def join(name, root, key):
+            spec = NodeSpec(ECHO, [0], address, root, key, worker=(sys.executable, str(ECHO)))
+            node = RunningNode(processes, spec, name)
+            node.connect()
+            return node
+
+        good = join("good", keys.authority, keys.node_key(0))
+        stranger = join("stranger", keys.authority, strange.node_key(0))
+        keyless = join("keyless", keys.authority, None)
+        plain = join("plain", None, None)
+        deceived = join("deceived", strange.authority, keys.node_key(0))
+        ends = [stranger, keyless, deceived]
+        wait_for(lambda: good.id and not any(node.supernode.alive for node in ends))
+        wait_for(lambda: "Connection attempt failed" in plain.supernode.log.read_text())
+        assert not any(node.supernode.alive or node.id for node in ends)
+        assert not plain.id
+        assert "Failed to activate SuperNode" in stranger.supernode.log.read_text()
+        assert "must be registered" in keyless.supernode.log.read_text()
+        assert "CERTIFICATE_VERIFY_FAILED" in deceived.supernode.log.read_text()
+        with refused("keyless: the SuperNode ended"):
+            keyless.check()
+        known = link.control.ask(programs.list_nodes(), "listing nodes")["nodes"]
+        assert [(node["node-id"], node["status"]) for node in known] == [(str(good.id), "online")]
+        for path in ("control/list-nodes", "runtime/acquire-task", "fleet/../control/list-nodes", "fleet/"):
+            assert knock(address, keys, f"/v1/{path}") == 403
+        assert knock(address, keys, "/health") == 403
+        assert knock(address, keys, "/v1/fleet/pull-messages") == 415  # the SuperLink's own answer
+        assert knock(address, keys, "/v1/fleet/push-messages", bytes(2 * 10**6)) == 413
+        link.check()
+
+
+def knock(address: Address, keys: Keys, path: str, data: bytes = b"") -> int:
+    """The status of a request."""
+    trust = ssl.create_default_context(cafile=str(keys.authority))
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust))
+    try:
+        return int(direct.open(f"https://{address}{path}", data=data).status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@needs_flower
+def test_keys_are_private_and_the_certificate_names_the_hosts_and_loopback(tmp_path):
+    from cryptography import x509
+
+    keys = make_keys(tmp_path / "keys", ["fed.example.org", "10.0.0.7", "::1"], 2)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.folder.iterdir()}
+    private = {name for name in modes if name.endswith(".key")}
+    assert private == {"ca.key", "server.key", "node-0.key", "node-1.key"}
+    assert {modes[name] for name in private} == {0o600}
+    assert stat.S_IMODE(keys.folder.stat().st_mode) == 0o700
+    assert [path.name for path in keys.public_keys] == ["node-0.pub", "node-1.pub"]
+    authority = x509.load_pem_x509_certificate(keys.authority.read_bytes())
+    certificate = x509.load_pem_x509_certificate(keys.certificates.certificate.read_bytes())
+    certificate.verify_directly_issued_by(authority)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fed.example.org", "localhost"]
+    assert sorted(map(str, names.get_values_for_type(x509.IPAddress))) == ["10.0.0.7", "127.0.0.1", "::1"]
+    assert Keys.open(keys.folder) == keys
+
+
+@needs_flower
+@refusals(
+    (lambda at: make_keys(at / "keys", [], 1), "--server names no host"),
+    (lambda at: make_keys(at / "keys", ["host:80"], 1), "host:80", "without a port"),
+    (lambda at: make_keys(at / "keys", ["häuser"], 1), "häuser", "expected a host name"),
+    (lambda at: make_keys(at / "keys", ["a"], 0), "--nodes is 0", "expected 1 to"),
+    (lambda at: make_keys(Path(__file__).parent, ["a"], 1), "exists", "never written over"),
+    (lambda at: Keys.open(at), "ca.crt is missing", "mmfl keys"),
+)
+def test_keys_that_cannot_be_made_are_refused_and_nothing_is_written(make, words, tmp_path):
+    with refused(*words):
+        make(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_loopback_may_be_plaintext_unless_insecure_is_given():
+    keys = Keys(Path("keys"))
+    for local in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000"):
+        assert control_address(Address.parse(local), None, insecure=False) == Address.parse(local)
+        NodeSpec(ECHO, [0], Address.parse(local)).check()
+    for other in ("0.0.0.0:8000", "[::]:8000", "10.1.2.3:8000", "fed.example.org:8000", "127.0.0.1.example.org:1"):
+        with refused(other, "certificates", "--insecure"):
+            control_address(Address.parse(other), None, insecure=False)
+        with refused(other, "encrypted", "--insecure"):
+            NodeSpec(ECHO, [0], Address.parse(other)).check()
+        control_address(Address.parse(other), None, insecure=True)
+        assert control_address(Address.parse(other), keys, insecure=False).loopback
+        NodeSpec(ECHO, [0], Address.parse(other), insecure=True).check()
+        NodeSpec(ECHO, [0], Address.parse(other), Path("ca.crt"), Path("node.key")).check()
+    with refused("both --keys and --insecure"):
+        control_address(Address.parse("0.0.0.0:1"), keys, insecure=True)
+
+
+@pytest.mark.parametrize("text", ["", "8000", "host", "host:", ":80", "host:http", "::1:80", "host:0", "host:70000"])
+def test_addresses_without_host_or_port_are_refused(text):
+    with refused(f"address '{text}'", "expected"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize("host", ["a" * 300, "a..b", "a\0b", "two words", "a\nb"])
+def test_what_cannot_be_a_host_is_refused(host):
+    with refused("address '", "cannot be the name of a host"):
+        Address.parse(f"{host}:80")
+
+
+def test_ports_out_of_range_are_named_as_they_were_given():
+    with refused("address '127.0.0.1:999", "...': the port is 999", "expected 1 to 65535"):
+        Address.parse(f"127.0.0.1:{'9' * 5000}")
+    for port in (0, -4, 65536):
+        with refused(f"link on 0.0.0.0:8000: --control-port is {port}; expected", "1 to 65535"):
+            control_address(Address.parse("0.0.0.0:8000"), None, insecure=True, control_port=port)
+    with refused("link on 0.0.0.0:65535: no port follows 65535; expected --control-port"):
+        control_address(Address.parse("0.0.0.0:65535"), None, insecure=True)
+
+
+def test_logs_that_cannot_be_written_are_named(tmp_path):
+    (tmp_path / "file").touch()
+    with refused(f"logs '{tmp_path / 'file'}' cannot be written: File exists."), ChildProcesses(tmp_path / "file"):
+        pass
+
+
+@needs_flower
+def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
+    control = ControlAPI(Address("127.0.0.1", free_port()), None, tmp_path)
+    with refused("listing nodes", f"no SuperLink answers at {control.address}", "mmfl link"):
+        control.ask(programs.list_nodes(), "listing nodes")
+
+
+@needs_flower
+def test_brackets_in_addresses_and_paths_are_shown(capsys):
+    show_summary(console, {"nodes": "at [::1]:8001"})
+    with pytest.raises(typer.Exit):
+        show_outcome(RunEnd("stopped"), Path("runs/[a]"), 1.0)
+    assert capsys.readouterr().out == "nodes  at [::1]:8001\n\nstopped; go on with: mmfl resume runs/[a]\n"
+
+
+@needs_flower
+def test_a_port_in_use_is_named(clean, tmp_path):
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with ChildProcesses(tmp_path) as processes, refused("cannot listen at 127.0.0.1", "in use"):
+            start_superlink(processes, Address("127.0.0.1", other.getsockname()[1]))
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("link 0.0.0.0:8000", "needs certificates and node keys"),
+        ("link 0.0.0.0:8000 --keys nowhere", "ca.crt is missing"),
+        ("link somewhere", "expected host:port"),
+        ("link 127.0.0.1:8000 --control-port 9000", "--control-port and --most are for its proxy"),
+        ("link --most 10", "which needs --keys DIR"),
+        ("link --most 0", "--most is 0; expected at least 1"),
+        ("link 0.0.0.0:8000 --insecure --control-port 8000", "expected another port"),
+        ("link 0.0.0.0:65535 --insecure", "no port follows 65535; expected --control-port from 1 to 65535"),
+        ("node none.py --clients 0", "'none.py' does not exist"),
+        ("node {echo}", "no clients"),
+        ("node {echo} --clients 0,x", "'x' is no client"),
+        ("node {echo} --clients 0,0-3", "names a client twice"),
+        ("node {echo} --clients 0 --capacity 0", "--capacity is 0"),
+        ("node {echo} --clients 0 --server 10.0.0.1:8000", "must be encrypted"),
+        ("node {echo} --clients 0 --key nowhere", "--key 'nowhere' does not exist"),
+        ("node {echo} --clients 0 --key {echo}", "--key needs --root-certificates"),
+        ("node {echo} --clients 0 --insecure --root-certificates {echo}", "expected one of them"),
+        ("deploy {echo}", "either --local K"),
+        ("deploy {echo} --local 2 --server 127.0.0.1:8000", "either --local K"),
+        ("deploy {echo} --local 0", "--local is 0; expected at least 1"),
+        ("deploy {echo} --local 4 --clients 3", "--clients is 3; expected at least 4"),
+        ("deploy {echo} --local 1 --method mmfl-lrv", "did you mean 'mmfl-lvr'"),
+        ("deploy {echo} --local 1 --rounds 0", "rounds is 0; expected at least 1"),
+        ("deploy {echo} --local 1 --rate 2", "rate is 2.0"),
+        ("deploy {echo} --local 1 --timeout 0", "timeout is 0.0"),
+        ("deploy {echo} --local 1 --set round=3", "did you mean 'rounds'"),
+        ("deploy {echo} --local 1 --set rounds", "expected key=value"),
+        ("deploy {echo} --local 1 --out {here}", "exists; choose another"),
+        ("deploy {echo} --server 127.0.0.1:8000", "--clients is missing"),
+        ("deploy {echo} --server 10.0.0.1:8000 --clients 4", "must be encrypted"),
+        ("deploy {echo} --server 127.0.0.1:8000 --secure", "--secure goes with --local"),
+        ("deploy {echo} --server 127.0.0.1:8000 --root-certificates nowhere", "'nowhere' does not exist"),
+        ("keys keys --server host:80", "without a port"),
+    ],
+)
+def test_commands_refuse_what_cannot_work_before_anything_is_started(words, error, clean, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = words.format(echo=ECHO, here=ECHO.parent).split()
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, UserError), result.output
+    assert error in str(result.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_clients_are_named_by_numbers_and_dealt_out_in_turn():
+    assert parse_clients("3, 5-7") == [3, 5, 6, 7]
+    assert assign_clients(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]

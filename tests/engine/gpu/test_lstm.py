@@ -1,0 +1,136 @@
+"""LSTM layers of a cohort as Triton kernels, against torch's own: compiled on a GPU, else interpreted on the CPU.
+
+Triton decides which of the two when it is first imported: without a GPU these tests run in a process of their own.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+import torch
+from small import TOKENS, ask, assert_agree, federation, normal, task, train, train_alone
+from torch import Tensor, nn
+from torch.func import vmap
+
+from mmfl.engine import Simulation
+from mmfl.engine.gpu.kernels import usable
+from mmfl.engine.gpu.lstm import lstm_layer
+
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if INTERPRETED else "cuda"
+with_triton = pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="run by interpreting them")
+shapes = pytest.mark.parametrize(
+    ("clients", "batch", "steps", "inputs", "hidden"),
+    [(3, 2, 5, 3, 4), (1, 3, 4, 2, 7), (2, 1, 1, 2, 1), (2, 5, 3, 2, 70)],
+)
+ways = pytest.mark.parametrize("backwards", [False, True], ids=["onwards", "backwards"])
+
+
+@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="they run in this process")
+def test_the_kernels_do_the_same_when_interpreted():
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stdout[-3000:]
+
+
+def leaf(*shape: int, seed: int) -> Tensor:
+    return normal(*shape, seed=seed).to(DEVICE).requires_grad_()
+
+
+@pytest.fixture(autouse=True)
+def _products_with_all_bits():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def one_by_one(layers: list[nn.LSTM], x: Tensor, h: Tensor, c: Tensor) -> list[Tensor]:
+    """States, last h and last c, of the way back only where there is one."""
+    outputs = []
+    for n, layer in enumerate(layers):
+        states, (last, cell) = layer(x[n], [torch.stack([first[n]] * (1 + layer.bidirectional)) for first in (h, c)])
+        outputs.append((states[..., -layer.hidden_size :], last[-1], cell[-1]))
+    return [torch.stack(each) for each in zip(*outputs, strict=True)]
+
+
+def gradients(outputs: Sequence[Tensor], leaves: list[Tensor], used: tuple[int, ...]) -> list[Tensor]:
+    total = sum((outputs[n] * normal(*outputs[n].shape, seed=n).to(outputs[n])).sum() for n in used)
+    return list(torch.autograd.grad(total, leaves))
+
+
+@with_triton
+@shapes
+@ways
+@pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("used", [(0, 1, 2), (0,), (1,), (2,)], ids=["all", "states", "last h", "last c"])
+def test_a_layer_of_many_clients_equals_torchs_own(clients, batch, steps, inputs, hidden, biased, backwards, used):
+    torch.manual_seed(0)
+    options = {"bias": biased, "batch_first": True, "bidirectional": backwards, "dtype": torch.float64}
+    layers = [nn.LSTM(inputs, hidden, **options) for _ in range(clients)]
+    weights = list(zip(*(list(layer.parameters())[-4 if biased else -2 :] for layer in layers), strict=True))
+    stacked = [torch.stack(each).detach().float().to(DEVICE).requires_grad_() for each in weights]
+    starts = leaf(clients, batch, hidden, seed=2), leaf(clients, batch, hidden, seed=3)
+    data = [leaf(clients, batch, steps, inputs, seed=1), *starts]
+    exact = [t.detach().cpu().double().requires_grad_() for t in data]
+    assert usable(data[1])
+
+    ours = vmap(lambda x, h, c, *w: lstm_layer(x, h, c, w, backwards))(*data, *stacked)
+    native = one_by_one(layers, *exact)
+    mine = gradients(ours, [*data, *stacked], used)
+    theirs = gradients(native, [*exact, *(w for each in weights for w in each)], used)
+    by_weight = [torch.stack(theirs[3 + n * clients : 3 + (n + 1) * clients]) for n in range(len(weights))]
+    for got, expected in zip([*ours, *mine], [*native, *theirs[:3], *by_weight], strict=True):
+        torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@with_triton
+def test_activations_of_any_size_are_those_of_torch():
+    """A client whose gates are the inputs: tiny ones, where a careless tanh cancels, and ones that overflow."""
+    x = torch.tensor([0.0, 1e-6, -1e-3, 0.3, -0.624, 0.626, -3.0, 20.0, -90.0, 1e4], device=DEVICE).view(1, 10, 1, 1)
+    weight = torch.ones(1, 4, 1, device=DEVICE), torch.zeros(1, 4, 1, device=DEVICE)
+    zero = torch.zeros(1, 10, 1, device=DEVICE)
+    states, _, cell = vmap(lambda x, h, c, *w: lstm_layer(x, h, c, w))(x, zero, zero, *weight)
+    exact = x.double().flatten()
+    cells = exact.sigmoid() * exact.tanh()
+    torch.testing.assert_close(cell.double().flatten(), cells, rtol=3e-6, atol=1e-30)
+    torch.testing.assert_close(states.double().flatten(), exact.sigmoid() * cells.tanh(), rtol=3e-6, atol=1e-30)
+
+
+@with_triton
+@pytest.mark.parametrize(
+    "options", [{"layers": 2}, {"layers": 2, "first": False}, {"layers": 1, "both": True}], ids=str
+)
+def test_a_cohort_trains_as_its_clients_do_one_by_one(options):
+    pool = federation(task(lambda: Tagger(**options), TOKENS, epochs=1), sizes=(5, 3, 1))
+    engine = Simulation(DEVICE, "vectorised")
+    (answer,) = train(engine, ask(engine, pool))
+    assert engine.architecture(pool.tasks[0]).vectorisable
+    assert_agree(answer, train_alone(pool, mode="sequential"))
+
+
+class Tagger(nn.Module):
+    """Embedding, LSTM and a linear layer on the sum of the states."""
+
+    def __init__(self, layers: int, first: bool = True, both: bool = False):
+        super().__init__()
+        self.first, self.embedding = first, nn.Embedding(5, 4)
+        self.lstm = nn.LSTM(4, 3, layers, batch_first=first, bidirectional=both)
+        self.output = nn.Linear(6 if both else 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(x if self.first else x.T))
+        return self.output(states.sum(1 if self.first else 0))
+
+
+@with_triton
+def test_a_second_way_back_over_the_same_steps_is_refused():
+    x, weights = leaf(2, 3, 1, seed=1), [leaf(4, 1, seed=2), leaf(4, 1, seed=3)]
+    states, _, _ = lstm_layer(x, torch.zeros(2, 1, device=DEVICE), torch.zeros(2, 1, device=DEVICE), weights)
+    torch.autograd.grad(states.sum(), x, retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(states.sum(), x)

@@ -1,0 +1,90 @@
+"""How a learning rate is chosen from a sweep, and the quick sweep."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+from mmfl.papers import CATALOGUE, learning_rates, reproduce
+from mmfl.papers.reproduction import Trainer, federations
+from mmfl.papers.store import Results
+
+(MADE,) = learning_rates.REPRODUCTIONS
+
+
+def swept(accuracies: dict[float, list[float]], data: str = "digits") -> pd.DataFrame:
+    """Final accuracies by rate, a list over seeds."""
+    return pd.DataFrame(
+        [
+            {"seed": seed, "rate": rate, "accuracy": value, "data": data}
+            for rate, values in accuracies.items()
+            for seed, value in enumerate(values, 1000)
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "best"),
+    [
+        ({0.1: 0.6, 0.2: 0.7, 0.4: 0.69, 0.8: 0.1}, 0.2),  # the best, with room above it
+        ({0.1: 0.6, 0.2: 0.7, 0.4: 0.72, 0.8: 0.1}, 0.2),  # the best is at the edge
+        ({0.1: 0.6, 0.2: 0.7, 0.4: 0.66, 0.8: 0.1}, 0.2),  # four points less are room enough
+        ({0.1: 0.6, 0.2: 0.7, 0.4: 0.64, 0.8: 0.1}, 0.1),  # six are not
+        ({0.1: 0.6, 0.2: 0.7, 0.4: 0.8}, 0.2),  # of the largest it is not known
+        ({0.1: 0.6, 0.2: 0.7, 0.4: np.nan}, 0.1),  # diverged
+    ],
+)
+def test_the_best_rate_is_one_that_leaves_room(accuracies, best):
+    assert learning_rates.choose(swept({rate: [value] for rate, value in accuracies.items()})) == best
+
+
+def test_seeds_are_averaged_and_rows_may_be_in_any_order():
+    table = swept({0.4: [0.1, 0.2], 0.1: [0.7, 0.5], 0.2: [0.3, 0.88]})
+    assert learning_rates.choose(table) == 0.1
+    assert learning_rates.choose(table.assign(accuracy=1 - table["accuracy"])) == 0.2
+
+
+def test_no_rate_is_chosen_where_none_leaves_room():
+    assert np.isnan(learning_rates.choose(swept({0.1: [0.9], 0.2: [0.5], 0.4: [0.1]})))
+    assert np.isnan(learning_rates.choose(swept({0.1: [0.9]})))
+
+
+def test_the_chosen_rate_stands_beside_the_presets():
+    first = swept({0.1: [0.6, 0.62], 0.2: [0.7, 0.72], 0.4: [0.7, 0.7]}, "emnist")
+    found = learning_rates.find({"sweep": pd.concat([first, swept({0.5: [0.9], 1.0: [0.9]})])})
+    assert found.claims == []
+    assert found.table.to_numpy().tolist() == [
+        ["emnist", "0.1: 0.610 ± 0.014, 0.2: 0.710 ± 0.014, 0.4: 0.700 ± 0.000", "0.2", 0.2],
+        ["digits", "0.5: 0.900, 1: 0.900", "0.5", 0.5],
+    ]
+
+
+def test_a_line_is_drawn_for_each_data_set():
+    figure = learning_rates.draw({"sweep": pd.concat([swept({0.1: [0.5], 1.0: [0.4]}), swept({0.1: [0.6]}, "faces")])})
+    assert [line.get_label() for line in figure.axes[0].lines] == ["digits", "faces"]
+    pyplot.close(figure)
+
+
+def test_no_result_uses_the_seeds_of_the_sweeps():
+    others = [part for made in CATALOGUE.values() if made is not MADE for part in made.parts(False)]
+    assert not {seed for part in others for seed in part.seeds} & set(learning_rates.SEEDS)
+
+
+def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path):
+    results, parts = Results(tmp_path), MADE.parts(True)
+    reproduce.train(parts, results, True, Trainer("cpu"), lambda text: None)
+    ((_, found),) = reproduce.render([MADE], results, True)
+    assert (tmp_path / "learning-rates.png").stat().st_size > 3_000
+    assert found.table["in the preset"].tolist() == [0.5]
+    mean = results.frames(parts)["sweep"].groupby("rate")["accuracy"].mean()
+    assert mean.index.tolist() == [0.05, 0.5, 5.0]
+    assert mean[0.05] < mean[0.5] - 0.1
+
+
+def test_rates_one_task_per_rate_share_the_clients_of_the_preset():
+    sweep = learning_rates.Sweep("demo", "digits-linear", (0.1, 0.2), 1)
+    preset = federations("demo", ["federation.lacks=0.0"])
+    federation = learning_rates._one_task_per_rate(preset, sweep)(7)
+    assert {task.name: task.lr for task in federation.tasks} == {"0.1": 0.1, "0.2": 0.2}
+    assert federation.shards[0].index.tolist() == federation.shards[1].index.tolist()
+    assert federation.shards[0].index.tolist() == preset(7).shards[1].index.tolist()

@@ -1,0 +1,184 @@
+"""Bounds of Bhuyan et al. 2022 beside measurements: the readings, verdicts on made-up distances, the quick form."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib import pyplot
+
+import mmfl
+from mmfl.papers.mfa import bounds as mfa_bounds
+from mmfl.papers.mfa.bounds import learning_rate, method_of
+from mmfl.papers.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
+from mmfl.papers.mfa.chain import Chain, table
+from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
+from mmfl.papers.reproduce import parts_of, render, train
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+
+CHAIN, MODELS = Chain(6, 1, 1.0), 3
+TARGET = {"steps": 5, "distance": 2.2777, "steepest": 1.0, "clients": 24, "block": 4, "curvature": 2e-4}
+
+
+# --- the readings -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reading", READINGS)
+def test_runs_have_the_learning_rate_of_their_theorem_or_an_mth_of_it(reading):
+    bound = bound_of(reading, CHAIN, MODELS, 1.0)
+    rounds, schedule = np.arange(1, 20), learning_rate(reading, bound)
+    expected = bound.learning_rate(rounds) / (MODELS if reading == SLOWER else 1)
+    np.testing.assert_allclose([schedule(t) for t in rounds], expected)
+
+
+def test_an_update_that_counts_1_over_n_moves_the_weights_an_mth_as_far_as_in_a_mean():
+    federation = CHAIN.federation(MODELS, 0.1, steps=2)
+    counted, mean = (mmfl.train(federation, method_of(reading, MODELS), 1, 1.0) for reading in (COUNTED, ROTATE))
+    for ours, theirs in zip(counted.weights, mean.weights, strict=True):
+        np.testing.assert_allclose(MODELS * ours, theirs, rtol=1e-6)
+    assert any(float(weights.abs().max()) > 0 for weights in mean.weights)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def measured(reading, shape, closest=3.0, seeds=3):
+    """Distances that are `shape` (of the bound and the round), a little apart by seed."""
+    rounds = np.unique(np.geomspace(1, 3000, 60).astype(int))
+    distance = shape(bound_of(reading, CHAIN, MODELS, 1.0).error(rounds), rounds)
+    lines = [
+        {"seed": seed, "round": t, "distance": each * (1 + 0.01 * seed), "reading": reading, "curvature": 1.0}
+        for seed in range(seeds)
+        for t, each in zip(rounds, distance, strict=True)
+    ]
+    case = {
+        "reading": reading, "clients": 6, "block": 1, "curvature": 1.0, "models": MODELS,
+        "steepest": 1.0, "closest": closest, "closest_round": 1,
+    }  # fmt: skip
+    return {"cases": pd.DataFrame([case]), "distances": pd.DataFrame(lines)}
+
+
+def together(*frames):
+    return {name: pd.concat([each[name] for each in frames], ignore_index=True) for name in frames[0]}
+
+
+def verdicts(frames):
+    return {claim.text: claim.verdict for claim in find(frames).claims}
+
+
+def of(found, words):
+    (verdict,) = [each for text, each in found.items() if words in text]
+    return verdict
+
+
+def test_distances_that_follow_their_bounds_confirm_theorems_and_order():
+    found = verdicts(together(*[measured(reading, lambda bound, t: bound / 3) for reading in (RAND, ROTATE)]))
+    assert of(found, f"{RAND}: the bound holds") is Verdict.HOLDS
+    assert of(found, f"{RAND}: the distance falls") is Verdict.HOLDS
+    assert of(found, f"{ROTATE}: the distance falls") is Verdict.HOLDS
+
+
+def test_a_distance_above_its_bound_or_slower_than_it_fails():
+    found = verdicts(measured(ROTATE, lambda bound, t: bound * t**0.4, closest=0.9))
+    assert of(found, "the bound holds") is Verdict.FAILS
+    assert of(found, "the distance falls") is Verdict.FAILS
+
+
+def test_whoever_ends_nearer_to_the_optimum_is_named():
+    near, far = (lambda bound, t: 1e-3 / t), (lambda bound, t: 1e-2 / t**0.5)
+    found = verdicts(
+        together(measured(RAND, far), measured(ROTATE, near), measured(COUNTED, lambda bound, t: 1 / t**0.5))
+    )
+    assert of(found, f"{ROTATE} ends nearer") is Verdict.HOLDS
+    assert of(found, f"{COUNTED} ends nearer") is Verdict.FAILS
+
+
+def test_slopes_and_bounds_stand_in_the_table():
+    line = find(measured(ROTATE, lambda bound, t: bound / 3)).table.iloc[0]
+    assert -1 < float(line["slope of bound"]) < -0.95
+    assert line["of distance"] == f"{line['slope of bound']} ± 0.00"
+    assert line["least bound / distance"] == "3 (round 1)"
+
+
+def test_slopes_are_judged_only_where_the_bound_falls_during_the_run():
+    frames = measured(ROTATE, lambda bound, t: bound / 3)
+    early = {**frames, "distances": frames["distances"][frames["distances"]["round"] <= 10]}
+    assert not [text for text in verdicts(early) if "falls" in text]
+
+
+# --- gains ------------------------------------------------------------------------------------------------------------
+
+
+def test_theorem_1_promises_a_gain_that_grows_and_theorem_2_none_over_itself():
+    promised = pd.DataFrame([predicted_gains(TARGET, models) for models in (1, 2, 4, 12)])
+    assert promised["by Theorem 1"].iloc[0] == promised["by Theorem 2"].iloc[0] == 1
+    assert (promised["by Theorem 1"].diff().iloc[1:] > 0).all()
+    assert (promised["by Theorem 2"].iloc[1:] < 1).all()
+
+
+def rounds_needed(random):
+    return pd.DataFrame(
+        [
+            {"method": method, "seed": 0, "models": models, "together": t, "one": t, "steps": 5, "alone": 100}
+            for method, needed in ((RAND, random), (ROTATE, {2: 100, 12: 100}))
+            for models, t in needed.items()
+        ]
+    )
+
+
+def test_theorem_3_is_confirmed_where_the_measured_gain_grows_too():
+    targets = pd.DataFrame([TARGET])
+    assert of(verdicts({"gains": rounds_needed({2: 110, 12: 150}), "targets": targets}), "grows") is Verdict.HOLDS
+    assert of(verdicts({"gains": rounds_needed({2: 110, 12: 900}), "targets": targets}), "grows") is Verdict.FAILS
+    assert of(verdicts({"gains": rounds_needed({2: 210, 12: 900}), "targets": targets}), "grows") is Verdict.FAILS
+
+
+def test_figure_has_the_panels_of_what_was_run():
+    gains = {"gains": rounds_needed({2: 110, 12: 150}), "targets": pd.DataFrame([TARGET])}
+    one_seed = measured(RAND, lambda bound, t: bound / 3, seeds=1)
+    for frames, titles in (
+        (gains, [RAND, ROTATE]),
+        (one_seed, ["mu = 1"]),
+        ({**gains, **one_seed}, ["mu = 1", RAND, ROTATE]),
+    ):
+        figure = draw(frames)
+        assert [panel.get_title() for panel in figure.axes if panel.get_visible()] == titles
+        pyplot.close(figure)
+
+
+# --- the quick form ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_name_method_seed_and_round():
+    seen = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    lines = table([(RAND, 0), (RAND, 1)], seen, "distance", [0, 2])
+    assert lines["distance"].tolist() == [1.0, 5.0, 2.0, 6.0]
+    assert lines[["method", "seed", "round"]].iloc[2].tolist() == [RAND, 1, 0]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """Without the gains, which are those of Figure 2."""
+    results, made = Results(tmp_path_factory.mktemp("results")), mfa_bounds.REPRODUCTIONS
+    train(parts_of(made, True, "mfa-bounds/*"), results, True, Trainer("cpu"), lambda text: None)
+    ((_, findings),) = render(made, results, quick=True)
+    return results, findings
+
+
+@pytest.mark.slow
+def test_quick_form_makes_a_page_that_says_what_is_missing(quick):
+    results, findings = quick
+    assert (results.folder / "mfa-bounds.png").stat().st_size > 5_000
+    assert "2 of 10 parts were not run" in (results.folder / "mfa-bounds.md").read_text()
+    assert len(findings.table) == 8
+
+
+@pytest.mark.slow
+def test_quick_distances_lie_below_their_bounds_in_every_round(quick):
+    held = [claim for claim in quick[1].claims if "the bound holds" in claim.text]
+    assert [claim.verdict for claim in held] == [Verdict.HOLDS] * 8
+
+
+@pytest.mark.slow
+def test_quick_distances_fall_as_1_over_t_where_theorem_2_is_read_as_it_is_proved(quick):
+    (claim,) = [claim for claim in quick[1].claims if f"{COUNTED}: the distance falls" in claim.text]
+    assert claim.verdict is Verdict.HOLDS

@@ -1,0 +1,394 @@
+"""The gain of training together: how it is counted, what is concluded from it, and the quick forms."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot
+
+from conftest import refused, toy_task
+from mmfl import Federation, compare
+from mmfl.data.faces import ATTRIBUTES
+from mmfl.papers import reproduce
+from mmfl.papers.mfa import gain as mfa_gain
+from mmfl.papers.mfa import gain_findings as figures
+from mmfl.papers.mfa import gain_tables as tables
+from mmfl.papers.mfa import goals
+from mmfl.papers.mfa import tasks as mfa_tasks
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.record import RoundRecord, TaskRecord
+from mmfl.runs import config
+from mmfl.runs.listener import RunInfo, StopRequest
+from mmfl.runs.presets import path_of
+
+CATALOGUE = {made.id: made for made in mfa_gain.REPRODUCTIONS}
+HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
+
+
+# --- how rounds are counted ---
+
+
+def baseline(*tasks: list[float], seeds=(0,)) -> goals.Baseline:
+    """FedAvg's accuracies, a list per task, the same for every seed."""
+    curves = pd.DataFrame({f"task {n}": values for n, values in enumerate(tasks)}, index=range(1, len(tasks[0]) + 1))
+    return goals.Baseline(dict.fromkeys(seeds, curves))
+
+
+def record(t: int, *accuracies: float, method="mfa-rr", seed=0) -> RoundRecord:
+    tasks = {f"task {n}": TaskRecord(metric=value) for n, value in enumerate(accuracies)}
+    return RoundRecord(t, method, seed, tasks=tasks)
+
+
+def begun(fedavg: goals.Baseline) -> tuple[goals.Chase, StopRequest]:
+    """A chase before its first round, and whether it has asked to stop."""
+    chase, stop = goals.Chase(fedavg), StopRequest()
+    chase.begin(RunInfo(["mfa-rr"], list(fedavg.curves), ["task 0"], 4, 1.0, 9, stop=stop))
+    return chase, stop
+
+
+def followed(fedavg: goals.Baseline, *tasks: list[float]) -> goals.Chase:
+    """A chase over these accuracies, a list per task, until it is over."""
+    chase, stop = begun(fedavg)
+    for t, accuracies in enumerate(zip(*tasks, strict=True), 1):
+        if not stop.asked:
+            chase.round([record(t, *accuracies)])
+    return chase
+
+
+def test_fedavg_needs_the_rounds_until_it_first_was_as_good_as_in_the_end():
+    curve = pd.DataFrame({"a": [0.1, 0.6, 0.2, 0.4, 0.4], "b": [0.1, 0.2, 0.3, 0.4, 0.5]}, index=range(1, 6))
+    single, pairs = goals.Goal.of(curve, 1), goals.Goal.of(curve, 2)
+    assert single.rounds.tolist() == [2, 5]
+    assert single.accuracy.tolist() == [0.4, 0.5]
+    assert pairs.rounds.tolist() == [3, 5]
+    assert pairs.accuracy.tolist() == pytest.approx([0.4, 0.45])
+
+
+def test_all_tasks_must_be_as_good_in_the_same_round():
+    fedavg = baseline([0.1, 0.5], [0.1, 0.5])
+    chase = followed(fedavg, [0.6, 0.2, 0.5, 0.9, 0.9], [0.2, 0.6, 0.5, 0.9, 0.9])
+    assert chase.met[("mfa-rr", 0, 1)] == 3
+    assert chase.met[("mfa-rr", 0, 2)] == 2  # means of two rounds: 0.4 both, and FedAvg's 0.3
+    assert len(chase.accuracies[("mfa-rr", 0)]) == 3  # the chase is over
+
+
+def test_a_chase_goes_on_until_every_method_and_seed_has_met_both_goals():
+    chase, stop = begun(baseline([0.1, 0.5], seeds=(0, 1)))
+    for t in (1, 2, 3):
+        chase.round([record(t, 0.9, seed=0), record(t, 0.1 * t, seed=1)])
+    assert not stop.asked
+    chase.round([record(4, 0.9, seed=0), record(4, 0.5, seed=1)])
+    assert (stop.asked, stop.reason) == (True, "all goals are met")
+    assert chase.met == {("mfa-rr", 0, 1): 1, ("mfa-rr", 0, 2): 2, ("mfa-rr", 1, 1): 4, ("mfa-rr", 1, 2): 4}
+
+
+def test_gains_count_both_sides_in_the_same_way_and_as_published():
+    fedavg = baseline([0.4, 0.5, 0.2, 0.4], [0.1, 0.2, 0.3, 0.4])
+    found = goals.with_gain(followed(fedavg, [0.5] * 6, [0.1, 0.2, 0.3, 0.3, 0.4, 0.4]).gains()).set_index("window")
+    assert found.loc[1, ["models", "published", "alone", "together"]].tolist() == [2, 8, 1 + 4, 5]
+    assert found.loc[1, ["gain", "published_gain"]].tolist() == [1.0, 1.6]
+    assert found.loc[2, "alone"] == 2 + 4
+    assert found.loc[2, "together"] == 5
+
+
+def test_a_goal_that_is_not_met_leaves_a_gain_below_one():
+    fedavg = baseline([0.1, 0.5])
+    found = goals.with_gain(followed(fedavg.with_copies(["task 0", "task 1"]), [0.9] * 4, [0.1] * 4).gains())
+    assert found["together"].isna().all()
+    assert found["alone"].tolist() == [4, 4]
+    assert found["gain"].tolist() == [4 / 5, 4 / 5]
+    assert goals.shown_gain(found, "gain") == "at most 0.800 ± 0.000"
+
+
+def test_tasks_are_shown_as_they_were_when_all_had_met_the_goals():
+    fedavg = baseline([0.1, 0.5], [0.1, 0.3])
+    shown = followed(fedavg, [0.1, 0.5, 0.7, 0.9], [0.1, 0.2, 0.3, 0.9]).tasks().set_index(["window", "task"])
+    assert shown.loc[1, "alone"].tolist() == [0.5, 0.3]
+    assert shown.loc[1, "together"].tolist() == [0.7, 0.3]  # round 3
+    assert shown.loc[2, "together"].tolist() == pytest.approx([0.6, 0.25])
+    at_once = followed(baseline([0.1, 0.5]), [0.0, 0.5, 0.0, 0.9]).tasks().set_index("window")
+    assert at_once["together"].to_dict() == pytest.approx({1: 0.5, 2: 0.45})  # rounds 2 and 4
+    never = followed(fedavg, [0.1, 0.2], [0.1, 0.2]).tasks().set_index(["window", "task"])
+    assert never.loc[1, "together"].tolist() == [0.2, 0.2]
+
+
+def test_the_worst_model_is_that_of_least_mean_accuracy():
+    one = pd.DataFrame({"a": [0.0, 1.0, 1.0], "b": [0.6, 0.6, 0.2]}, index=[1, 2, 3])
+    other = one + 0.2
+    assert goals.worst([one, other], 2).to_dict() == pytest.approx({2: 0.6, 3: 0.5})
+
+
+def test_a_thinned_curve_keeps_every_tenth_of_t1_and_its_end():
+    curve = pd.Series(0.5, index=range(4, 48))
+    assert mfa_gain.thin_out(curve, 100)["round"].tolist() == [10, 20, 30, 40, 47]
+
+
+# --- the tasks ---
+
+
+def test_full_participation_is_fedavg_on_every_task_and_so_is_mfa_rr_of_one():
+    tasks = [toy_task("a", batch_size=5), toy_task("b", batch_size=5)]
+    pair = compare(Federation(tasks, 6), ["full"], 4, 1.0).runs[0].accuracy["a"]
+    for method in ("multi-fedavg", "mfa-rr"):
+        single = compare(Federation(tasks[:1], 6), [method], 4, 1.0).runs[0].accuracy["a"]
+        assert single.tolist() == pytest.approx(pair.tolist())
+
+
+def test_a_task_tested_on_its_training_examples_has_the_same_weights():
+    task = mfa_tasks.small_faces("Blond_Hair")[0]
+    shown, hidden = (
+        compare(mfa_tasks.sharing([each], 24), ["mfa-rr"], 3, 0.5).runs[0]
+        for each in (task, mfa_tasks.on_training(task))
+    )
+    assert torch.equal(shown.weights[0], hidden.weights[0])
+    with torch.no_grad():
+        right = shown.module(task.name)(task.data.x.float() / 255).argmax(1) == task.data.y
+    assert hidden.accuracy[task.name].iloc[-1] == pytest.approx(right.float().mean().item())
+
+
+def test_a_client_is_the_same_person_in_every_task():
+    tasks = mfa_tasks.copies(mfa_tasks.small_faces("Blond_Hair")[0], 2)
+    first, other = (mfa_tasks.sharing(tasks, 5)(seed) for seed in (0, 1))
+    assert first.shards[0].index.tolist() == first.shards[1].index.tolist()
+    assert first.shards[0].index.tolist() != other.shards[0].index.tolist()
+
+
+def test_celeba_takes_the_place_of_generated_faces_where_there_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MMFL_DATA", str(tmp_path))
+    generated = [task.data.name for task in mfa_tasks.faces()]
+    assert generated == [f"generated faces, {attribute}" for attribute in ATTRIBUTES]
+    (tmp_path / "celeba").mkdir()
+    with refused("celeba", "img_align_celeba"):
+        mfa_tasks.faces()
+
+
+def test_celeba_has_the_attributes_of_table_5():
+    tasks = config.read(path_of("mfa-faces"), mfa_tasks.celeba_settings()).tasks
+    assert [task.name for task in tasks] == list(tables.TABLE5.accuracies["test"])
+    assert [task.data["attribute"] for task in tasks] == list(mfa_tasks.ATTRIBUTES)
+    assert {(task.data["name"], task.model) for task in tasks} == {("celeba", "celeba-cnn")}
+
+
+def test_the_full_forms_have_the_papers_sizes():
+    sizes = {
+        setting.name: (setting.clients, setting.rate * setting.clients, setting.rounds) for setting in mfa_gain.FULL
+    }
+    assert sizes == {
+        "full-synthetic-a": (100, 100, 70),
+        "full-synthetic-b": (100, 100, 70),
+        "full-faces": (96, 96, 75),
+    }
+    drawn = {(setting.clients, round(setting.rate * setting.clients), setting.rounds) for setting in mfa_gain.PARTIAL}
+    assert drawn == {(200, 32, 200), (96, 24, 75)}
+    assert tables.TABLE5.gain("train") == pytest.approx(3.846, abs=5e-4)
+    assert tables.TABLE5.gain("test") == pytest.approx(3.571, abs=5e-4)
+    assert tables.TABLE6.gain("train") == 2.0
+    assert tables.TABLE6.gain("test") == pytest.approx(1.41, abs=5e-3)
+    assert [part.rounds for part in tables.attribute_parts(False)] == [450, 450]
+
+
+def test_the_two_synthetic_sets():
+    first, second = (mfa_tasks.synthetic(number, clients=20, cap=60) for number in (0, 1))
+    assert (first.data.x.shape[1], int(first.data.y.max()) + 1) == (60, 5)
+    assert (second.data.x.shape[1], int(second.data.y.max()) + 1) == (30, 10)
+    assert first.data.owners == 20
+
+
+# --- what is concluded ---
+
+
+def measured(together: dict[int, list[float]], alone=70, method="mfa-rr", name="made up") -> pd.DataFrame:
+    """Gains of so many rounds together by M, a list over seeds; both ways of counting agree."""
+    lines = [
+        {"method": method, "seed": seed, "window": window, "models": models, "published": models * 70,
+         "alone": models * alone, "together": rounds, "data": name}
+        for models, values in together.items()
+        for seed, rounds in enumerate(values)
+        for window in (1, 7)
+    ]  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+def curves(*models: int, name="made up") -> pd.DataFrame:
+    return pd.DataFrame(
+        [{"round": t, "accuracy": t / 100, "models": m, "data": name} for m in models for t in (10, 20)]
+    )
+
+
+def verdicts(together: dict[int, list[float]], **options) -> list[Verdict]:
+    return [claim.verdict for claim in figures.find_full({"gains": measured(together, **options)}).claims]
+
+
+def test_the_claims_about_gains():
+    assert verdicts({2: [80, 82, 78], 10: [150, 160, 140]}) == [HOLDS, HOLDS, HOLDS]
+    assert verdicts({2: [139, 150, 120], 10: [150, 160, 140]}) == [OPEN, HOLDS, HOLDS]
+    assert verdicts({2: [80, 82, 78], 10: [600, 610, 590]}) == [HOLDS, FAILS, HOLDS]
+    assert verdicts({2: [80, 82, 78], 10: [68, 66, 67]})[2] is FAILS
+
+
+def test_a_gain_counts_from_the_round_in_which_fedavg_first_had_it():
+    assert verdicts({2: [80, 82, 78], 10: [150, 160, 140]}, alone=20) == [FAILS, HOLDS, HOLDS]
+
+
+def test_models_that_never_get_there_have_no_gain_and_no_growth():
+    missing = [np.nan] * 3
+    assert verdicts({2: [80, 82, 78], 10: missing}) == [FAILS, FAILS, HOLDS]
+    assert verdicts({2: missing, 10: missing}) == [FAILS, OPEN, HOLDS]
+    found = figures.find_partial({"gains": measured({2: [80, 82, 78], 10: missing})})
+    assert [claim.verdict for claim in found.claims] == [FAILS]
+    assert found.table.set_index("M").loc[10].tolist()[2:] == [
+        "70.0 ± 0.0", "—", "at most 1.00 ± 0.00", "at most 1.00 ± 0.00", "3 of 3",
+    ]  # fmt: skip
+    assert "3 runs did not reach" in found.notes[0]
+
+
+def test_the_table_and_claims_are_by_data_set_and_the_claims_are_about_mfa_rr():
+    frames = {
+        "gains": pd.concat(
+            [
+                measured({2: [80, 82], 4: [90, 91]}, name="first"),
+                measured({2: [70, 70]}, alone=35, name="second"),
+                measured({2: [np.nan, np.nan]}, method="mfa-rand", name="second"),
+            ]
+        ),
+        "curves": pd.concat([curves(1, 2, 4, name="first"), curves(1, 2, name="second")]),
+    }
+    found = figures.find_full(frames)
+    assert [claim.text.partition(":")[0] for claim in found.claims] == ["first", "second", "first", "first", "second"]
+    table = found.table.set_index(["data", "method", "M"])
+    assert table.loc[("second", "mfa-rr", 2), "gain"] == "1.00 ± 0.00"
+    assert table.loc[("second", "mfa-rr", 2), "gain as published"] == "2.00 ± 0.00"
+    assert len(table) == 4
+    figure = figures.draw(frames)
+    assert [len(axes.lines) > 2 for axes in figure.axes] == [True] * 4
+    assert [axes.get_title() for axes in figure.axes] == ["first", "", "second", ""]
+    pyplot.close(figure)
+
+
+def test_claims_rest_on_means_over_rounds_and_single_rounds_count_as_published():
+    gains = measured({2: [80, 82, 78]})
+    gains.loc[gains["window"] == 1, "together"] = 200
+    found = figures.find_partial({"gains": gains})
+    assert found.claims[0].verdict is HOLDS
+    assert found.table.loc[0, ["T_P", "gain", "gain as published"]].tolist() == [
+        "80.0 ± 2.0", "1.75 ± 0.04", "0.70 ± 0.00",
+    ]  # fmt: skip
+
+
+def test_one_seed_decides_nothing():
+    assert verdicts({2: [80], 10: [150]}) == [OPEN] * 3
+
+
+def different(together: list[float], alone=90, splits=("train", "test"), window=5) -> dict[str, pd.DataFrame]:
+    """Two tasks in so many rounds by seed."""
+    gains, tasks = [], []
+    for split in splits:
+        for seed, rounds in enumerate(together):
+            key = {"method": "mfa-rr", "seed": seed, "split": split}
+            for width in (1, window):
+                gains.append(key | {"window": width, "models": 2, "published": 100, "alone": alone, "together": rounds})
+                for task in ("eyeglasses", "bangs"):
+                    line = {"window": width, "task": task, "alone": 0.7, "together": 0.75 + seed / 100}
+                    tasks.append(key | line | {"data": f"generated faces, {task}"})
+    return {"gains": pd.DataFrame(gains), "tasks": pd.DataFrame(tasks)}
+
+
+def test_the_tables_have_the_papers_numbers_beside_ours():
+    found = tables.find(tables.TABLE5, different([45, 46, 44]))
+    table = found.table.set_index(["accuracy", "task"])
+    assert table.loc[("training", "eyeglasses")].tolist() == ["74.7", "70.0 ± 0.0", "84.6", "76.0 ± 1.0"]
+    assert table.loc[("test", "eyeglasses")].tolist()[::2] == ["69.1", "71.9"]
+    assert table.loc[("test", "bangs")].tolist() == ["", "70.0 ± 0.0", "", "76.0 ± 1.0"]
+    assert table.loc[("training", "rounds")].tolist() == ["450", "90.0 ± 0.0", "117", "45.0 ± 1.0"]
+    assert table.loc[("test", "gain")].tolist()[2:] == ["3.571", "2.001 ± 0.044"]
+    assert table.loc[("test", "gain as published"), "mfa-rr"] == "2.223 ± 0.049"
+    assert [(claim.paper, claim.verdict) for claim in found.claims] == [("+2.846", HOLDS), ("+2.571", HOLDS)]
+    assert found.notes == ["Data: eyeglasses: generated faces, eyeglasses; bangs: generated faces, bangs."]
+
+
+def test_tables_of_gains_below_one_and_of_one_split():
+    late = different([np.nan, np.nan, np.nan], splits=["test"])
+    found = tables.find(tables.TABLE6, late)
+    assert [claim.verdict for claim in found.claims] == [FAILS]
+    assert "test accuracy: 3 seeds" in found.notes[1]
+    figure = tables.draw(late)
+    assert [axes.get_title() for axes in figure.axes] == ["test examples: gain at most 0.891 ± 0.000"]
+    assert len(figure.axes[0].patches) == 4
+    pyplot.close(figure)
+    assert [claim.verdict for claim in tables.find(tables.TABLE6, different([45])).claims] == [OPEN, OPEN]
+
+
+# --- the quick forms ---
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    """A folder in which all four were reproduced in their quick forms, but for parts that take long."""
+    made, results = list(CATALOGUE.values()), Results(tmp_path_factory.mktemp("results"))
+    slow = ("mfa-gain/full-synthetic-b", "mfa-gain/partial-synthetic-a", "mfa-mixed/train")
+    parts = [part for part in reproduce.parts_of(made, True) if part.name not in slow]
+    reproduce.train(parts, results, True, Trainer("cpu"), lambda text: None)
+    assert len(list(reproduce.render(made, results, True))) == 4
+    return results
+
+
+def frames_of(results: Results, name: str) -> dict[str, pd.DataFrame]:
+    return results.frames(CATALOGUE[name].parts(True))
+
+
+@pytest.mark.slow
+def test_quick_pages_are_written_from_little_data(results):
+    for name in ("mfa-fig3", "mfa-fig4", "mfa-table5", "mfa-table6"):
+        assert (results.folder / f"{name}.png").stat().st_size > 5_000
+        assert "generated faces, Blond_Hair" in (results.folder / f"{name}.md").read_text()
+    assert sum(path.stat().st_size for path in results.folder.rglob("*.csv.gz")) < 30_000
+
+
+@pytest.mark.slow
+def test_copies_train_faster_together_with_full_participation(results):
+    gains = figures.smoothed_gains(frames_of(results, "mfa-fig3")).query("method == 'mfa-rr'")
+    mean = gains.groupby(["data", "models"])["gain"].mean().unstack()
+    (synthetic,) = [name for name in mean.index if name.startswith("Synthetic")]
+    assert len(mean) == 2
+    assert 1 < mean.loc[synthetic, 2] < mean.loc[synthetic, 4]
+
+
+@pytest.mark.slow
+def test_rounds_alone_and_together_stay_within_what_was_trained(results):
+    for name in CATALOGUE:
+        gains = frames_of(results, name)["gains"]
+        assert (gains["alone"] <= gains["published"]).all()
+        assert (gains["together"].dropna() <= gains.loc[gains["together"].notna(), "published"]).all()
+    curves = frames_of(results, "mfa-fig3")["curves"]
+    assert curves.query("models == 1").groupby("data")["round"].max().to_list() == [15, 12]
+
+
+@pytest.mark.slow
+def test_every_task_is_as_good_together_where_the_goals_were_met(results):
+    for name, tasks in (("mfa-table5", 3), ("mfa-table6", 2)):
+        frames = frames_of(results, name)
+        keys = ["split", "window", "seed"]
+        both = frames["tasks"].merge(frames["gains"][[*keys, "together"]], on=keys, suffixes=("", "_rounds"))
+        met = both.dropna(subset="together_rounds")
+        assert len(met) >= tasks
+        assert (met["together"] >= met["alone"] - 1e-4).all()
+
+
+@pytest.mark.slow
+def test_training_and_test_accuracy_come_from_the_same_weights(results):
+    # Twelve rounds of FedAvg fit the training examples about as well as the others, but not by the same numbers.
+    tasks = frames_of(results, "mfa-table5")["tasks"].query("window > 1")
+    seen = tasks.pivot_table(index=["seed", "task"], columns="split", values="alone")
+    assert (seen["train"] - seen["test"]).abs().max() < 0.1
+    assert (seen["train"] != seen["test"]).any()
+
+
+def test_settings_of_one_form_have_different_parts():
+    for quick in (True, False):
+        names = [part.name for made in CATALOGUE.values() for part in made.parts(quick)]
+        assert len(set(names)) == len(names) == (9 if quick else 10)
+    slow = replace(mfa_gain.FULL[0], models=(2, 5))
+    assert slow.part().rounds == 350

@@ -1,0 +1,303 @@
+"""Figures 3 and 5 of Zhang et al. 2025: what is measured of last updates, what is concluded, and the quick forms."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot
+
+from conftest import made_once, view_of
+from mmfl.aggregation import StaleVR, StaleVRE
+from mmfl.allocation import Allocation
+from mmfl.papers import reproduce
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.papers.variance import aging, staleness
+from mmfl.runs import config
+from mmfl.updates import Trained, Updates
+
+CATALOGUE = {made.id: made for made in staleness.REPRODUCTIONS}
+HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
+
+
+# --- what is measured ---
+
+
+def one_client(rounds: int, best: dict[int, float]) -> aging.History:
+    """A client that trained in these rounds, with these betas (nan the first time)."""
+    active = np.isin(np.arange(1, rounds + 1), list(best))[:, None]
+    betas = np.array([[best.get(t, 0.5)] for t in range(1, rounds + 1)])
+    betas[: min(best)] = np.nan
+    return aging.History(betas, active)
+
+
+def test_estimates_start_at_1_and_fall_as_the_last_beta_did():
+    history = one_client(14, {2: np.nan, 5: 0.7, 6: 1.3, 9: -1.0})
+    assert history.estimated[:, 0] == pytest.approx(
+        [np.nan, np.nan, 1, 1, 1, 1, 1, 1, 1, 1, 2 / 3, 1 / 3, 0, 0], abs=1e-6, nan_ok=True
+    )
+    falling = one_client(9, {2: np.nan, 5: 0.7})
+    assert falling.estimated[5:, 0] == pytest.approx([1, 0.9, 0.8, 0.7], abs=1e-6)
+
+
+def test_estimates_along_stalevr_are_those_of_stalevre_given_the_same_updates():
+    rounds, clients, rng = 40, 6, np.random.default_rng(0)
+    best, estimated = StaleVR(), StaleVRE()
+    weights = torch.zeros(3)
+    memories = [rule.start(clients, weights) for rule in (best, estimated)]
+    sizes, probabilities = np.full((clients, 1), 5), np.full((clients, 1), 0.3)
+    betas, active, wanted = [], [], []
+    updates = torch.ones(clients, 3)
+    for t in range(1, rounds + 1):
+        updates = updates + 0.4 * torch.from_numpy(rng.standard_normal((clients, 3))).float()
+        count = (rng.random((clients, 1)) < 0.3).astype(np.int64)
+        view = view_of(sizes, round=t)
+        wanted.append(np.where(memories[1].last > 0, memories[1].beta(t), np.nan))
+        trained = Trained(np.arange(clients), updates, np.zeros(clients), np.ones(clients, dtype=np.int64))
+        sent = Updates.of(0, trained, Allocation.of(count, probabilities))
+        _, memories[0] = best.aggregate(weights, sent, view, memories[0])
+        _, memories[1] = estimated.aggregate(weights, sent.drawn(), view, memories[1])
+        betas.append(memories[0].beta)
+        active.append(count[:, 0] > 0)
+    history = aging.History(np.array(betas), np.array(active))
+    assert np.array(wanted) == pytest.approx(history.estimated, abs=1e-5, nan_ok=True)
+    assert len(np.unique(np.round(history.estimated, 3))) > 30
+
+
+def test_a_history_counts_trainings_and_idle_rounds_before_each_round():
+    frame = one_client(7, {2: np.nan, 5: 0.7, 6: 0.4}).frame
+    assert frame["trained"].tolist() == [0, 0, 1, 1, 1, 2, 3]
+    assert frame["idle"].tolist()[2:] == [1, 2, 3, 1, 1]
+    assert frame["idle"].isna().tolist() == frame["beta"].isna().tolist() == [True] * 2 + [False] * 5
+    assert frame["active"].tolist() == [0, 1, 0, 0, 1, 1, 0]
+    assert frame["beta"].tolist()[4:] == [0.7, 0.4, 0.5]
+
+
+def stretches(start: list[float], length: list[int], fall: float) -> pd.DataFrame:
+    """Betas of clients that each fall by `fall` in every idle round, from a start of their own."""
+    return pd.concat(
+        [
+            pd.DataFrame({"idle": np.arange(1.0, n + 1)}).assign(
+                task="a", client=i, trained=2, beta=lambda frame, c=c: c - fall * (frame["idle"] - 1), estimate=c
+            )
+            for i, (c, n) in enumerate(zip(start, length, strict=True))
+        ]
+    )
+
+
+def test_the_fall_is_that_within_stretches_whatever_the_differences_between_them():
+    # The longer a stretch here, the higher its betas: over all of them, beta would rise with idle rounds.
+    known = stretches([0.2, 0.9, 1.4], [2, 10, 30], fall=0.01)
+    assert np.corrcoef(known["idle"], known["beta"])[0, 1] > 0
+    assert aging.worth(known)["fall"] == pytest.approx(0.01)
+
+
+def test_distances_and_places_of_betas():
+    known = stretches([0.8, 1.2], [3, 1], fall=0.3)  # betas 0.8, 0.5, 0.2 and 1.2
+    seen = aging.worth(known)
+    assert seen["first"] == pytest.approx(1.0)
+    assert seen["inside"] == 0.75
+    assert seen["estimate"] == pytest.approx((0 + 0.3 + 0.6 + 0) / 4)
+    assert seen["constant 0"] == pytest.approx(2.7 / 4)
+    assert seen["constant 1"] == pytest.approx((0.2 + 0.5 + 0.8 + 0.2) / 4)
+    once = aging.worth(known.assign(trained=1))
+    assert once["first"] == pytest.approx(1.0)
+    assert np.isnan([once["estimate"], once["constant 0"]]).all()
+    assert np.isnan(aging.worth(known[known["idle"] == 1])["fall"])
+
+
+def test_betas_are_summed_by_idle_rounds_up_to_the_longest():
+    sums = aging.by_idle(stretches([0.8, 1.2], [3, 1], fall=0.3), longest=2)
+    assert sums["betas"].tolist() == [2, 1]
+    assert sums["beta"].tolist() == pytest.approx([2.0, 0.5])
+
+
+def test_the_client_shown_of_a_group_trained_the_median_number_of_times():
+    times = {0: 9, 1: 5, 2: 0, 3: 7, 4: 1}
+    frame = pd.DataFrame(
+        {"client": i, "round": t, "active": int(t <= n)} for i, n in times.items() for t in range(1, 10)
+    )
+    chosen = staleness.typical(frame, np.array([True, True, False, True, False]))
+    assert chosen["client"].unique().tolist() == [3]
+    assert len(chosen) == 9
+
+
+def test_the_clients_take_part_as_in_the_preset():
+    given = config.read("fig5-staleness").methods[0]["allocation"]["probabilities"]
+    assert staleness.participation(40).tolist() == given
+
+
+def test_both_figures_share_the_part_of_the_single_task():
+    for quick in (True, False):
+        names = [[part.name for part in made.parts(quick)] for made in CATALOGUE.values()]
+        assert names == [["staleness/one-task", "staleness/three-tasks"], ["staleness/one-task"]]
+    full = CATALOGUE["fig3-beta"].parts(False)
+    assert [(part.rounds, len(part.seeds)) for part in full] == [(150, 5), (150, 3)]
+
+
+# --- what is concluded ---
+
+
+def accuracies(**gaps: list[float]) -> dict[str, pd.DataFrame]:
+    """StaleVR at 0.7, 0.72 and 0.71 by seed, others so far below; early rounds at 0."""
+    best = [0.70, 0.72, 0.71]
+    lines = [
+        {"method": name.replace("_", " "), "seed": seed, "round": t, "mean": (best[seed] - gap) * (t > 20)}
+        for name, values in gaps.items()
+        for seed, gap in enumerate(values)
+        for t in (10, 20, 30, 40)
+    ]
+    return {"accuracy": pd.DataFrame(lines), "data": pd.DataFrame([{"setting": "one task", "data": "made up"}])}
+
+
+def test_stalevr_is_held_against_each_rule_with_one_beta():
+    frames = accuracies(
+        StaleVR=[0.0, 0.0, 0.0], FedVARP=[0.03, 0.04, 0.03], full=[-0.1, -0.1, -0.1], unbiased=[0.2, 0.2, 0.2]
+    )
+    rival = accuracies(StaleVR=[0, 0, 0], **{"FedStale_0.2": [-0.03, -0.04, -0.03], "FedStale_0.4": [0.2, -0.2, 0.1]})
+    both = {"accuracy": pd.concat([frames["accuracy"], rival["accuracy"]]), "data": frames["data"]}
+    found = staleness.find_accuracy(both)
+    verdicts = {claim.text.removeprefix("StaleVR ends above "): claim.verdict for claim in found.claims}
+    assert verdicts == {"FedStale 0.2": FAILS, "FedStale 0.4": OPEN, "FedVARP": HOLDS}
+    table = found.table.set_index("method")
+    assert table.loc["StaleVR", "final accuracy"] == "0.710 ± 0.010"
+    assert table.loc["unbiased", "final accuracy"] == "0.510 ± 0.010"
+    assert table.loc["unbiased", "StaleVR is ahead by"] == "+0.200 ± 0.000 (3 seeds, 95%)"
+    assert table.loc["full", "of full participation"] == "1.000 ± 0.000"
+    assert table["paper"].to_dict() == {
+        "StaleVR": "0.74",
+        "FedVARP": "at most 0.71",
+        "full": "",
+        "unbiased": "",
+        "FedStale 0.2": "at most 0.71",
+        "FedStale 0.4": "at most 0.71",
+    }
+    assert found.notes == ["Data: made up (one task)."]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "claims"),
+    [
+        ({"FedVARP": [0.1, 0.2]}, []),
+        ({"StaleVR": [0.0, 0.0], "full": [0.0, 0.1]}, []),
+        ({"StaleVR": [0.0], "FedVARP": [0.1]}, [OPEN]),
+    ],
+)
+def test_missing_rules_and_single_seeds_decide_nothing(gaps, claims):
+    frames = accuracies(**gaps)
+    found = staleness.find_accuracy(frames)
+    assert len(found.table) == len(gaps)
+    assert [claim.verdict for claim in found.claims] == claims
+    figure = staleness.draw_accuracy(frames)
+    assert figure.axes[1].get_visible() == ("StaleVR" in gaps)
+    pyplot.close(figure)
+
+
+def worths(**changes: list[float]) -> dict[str, pd.DataFrame]:
+    """Statistics of three seeds."""
+    constants = {f"constant {value:g}": [abs(0.8 - value) + 0.15] * 3 for value in aging.CONSTANTS}
+    seen = {"fall": [0.01] * 3, "first": [0.97, 0.96, 0.95], "inside": [0.9] * 3, "estimate": [0.1] * 3}
+    return {
+        "worth": pd.DataFrame({"setting": "one task", "seed": range(3), **constants, **seen, **changes}),
+        "data": pd.DataFrame([{"setting": "one task", "data": "made up"}]),
+    }
+
+
+def verdicts(frames: dict[str, pd.DataFrame]) -> list[Verdict]:
+    return [claim.verdict for claim in staleness.find_betas(frames).claims]
+
+
+def test_the_claims_about_betas_follow_the_statistics():
+    assert verdicts(worths()) == [HOLDS] * 6
+    assert verdicts(worths(fall=[-0.01, -0.011, -0.01]))[0] is FAILS
+    assert verdicts(worths(fall=[0.01, -0.02, 0.01]))[0] is OPEN
+    assert verdicts(worths(first=[0.6, 0.61, 0.62]))[1] is FAILS
+    assert verdicts(worths(inside=[0.3, 0.4, 0.2]))[2] is FAILS
+    assert verdicts(worths(estimate=[0.3, 0.31, 0.32]))[3:] == [HOLDS, HOLDS, FAILS]
+    assert verdicts(worths(estimate=[np.nan] * 3))[3:] == [OPEN] * 3
+
+
+def test_the_estimate_is_held_against_the_constant_that_is_nearest_on_average():
+    found = staleness.find_betas(worths())
+    assert "0.8, the best constant of these" in found.claims[-1].text
+    assert found.claims[-1].ours.startswith("+0.050")
+    assert found.table.loc[0, "lost in 10 idle rounds"] == "0.100 ± 0.000"
+
+
+# --- the quick forms ---
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    """A folder in which both figures were reproduced in their quick forms."""
+    made = list(CATALOGUE.values())
+
+    def train(folder: Path) -> None:
+        results = Results(folder)
+        reproduce.train(reproduce.parts_of(made, True), results, True, Trainer("cpu"), lambda text: None)
+        assert len(list(reproduce.render(made, results, True))) == 2
+
+    return Results(made_once(tmp_path_factory, "staleness", train))
+
+
+def frames_of(results: Results, name: str) -> dict[str, pd.DataFrame]:
+    return results.frames(CATALOGUE[name].parts(True))
+
+
+@pytest.mark.slow
+def test_quick_figures_are_written_from_little_data(results):
+    for name in CATALOGUE:
+        assert (results.folder / f"{name}.png").stat().st_size > 5_000
+        assert "Data: digits (one task)" in (results.folder / f"{name}.md").read_text()
+    assert sum(path.stat().st_size for path in results.folder.rglob("*.csv.gz")) < 30_000
+
+
+@pytest.mark.slow
+def test_last_updates_age_in_every_seed_of_both_settings(results):
+    seen = frames_of(results, "fig3-beta")["worth"]
+    assert seen.groupby("setting")["seed"].apply(list).to_dict() == {"one task": [0, 1, 2], "three tasks": [0, 1, 2]}
+    assert (seen["fall"] > 0.002).all()
+    assert seen["first"].between(0.5, 1.1).all()
+    assert (seen["estimate"] < seen["constant 0"]).all()
+
+
+@pytest.mark.slow
+def test_the_two_clients_shown_have_an_estimate_wherever_they_have_a_last_update(results):
+    curves = frames_of(results, "fig3-beta")["curves"]
+    shown = curves.groupby(["setting", "group"])
+    assert len(shown) == 4
+    assert (shown["round"].max() == 40).all()
+    for _, client in shown:
+        assert client["client"].nunique() == 1
+        assert client["beta"].isna().tolist() == client["estimate"].isna().tolist()
+        trained = client.loc[client["active"] == 1, "round"]
+        first = client.loc[client["beta"].notna(), "round"]
+        assert first.min() == trained.min() + 1
+        after = client.set_index("round")["estimate"].reindex(trained + 1).dropna()
+        assert (after == 1).all()
+
+
+@pytest.mark.slow
+def test_all_rules_of_figure_5_are_compared_and_full_participation_learns_best_at_first(results):
+    frames = frames_of(results, "fig5-staleness")
+    found = staleness.find_accuracy(frames)
+    assert found.table["method"].tolist() == [
+        "StaleVR", "StaleVRE", "unbiased", "FedStale 0.2", "FedStale 0.4", "FedStale 0.6", "FedStale 0.8", "FedVARP",
+        "full",
+    ]  # fmt: skip
+    assert len(found.claims) == 5
+    early = frames["accuracy"].query("round == 10").groupby("method")["mean"].mean()
+    assert early.drop("full").max() < early["full"]
+
+
+@pytest.mark.slow
+def test_figure_3_can_be_drawn_of_either_setting_alone(results):
+    parts = CATALOGUE["fig3-beta"].parts(True)
+    for part in parts:
+        figure = CATALOGUE["fig3-beta"].draw(results.frames([part]))
+        assert len(figure.axes) == 3
+        assert all(axes.lines for axes in figure.axes)
+        pyplot.close(figure)
+        assert len(CATALOGUE["fig3-beta"].find(results.frames([part])).claims) == 6

@@ -1,0 +1,376 @@
+"""Table 1 of Zhang et al. 2025 and Figures 2 and 4, which share its runs: conclusions, and the quick forms."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from matplotlib import pyplot
+
+from mmfl import Federation, Task, models, train
+from mmfl.federation.objectives import accuracy, next_token
+from mmfl.papers import reproduce
+from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.store import Results
+from mmfl.papers.variance import costs as costs_of_a_round
+from mmfl.papers.variance import steps, table1
+
+CATALOGUE = {made.id: made for made in (*table1.REPRODUCTIONS, *costs_of_a_round.REPRODUCTIONS, *steps.REPRODUCTIONS)}
+HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
+FULL = [0.8, 0.82, 0.81]
+
+
+def accuracies(**methods: list[float]) -> dict[str, pd.DataFrame]:
+    """Mean accuracies in the last 20 of 100 rounds, a list over seeds; zero before. Names have _ for -."""
+    lines = [
+        {"method": name.replace("_", "-"), "seed": seed, "round": t}
+        | dict.fromkeys(("first", "second", "mean"), value * (t > 80))
+        for name, values in methods.items()
+        for seed, value in enumerate(values)
+        for t in (40, 80, 81, 100)
+    ]
+    return {"accuracy": pd.DataFrame(lines)}
+
+
+def below(*gaps: float) -> list[float]:
+    """Accuracies so far below full participation's."""
+    return [full * (1 - gap) for full, gap in zip(FULL, gaps, strict=True)]
+
+
+def verdicts(findings, *words: str) -> list[Verdict]:
+    return [claim.verdict for claim in findings.claims if all(word in claim.text for word in words)]
+
+
+# --- the table ---
+
+
+def test_accuracy_is_relative_to_full_participation_of_the_same_seed():
+    frames = accuracies(full=[0.8, 0.5], random=[0.4, 0.4])
+    assert table1.relative(frames)["random"].tolist() == pytest.approx([0.5, 0.8])
+    line = table1.find(0, frames).table.set_index("method").loc["random"]
+    assert line.tolist() == ["0.792", "0.650 ± 0.212", "0.400 ± 0.000", "0.400", "0.400"]
+    assert table1.find(1, frames).table.set_index("method").loc["random", "paper"] == "0.823"
+
+
+def test_without_full_participation_accuracies_are_compared_as_they_are():
+    frames = accuracies(random=[0.4, 0.41, 0.39], mmfl_lvr=[0.5, 0.52, 0.51])
+    assert table1.relative(frames)["random"].tolist() == pytest.approx([0.4, 0.41, 0.39])
+    found = table1.find(0, frames)
+    assert found.table["ours, relative"].tolist() == ["—", "—"]
+    assert [claim.verdict for claim in found.claims] == [HOLDS]
+
+
+def test_orderings_hold_fail_or_stay_open():
+    frames = accuracies(
+        full=FULL, random=below(0.2, 0.21, 0.2), mmfl_lvr=below(0.1, 0.1, 0.11), mmfl_gvr=below(0.05, 0.14, 0.1),
+        mifa=below(0.3, 0.3, 0.31),
+    )  # fmt: skip
+    found = table1.find(0, frames)
+    assert verdicts(found, "mmfl-lvr reaches", "than random") == [HOLDS]
+    assert verdicts(found, "mmfl-lvr reaches", "than mmfl-gvr") == [OPEN]
+    assert verdicts(found, "mifa reaches", "than random") == [FAILS]
+    assert [claim.paper for claim in found.claims if "than mifa" in claim.text] == ["0.886 against 0.854"]
+
+
+def test_neighbours_are_those_of_the_papers_column_and_full_participation_is_no_rival():
+    levels = {method.replace("-", "_"): FULL for method in table1.PAPER}
+    three, five = (table1.find(column, accuracies(**levels)) for column in (0, 1))
+    assert verdicts(three, "scaffold reaches", "than fedvarp") == verdicts(five, "fedvarp reaches", "than scaffold")
+    for found in (three, five):
+        texts = [claim.text for claim in found.claims]
+        assert len(set(texts)) == len(texts) == 13
+        assert not [text for text in texts if "full reaches" in text or "systematic" in text or "opt" in text]
+
+
+@pytest.mark.parametrize(
+    ("gaps", "three", "five"),
+    [
+        ([0.02, 0.021, 0.02], HOLDS, HOLDS),
+        ([0.0555, 0.0556, 0.0555], HOLDS, FAILS),
+        ([0.1, 0.11, 0.1], FAILS, FAILS),
+        ([0.01, 0.1, 0.05], OPEN, OPEN),
+    ],
+)
+def test_the_gap_to_full_participation_is_held_against_the_papers(gaps, three, five):
+    frames = accuracies(full=FULL, mmfl_stalevr=below(*gaps))
+    for column, number, verdict in ((0, "5.7%", three), (1, "5.4%", five)):
+        (claim,) = table1.find(column, frames).claims
+        assert claim.text == f"mmfl-stalevr ends at most {number} below full participation"
+        assert claim.verdict is verdict
+        assert claim.ours.startswith(f"{-np.mean(gaps):+.3f} ±")
+
+
+def test_the_best_method_is_held_against_the_best_other_that_the_paper_has():
+    rivals = {"mmfl_lvr": below(0.1, 0.1, 0.11), "random": below(0.2, 0.2, 0.21), "stalevr_opt": FULL}
+    ahead = table1.find(0, accuracies(mmfl_stalevr=below(0.05, 0.05, 0.06), **rivals))
+    assert verdicts(ahead, "is the best", "the best other: mmfl-lvr") == [HOLDS]
+    behind = table1.find(0, accuracies(mmfl_stalevr=below(0.15, 0.15, 0.16), **rivals))
+    assert verdicts(behind, "is the best", "the best other: mmfl-lvr") == [FAILS]
+
+
+@pytest.mark.parametrize("methods", [{"full": [0.8]}, {"roundrobin_gvr": [0.5, 0.6]}, {"mmfl_stalevr": [0.5]}])
+def test_a_method_by_itself_is_shown_and_drawn_without_a_claim(methods):
+    frames = accuracies(**methods)
+    found = table1.find(0, frames)
+    assert len(found.table) == 1
+    assert found.claims == []
+    figure = table1.draw(frames)
+    assert [axes.get_title() for axes in figure.axes] == ["first", "second", "mean of the tasks"]
+    pyplot.close(figure)
+
+
+def test_a_single_seed_decides_nothing():
+    found = table1.find(0, accuracies(full=[0.8], mmfl_stalevr=[0.79], mmfl_lvr=[0.7], random=[0.6]))
+    assert [claim.verdict for claim in found.claims] == [OPEN] * 5
+
+
+def test_every_pair_of_methods_is_compared_row_minus_column():
+    found = table1.find(0, accuracies(full=FULL, random=below(0.2, 0.21, 0.19)))
+    assert found.notes[1].splitlines()[2:] == [
+        "| full |  | +0.200 ± 0.025 |",
+        "| random | -0.200 ± 0.025 |  |",
+    ]
+
+
+# --- what it costs ---
+
+
+def costs(**changes: dict[str, float]) -> dict[str, pd.DataFrame]:
+    """Costs of two seeds as the slides rate them, High being ten times Low; changes by method."""
+    lines = []
+    for method, rating in costs_of_a_round.RATED.items():
+        sent, trained, stored = (10.0 if word == "High" else 1.0 for word in rating.split(", "))
+        line = {
+            "method": method, "processors": 7, "bytes_up": 2e7 * sent, "bytes_down": 2e4, "trainings": 5 * trained,
+            "forward_passes": 0, "stored_bytes": 1e6 * (stored > 1),
+        }  # fmt: skip
+        lines += [{**line, **changes.get(method.replace("-", "_"), {}), "seed": seed} for seed in (0, 1)]
+    return {"costs": pd.DataFrame(lines)}
+
+
+def test_ratings_hold_where_high_is_far_above_low():
+    found = costs_of_a_round.find(costs())
+    assert [claim.verdict for claim in found.claims] == [HOLDS] * 3
+    assert [claim.ours for claim in found.claims] == [
+        "MB up: at least 200.0 against at most 20.0 (random)",
+        "trainings: at least 50.0 against at most 5.0 (random)",
+        "MB stored: at least 1.0 against at most 0 (full)",
+    ]
+    line = found.table.set_index("method").loc["mmfl-gvr"]
+    assert line.to_dict() == {
+        "slides: communication, computation, memory": "Low, High, Low", "updates sent": "7.0", "MB up": "20.0",
+        "MB down": "0.02", "trainings": "50.0", "forward passes": "0", "MB stored": "0",
+    }  # fmt: skip
+
+
+def test_one_method_that_is_rated_wrongly_is_named():
+    found = costs_of_a_round.find(costs(scaffold={"stored_bytes": 3e6}, mmfl_gvr={"trainings": 12}))
+    assert [claim.verdict for claim in found.claims] == [HOLDS, FAILS, FAILS]
+    assert found.claims[1].ours == "trainings: at least 12.0 against at most 5.0 (random)"
+    assert found.claims[2].ours == "MB stored: at least 1.0 against at most 3.0 (scaffold)"
+
+
+def test_a_rating_is_not_judged_where_only_one_side_was_run():
+    frames = costs()["costs"]
+    few = {"costs": frames[frames["method"].isin(["random", "mmfl-lvr", "mmfl-gvr"])]}
+    found = costs_of_a_round.find(few)
+    assert [claim.text for claim in found.claims] == ["computation: High for mmfl-gvr, Low for the others"]
+    assert found.table["method"].tolist() == ["random", "mmfl-gvr", "mmfl-lvr"]
+    figure = costs_of_a_round.draw(few)
+    assert {len(axes.patches) for axes in figure.axes} == {3}
+    pyplot.close(figure)
+
+
+# --- Figure 2 ---
+
+
+def stepping(**swings: list[float]) -> dict[str, pd.DataFrame]:
+    """Steps of two tasks that swing about 1 by so much, a list over seeds, in opposite rounds of three."""
+    lines = [
+        {"method": name.replace("_", "-"), "seed": seed, "round": t, "a": 1 + up * swing, "b": 1 - down * swing}
+        for name, values in swings.items()
+        for seed, swing in enumerate(values)
+        for t, up, down in ((1, 1, 0), (2, 0, 1), (3, 0, 0))
+    ]
+    return {"steps": pd.DataFrame(lines)}
+
+
+def test_the_total_step_is_the_sum_over_the_tasks():
+    total = steps.total_steps(stepping(random=[0.5]))
+    assert total["total"].tolist() == [2.5, 1.5, 2.0]
+
+
+def test_steps_that_vary_more_are_told_from_those_that_vary_less():
+    lvr = [0.2, 0.21, 0.2]
+    found = steps.find_steps(stepping(random=[0.1, 0.9, 0.2], mmfl_gvr=[0.8, 0.82, 0.81], mmfl_lvr=lvr))
+    assert verdicts(found, "mmfl-gvr varies more") == [HOLDS]
+    assert verdicts(found, "random varies more") == [OPEN]
+    line = found.table.set_index("method").loc["mmfl-lvr"]
+    assert line.tolist() == [2, "2.000 ± 0.000", "0.203 ± 0.006", "2.2"]
+    assert verdicts(steps.find_steps(stepping(mmfl_gvr=[0.1, 0.1, 0.11], mmfl_lvr=lvr)), "mmfl-gvr") == [FAILS]
+
+
+@pytest.mark.parametrize("frames", [stepping(random=[0.1, 0.2]), stepping(mmfl_lvr=[0.1])])
+def test_steps_of_one_method_are_drawn_without_a_claim(frames):
+    assert steps.find_steps(frames).claims == []
+    figure = steps.draw_steps(frames)
+    assert len(figure.axes[0].lines) == 2
+    pyplot.close(figure)
+
+
+# --- Figure 4 ---
+
+
+def climbing(slow: list[int], fast: list[int], **options: float) -> dict[str, pd.DataFrame]:
+    """Accuracy that grows by a tenth every so many rounds, a number per seed, for both methods."""
+    lines = [
+        {"method": method, "seed": seed, "round": t, "mean": min(0.9, 0.1 * t / pace), **options}
+        for method, paces in (("roundrobin-gvr", slow), ("mmfl-gvr", fast))
+        for seed, pace in enumerate(paces)
+        for t in range(pace, 81, pace)
+    ]
+    return {"accuracy": pd.DataFrame(lines)}
+
+
+def test_a_target_is_met_by_the_mean_over_three_tests():
+    values = [0.1, 0.6, 0.2, 0.5, 0.5]
+    run = [{"method": "mmfl-gvr", "seed": 3, "round": 5 * n, "mean": value} for n, value in enumerate(values, 1)]
+    reached = steps.rounds_to({"accuracy": pd.DataFrame(run[::-1])}).set_index("target")["rounds"]
+    assert reached[0.3] == 10  # (0.1 + 0.6) / 2
+    assert reached[0.4] == 20  # (0.6 + 0.2 + 0.5) / 3
+    assert np.isnan(reached[0.45])
+
+
+def test_runs_of_three_and_of_five_tasks_are_told_apart():
+    three, five = climbing([8], [4])["accuracy"], climbing([8], [4], cifar10=0.5)["accuracy"]
+    reached = steps.rounds_to({"accuracy": pd.concat([three, five])})
+    assert reached.groupby("tasks")["target"].count().to_dict() == {3: 30, 5: 30}
+    other = three.assign(method="random")
+    assert steps.rounds_to({"accuracy": other}).empty
+
+
+def test_one_task_a_round_takes_longer_and_ever_more_so():
+    found = steps.find_roundrobin(climbing([8, 8, 9], [4, 4, 4]))
+    assert [claim.verdict for claim in found.claims] == [HOLDS] * 3
+    assert verdicts(found, "grows with the target") == [HOLDS]
+    line = found.table.set_index("target accuracy").loc["0.20"]
+    assert line.tolist() == [3, "12 ± 0", "25 ± 2"]  # the mean of 0.1, 0.2 and 0.3
+    other = steps.find_roundrobin(climbing([4, 4, 4], [8, 8, 9]))
+    assert [claim.verdict for claim in other.claims] == [FAILS] * 3
+
+
+def test_claims_are_about_targets_that_all_runs_meet():
+    frames = climbing([8, 8, 20], [4, 4, 4])
+    found = steps.find_roundrobin(frames)
+    assert [claim.text.partition("accuracy ")[2][:4] for claim in found.claims][:2] == ["0.25", "0.30"]
+    missed = found.table.set_index("target accuracy")["roundrobin-gvr"]
+    assert missed["0.50"] == "48 ± 0 (missed by 1 of 3)"
+    assert "missed" not in missed["0.30"]
+
+
+def test_figure_4_needs_both_methods_for_a_claim_and_one_for_a_picture():
+    frames = climbing([8, 8], [4, 4], cifar10=0.5)
+    one = {"accuracy": frames["accuracy"].query("method == 'mmfl-gvr'")}
+    found = steps.find_roundrobin(one)
+    assert found.claims == []
+    assert set(found.table["roundrobin-gvr"]) == {""}
+    figure = steps.draw_roundrobin(one)
+    assert [axes.get_title() for axes in figure.axes] == ["5 tasks"]
+    pyplot.close(figure)
+
+
+# --- the text of the quick form ---
+
+
+def test_babble_has_texts_of_the_next_characters_for_every_owner():
+    text = table1.babble(owners=7, windows=10, length=5, characters=4)
+    assert text.x.shape == text.y.shape == (7 * 8, 5)
+    assert text.x_test.shape == text.y_test.shape == (7 * 2, 5)
+    assert torch.equal(text.x[:, 1:], text.y[:, :-1])
+    assert np.bincount(text.owner).tolist() == [8] * 7
+    assert set(text.x.unique().tolist()) == {0, 1, 2, 3}
+
+
+def test_babble_can_be_learnt():
+    text = table1.babble()
+    model = partial(models.CharacterLSTM, vocabulary=6, embedding=6, hidden=12, layers=1)
+    task = Task("text", model, text, lr=1.0, epochs=5, loss=next_token, metric=accuracy)
+    run = train(Federation([task], clients=40), "full", rounds=8, rate=1.0, device="cpu")
+    commonest = text.y_test.eq(text.y.flatten().mode().values).float().mean().item()
+    assert run.accuracy["text"].iloc[-1] > commonest + 0.1
+
+
+# --- the quick forms ---
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    """A folder with all that the runs of three tasks show."""
+    results = Results(tmp_path_factory.mktemp("results"))
+    parts = reproduce.parts_of([CATALOGUE["table1-3tasks"]], True)
+    reproduce.train(parts, results, True, Trainer("cpu"), lambda text: None)
+    shown = [CATALOGUE[name] for name in ("table1-3tasks", "table1-costs", "fig2-global-step", "fig4-roundrobin")]
+    assert len(list(reproduce.render(shown, results, True))) == 4
+    return results
+
+
+def frames_of(results: Results) -> dict[str, pd.DataFrame]:
+    return results.frames(table1.parts3(True))
+
+
+def test_quick_pages_are_written_from_little_data(results):
+    for name in ("table1-3tasks", "table1-costs", "fig2-global-step", "fig4-roundrobin"):
+        assert (results.folder / f"{name}.png").stat().st_size > 5_000
+    assert "1 of 2 parts were not run" in (results.folder / "fig4-roundrobin.md").read_text()
+    assert sum(path.stat().st_size for path in results.folder.rglob("*.csv.gz")) < 30_000
+
+
+def test_no_quick_run_comes_up_to_full_participation(results):
+    ratio = table1.relative(frames_of(results))
+    assert list(ratio) == list(table1.PAPER)
+    assert (ratio.drop(columns="full") < 1).all(axis=None)
+    assert ratio["roundrobin-gvr"].mean() < ratio["mmfl-gvr"].mean()
+
+
+def test_quick_costs_are_rated_as_in_the_slides_but_for_what_scaffold_stores(results):
+    claims = costs_of_a_round.find(frames_of(results)).claims
+    assert [claim.verdict for claim in claims] == [HOLDS, HOLDS, FAILS]
+    assert "scaffold" in claims[2].ours
+
+
+def test_quick_steps_of_systematic_draws_are_near_their_expectation_and_vary_least(results):
+    groups = steps.total_steps(frames_of(results)).groupby(["method", "seed"])["total"]
+    mean, deviation = groups.mean().unstack("method"), groups.std().unstack("method")
+    assert mean["lvr-systematic"].between(2.6, 3.4).all()
+    assert (deviation["lvr-systematic"] < deviation["mmfl-lvr"]).all()
+    assert deviation["mmfl-lvr"].mean() < deviation["random"].mean()
+
+
+class Brief(Trainer):
+    """Trains what it is given for two rounds with one seed."""
+
+    def compare(self, federation, methods, rounds, rate, seeds, **options):
+        return super().compare(federation, methods, 2, rate, [0], **options)
+
+
+def test_all_methods_train_on_the_five_quick_tasks():
+    measured = [part.run(Brief("cpu")) for part in table1.parts5(True)]
+    frames = {"accuracy": pd.concat([frames["accuracy"] for frames in measured])}
+    table = table1.find(1, frames).table
+    assert table["method"].tolist() == list(table1.PAPER)
+    assert list(table.columns[4:]) == ["fashion-a", "fashion-b", "cifar10", "emnist", "shakespeare"]
+    assert set(steps.rounds_to(frames)["tasks"]) == {5}
+
+
+def test_figures_share_the_runs_of_the_table():
+    names = {name: {part.name for part in made.parts(False)} for name, made in CATALOGUE.items()}
+    assert names["table1-costs"] == names["table1-3tasks"]
+    assert names["fig2-global-step"] < names["table1-3tasks"]
+    assert names["fig4-roundrobin"] < names["table1-3tasks"] | names["table1-5tasks"]
+    for parts in (table1.parts3, table1.parts5):
+        for quick in (True, False):
+            trained = [method for part in parts(quick) for method in part.run.args[2]]
+            assert sorted(trained) == sorted(table1.PAPER)
+    assert {(part.rounds, len(part.seeds)) for part in table1.parts3(False)} == {(150, 5)}
+    assert {(part.rounds, len(part.seeds)) for part in table1.parts5(False)} == {(150, 3)}

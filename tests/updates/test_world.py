@@ -1,0 +1,254 @@
+"""Runs that several processes share: the same run as in one process, for every method, checkpoints included."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from worlds import OWN, everything
+
+import mmfl
+import prompt
+from conftest import made_once
+from mmfl.engine import Simulation
+from mmfl.methods import METHODS, make_method
+from mmfl.training.loop import Replica, agree
+from mmfl.updates import ClientRows, Updates
+from mmfl.updates.partial_sum import PartialSum
+from mmfl.updates.world import SINGLE_PROCESS, World, join
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.long
+
+
+def torchrun(processes: int, *command: str, **env: str) -> subprocess.CompletedProcess:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    path = os.pathsep.join([str(Path(mmfl.__file__).parents[1]), str(HERE)])
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, env=variables, timeout=600)
+
+
+def weights_of(comparison: mmfl.Comparison) -> dict[str, list[torch.Tensor]]:
+    return {run.method: list(run.weights) for run in comparison}
+
+
+def together(processes: int, directory: Path, how: str = "start") -> dict[str, list[torch.Tensor]]:
+    program = f"import sys; sys.path.insert(0, {str(HERE)!r}); from worlds import main; main()"
+    done = prompt.together(processes, str(directory), how, cwd=directory.parent, program=program)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return weights_in(directory)
+
+
+def weights_in(directory: Path) -> dict[str, list[torch.Tensor]]:
+    stored = load_file(directory / "weights.safetensors")
+    return {method: [stored[f"{method}/{s}"] for s in (0, 1)] for method in (*METHODS, *OWN)}
+
+
+def alike(found: dict[str, list[torch.Tensor]], wanted: dict[str, list[torch.Tensor]]) -> None:
+    assert list(found) == list(wanted)
+    for method, tasks in wanted.items():
+        for mine, theirs in zip(found[method], tasks, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5, msg=lambda text, of=method: f"{of}: {text}")
+
+
+def records(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def from_the_middle(directory: Path, to: Path) -> Path:
+    """A copy of a run as it was after its third round."""
+    shutil.copytree(directory, to)
+    for file in (to / "checkpoint").glob("round-000006*"):
+        file.unlink()
+    assert list((to / "checkpoint").glob("round-000003.json"))
+    return to
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    place = tmp_path_factory.mktemp("alone") / "run"
+    return weights_of(everything(place)), place
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    place = made_once(tmp_path_factory, "two", lambda folder: together(2, folder / "run")) / "run"
+    return weights_in(place), place
+
+
+def test_two_processes_train_what_one_does(alone, two):
+    alike(two[0], alone[0])
+    for mine, theirs in zip(records(two[1]), records(alone[1]), strict=True):
+        assert mine["drawn"] == theirs["drawn"]
+        assert mine.get("clusters", {}).get("cluster") == theirs.get("clusters", {}).get("cluster")
+        for name, task in theirs["tasks"].items():
+            for quantity, value in task.items():
+                found = mine["tasks"][name][quantity]
+                assert found is value is None or found == pytest.approx(value, rel=1e-3, abs=1e-4), quantity
+
+
+def test_three_processes_go_on_where_two_stopped(alone, two, tmp_path):
+    alike(together(3, from_the_middle(two[1], tmp_path / "run"), "resume"), alone[0])
+
+
+def test_one_process_goes_on_where_two_stopped(alone, two, tmp_path):
+    alike(weights_of(everything(from_the_middle(two[1], tmp_path / "run"), resume=True)), alone[0])
+
+
+def stored_clients(file: Path) -> dict[str, set[int]]:
+    """Whose vectors a checkpoint's file holds, by the name of each store in it."""
+    slots = {name: array for name, array in load_file(file).items() if name.endswith(".slot")}
+    return {name: set(np.flatnonzero(slot >= 0).tolist()) for name, slot in slots.items()}
+
+
+def test_each_process_keeps_the_updates_of_its_own_clients_alone(alone, two):
+    (whole,) = (alone[1] / "checkpoint").glob("round-000006*.safetensors")
+    parts = [two[1] / "checkpoint" / f"round-000006{part}.safetensors" for part in ("", ".part-1")]
+    everyone, even, odd = map(stored_clients, (whole, *parts))
+    assert len(everyone) == 20  # nine rules that remember updates and SCAFFOLD, for two tasks
+    for name, clients in everyone.items():
+        assert len(clients) > 4, name
+        assert (even[name], odd[name]) == ({c for c in clients if c % 2 == 0}, {c for c in clients if c % 2}), name
+
+
+def test_what_all_processes_have_alike_is_written_once(two):
+    first, second = sorted((two[1] / "checkpoint").glob("round-000006*.json"))
+    assert [json.loads(path.read_text())["processes"] for path in (first, second)] == [2, 2]
+    names = [set(load_file(path.with_suffix(".safetensors"))) for path in (first, second)]
+    assert names[1] < names[0]
+    assert not [name for name in names[1] if ".weights." in name or name.endswith((".weight", ".last"))]
+
+
+def test_a_lost_process_ends_the_run_with_a_word_and_it_goes_on(tmp_path):
+    config = tmp_path / "experiment.toml"
+    config.write_text(
+        f"""
+rounds = 6
+rate = 0.5
+checkpoint_every = 1
+python_path = "{HERE}"
+[[methods]]
+name = "fatal"
+allocation = "random-split"
+aggregation = "worlds.Fatal"
+[federation]
+clients = 10
+[[tasks]]
+name = "digits"
+data = "digits"
+model = "logistic"
+"""
+    )
+    run, mark = tmp_path / "run", str(tmp_path / "mark")
+    done = torchrun(2, "-m", "mmfl", "run", str(config), "--out", str(run), FATAL_MARK=mark)
+    assert done.returncode != 0
+    assert "lost" in done.stderr
+    assert f"mmfl resume {run}" in done.stderr
+    assert [record["round"] for record in records(run)] == [1, 2, 3]
+    again = prompt.mmfl("resume", str(run), cwd=tmp_path, env={**os.environ, "FATAL_MARK": mark})
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert [record["round"] for record in records(run)] == [1, 2, 3, 4, 5, 6]
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert join(torch.device("cpu")) is SINGLE_PROCESS
+    assert SINGLE_PROCESS.first
+    assert SINGLE_PROCESS.said_by_first("a word") == "a word"
+
+
+class Half(World):
+    """One of two processes; what the other one would add to a sum is given."""
+
+    rank, size = 1, 2
+
+    def __init__(self, other: np.ndarray):
+        self.other = other
+
+    def sums(self, array):
+        return array + self.other
+
+
+class Other(World):
+    """Two processes, of which the other one has these weights' sums."""
+
+    size = 2
+
+    def __init__(self, sums: np.ndarray):
+        self.theirs = sums
+
+    def sums(self, array):
+        return array + (self.theirs if array.dtype != bool and array.max() > 1 else 0)
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-3])
+def test_processes_that_end_up_with_weights_of_their_own_are_stopped(apart):
+    engine = Simulation("cpu", "vectorised")
+    task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits())
+    replica = Replica.start(mmfl.Federation([task], 4), make_method("full"), 0, 1.0, engine)
+    replica.state.weights[0][:] = 1.0
+    theirs = np.array([float(len(replica.state.weights[0])) + apart])
+    if apart:
+        with pytest.raises(mmfl.UserError, match=r"method 'full'.*weights of its own"):
+            agree(Other(theirs), [replica])
+    else:
+        agree(Other(theirs), [replica])
+
+
+def test_rows_of_several_processes_stay_in_their_places():
+    client, flat, ones = np.array([2, 3, 5, 7]), torch.tensor([[3.0], [np.nan], [4.0]]), np.ones(4, dtype=np.int64)
+    world = Half(np.array([1.0, 0, 0, 0]))
+    rows = ClientRows(flat, np.array([1, 2, 3]), 4, world)
+    updates = Updates(0, client, np.array([1, 1, 1, 0]), np.ones(4), rows, np.array([0.2, 0.3, 0.5, 0.7]), ones)
+    valid = updates.valid()
+    assert valid.client.tolist() == [2, 3, 7]
+    assert valid.rows.places.tolist() == [1, 2]
+    assert valid.rows.own(valid.client).tolist() == [3, 7]
+    drawn = valid.drawn()
+    assert drawn.client.tolist() == [2, 3]
+    assert drawn.rows.matrix.tolist() == [[3.0]]
+    assert drawn.rows.own(drawn.client).tolist() == [3]
+
+
+class Pair(World):
+    """One of two processes; what the other one has is added to a sum."""
+
+    size = 2
+
+    def __init__(self, other: float):
+        self.other, self.exchanges = other, 0
+
+    def sum(self, tensor):
+        self.exchanges += 1
+        return tensor + self.other
+
+
+def test_a_formula_of_sums_over_clients_is_added_up_over_processes_once():
+    world = Pair(10.0)
+    first, second = (PartialSum.of(torch.full((3,), value), world) for value in (1.0, 2.0))
+    step = 2 * first + second / 2 - (-second)
+    assert world.exchanges == 0
+    assert (torch.zeros(3) - step).tolist() == [-15.0] * 3
+    assert world.exchanges == 1
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: torch.norm(x),
+        lambda x: x.norm(),
+        lambda x: x * torch.ones(3),
+        lambda x: x[0],
+        lambda x: torch.stack([x]),
+    ],
+)
+def test_whatever_torch_does_with_a_sum_over_clients_it_does_with_all_of_it(made):
+    found = made(PartialSum.of(torch.ones(3), Pair(10.0)))
+    torch.testing.assert_close(found, made(torch.full((3,), 11.0)))

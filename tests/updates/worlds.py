@@ -1,0 +1,130 @@
+"""What several processes train together, for `test_world.py`; in a group of processes, or called in one."""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+
+import mmfl
+from mmfl.aggregation import Average, Unbiased
+from mmfl.methods import METHODS
+from mmfl.updates.world import leave
+
+ROUNDS = 6
+
+
+def federation(seed: int) -> mmfl.Federation:
+    """Eleven clients, which no small number of processes divides, some of whom come late or go."""
+    digits = mmfl.data.digits()
+    tasks = [
+        mmfl.Task("linear", mmfl.models.LogisticRegression, digits, lr=0.1, epochs=2),
+        mmfl.Task("hidden", mmfl.models.Perceptron, digits, lr=0.1, batch_size=20),
+    ]
+    arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]
+    return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)
+
+
+def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
+    """All methods of the package, and three of a researcher's own."""
+    return mmfl.compare(
+        federation,
+        [*METHODS, *OWN.values()],
+        ROUNDS,
+        0.4,
+        [3],
+        directory=directory,
+        resume=resume,
+        checkpoint_every=3,
+        engine="vectorised",
+        device="cpu",
+    )
+
+
+class Median(mmfl.AggregationRule):
+    """The median of every number over the clients: a rule that reads all updates, and knows of no processes."""
+
+    def aggregate(self, weights, updates, view, state):
+        return (weights - updates.flat.median(dim=0).values if len(updates) else weights), state
+
+
+@dataclass
+class Last:
+    """Each client's last update."""
+
+    stored: mmfl.updates.ClientVectorStore
+
+
+class Smoothed(mmfl.AggregationRule):
+    """The mean of each client's update and its last one, the way the tutorial writes it."""
+
+    def start(self, clients, weights):
+        return Last(mmfl.updates.StorageOptions().start(clients, weights))
+
+    def aggregate(self, weights, updates, view, state):
+        if not len(updates):
+            return weights, state
+        examples = view.sizes[updates.client, updates.task]
+        share = examples / examples.sum()
+        old = np.where(state.stored.has(updates.client), 0.5, 0.0)
+        step = updates.combine((1 - old) * share) + state.stored.combine(updates.client, old * share)
+        state.stored.put(updates.client, updates.flat)
+        return weights - step, state
+
+
+@dataclass
+class Direction:
+    """The mean local gradient of the last round."""
+
+    mean: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ClientMomentum(mmfl.LocalRule):
+    """Every local step also follows the mean direction of the last round."""
+
+    def direction(self, step):
+        return 0.5 * step.gradient + 0.5 * step.correction
+
+    def start(self, clients, weights):
+        return Direction(torch.zeros_like(weights))
+
+    def correction(self, client, state):
+        return state.mean.expand(len(client), -1)
+
+    def observe(self, updates, rate, view, state):
+        return Direction(updates.combine(1 / (updates.steps * rate * len(updates)))) if len(updates) else state
+
+
+OWN = {
+    "median": mmfl.Method("median", mmfl.allocation.RandomClients(), Median()),
+    "smoothed": mmfl.Method("smoothed", mmfl.allocation.RandomClients(), Smoothed()),
+    "momentum": mmfl.Method("momentum", mmfl.allocation.RandomClients(), Average(), ClientMomentum()),
+}
+"""Methods such as a researcher writes."""
+
+
+class Fatal(Unbiased):
+    """Kills the second process in the fourth round, once."""
+
+    def aggregate(self, weights, updates, view, state):
+        mark = Path(os.environ["FATAL_MARK"])
+        if view.round == 4 and os.environ.get("RANK") == "1" and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().aggregate(weights, updates, view, state)
+
+
+def main() -> None:
+    """What each process does; the first one stores all weights."""
+    torch.set_num_threads(1)
+    place, going_on = Path(sys.argv[1]), sys.argv[2] == "resume"
+    found = everything(place, going_on)
+    if os.environ["RANK"] == "0":
+        weights = {f"{run.method}/{s}": run.weights[s] for run in found for s in (0, 1)}
+        save_file(weights, place / "weights.safetensors")
+    leave()
