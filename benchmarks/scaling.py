@@ -1,4 +1,4 @@
-"""ListenerGroup processes share a run: seconds a round with one, two and more of them, and the bytes that they add up.
+"""Several processes share a run: seconds a round with one, two and more of them, and the bytes that they add up.
 
 Strong scaling: the same clients, divided among more processes. Weak scaling: as many clients more as processes. Each
 process has one core, so that K processes use K cores. Everyone trains in every round, and every round is tested.

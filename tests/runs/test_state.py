@@ -1,4 +1,4 @@
-"""RunStatus and log of a run: what they say while it runs, and after every way in which it can end."""
+"""Status and log of a run: what they say while it runs, and after every way in which it can end."""
 
 import json
 import logging

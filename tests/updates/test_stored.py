@@ -1,4 +1,4 @@
-"""ClientVectorStore vectors: what goes in comes out, wherever it is kept, and only for clients ever seen."""
+"""Stored vectors: what goes in comes out, wherever it is kept, and only for clients ever seen."""
 
 import os
 

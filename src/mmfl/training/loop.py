@@ -77,19 +77,19 @@ def check_weights(current: Sequence[Round], largest: Tensor) -> None:
 
 
 def agree(world: World, replicas: Sequence[Replica]) -> None:
-    """Makes sure that all processes have the same weights: an aggregation that reads `updates.flat` for all there is
-    would give each its own."""
+    """Makes sure that all processes have the same weights: an aggregation that computes with the rows of one process
+    (`updates.rows.matrix`) would give each its own."""
     if world.size == 1:
         return
     pairs = [(replica.method, weights) for replica in replicas for weights in replica.state.weights]
-    mine = np.array([float(torch.nan_to_num(weights).double().sum()) for _, weights in pairs])
-    mean = world.sums(mine) / world.size
-    apart = world.sums((np.abs(mine - mean) > 1e-9 * np.maximum(np.abs(mean), 1)).astype(np.float64)) > 0
+    sums = np.array([float(torch.nan_to_num(weights).double().sum()) for _, weights in pairs])
+    mean = world.sums(sums) / world.size
+    apart = world.sums((np.abs(sums - mean) > 1e-9 * np.maximum(np.abs(mean), 1)).astype(np.float64)) > 0
     if apart.any():
         method = pairs[int(np.flatnonzero(apart)[0])][0]
         raise UserError(
-            f"method '{method.name}': its aggregation gave every process weights of its own; `Updates` says how a rule "
-            "works on rows that several processes hold."
+            f"method '{method.name}': its aggregation gave every process weights of its own; expected it to compute "
+            "with `updates.combine`, `updates.norms` or `updates.flat`, which cover the rows of all processes."
         )
 
 
