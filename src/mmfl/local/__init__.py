@@ -10,7 +10,11 @@ from mmfl.local.prox import Prox
 from mmfl.local.scaffold import Controls, Scaffold
 from mmfl.local.sgd import SGD
 
-LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {"sgd": SGD, "prox": Prox, "scaffold": Scaffold}
+LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {
+    "sgd": SGD,
+    "prox": Prox,
+    "scaffold": Scaffold,
+}
 
 __all__ = [
     "LOCAL_RULES",
