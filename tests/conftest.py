@@ -22,6 +22,7 @@ from hypothesis import settings
 from mmfl import Task, cli, data, models
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
+from mmfl.updates import ClientVectorStore
 
 # The engine measures which mode is faster in every test run; it neither reads nor writes the user's cache.
 os.environ["MMFL_CACHE"] = tempfile.mkdtemp(prefix="mmfl-cache-")
@@ -140,6 +141,23 @@ def answer(monkeypatch, capsys):
         return (left.value.code or 0, *capsys.readouterr())
 
     return ask
+
+
+@pytest.fixture
+def touched(monkeypatch):
+    """Counts the rows that are read from or written to stored vectors."""
+    counted = []
+
+    def count(plain):
+        def counting(self, client, *rows):
+            counted.append(len(client))
+            return plain(self, client, *rows)
+
+        return counting
+
+    monkeypatch.setattr(ClientVectorStore, "held_rows", count(ClientVectorStore.held_rows))
+    monkeypatch.setattr(ClientVectorStore, "put", count(ClientVectorStore.put))
+    return counted
 
 
 @pytest.fixture(scope="session")

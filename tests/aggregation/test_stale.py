@@ -18,7 +18,7 @@ from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
 from mmfl.runs import checkpoint
 from mmfl.updates import Trained, Updates
-from mmfl.updates.store import ClientVectorStore, StorageOptions
+from mmfl.updates.store import StorageOptions
 
 SIZES, CAPACITY = np.array([[10, 5], [30, 0], [0, 15], [7, 12]]), np.array([2, 1, 1, 2])
 # The first client is expected to train the first task more than once.
@@ -380,23 +380,6 @@ def test_a_checkpoint_continues_with_the_same_bits(name, keep, tmp_path):
             _, found = checkpoint.read(tmp_path, "mark", like)
             again_weights, (again,) = found["weights"], found["memory"]
     assert weights.abs().sum() > 0
-
-
-@pytest.fixture
-def touched(monkeypatch):
-    """Counts the rows that are read from or written to stored vectors."""
-    counted = []
-
-    def count(plain):
-        def counting(self, client, *rows):
-            counted.append(len(client))
-            return plain(self, client, *rows)
-
-        return counting
-
-    monkeypatch.setattr(ClientVectorStore, "held_rows", count(ClientVectorStore.held_rows))
-    monkeypatch.setattr(ClientVectorStore, "put", count(ClientVectorStore.put))
-    return counted
 
 
 @pytest.mark.parametrize("name", ["fedvarp", "fedstale", "mifa", "stalevre"])
