@@ -57,3 +57,12 @@ def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1
 
 def module_of(federation: Federation) -> UserModule:
     return UserModule(federation.tasks, lambda task, client: None)
+
+
+class MedianOfAll(mmfl.AggregationRule):
+    """The median of all clients' updates, drawn or not: a rule of one's own that knows of no nodes."""
+
+    needs_everyone = True
+
+    def aggregate(self, weights, updates, view, state):
+        return (weights - updates.flat.median(dim=0).values if len(updates) else weights), state

@@ -28,6 +28,7 @@ OPTIMISERS = ("momentum", "adam")
 RULES = [name for name in AGGREGATIONS if name not in OPTIMISERS]
 EVERY = [
     *METHODS,
+    {"name": "own", "allocation": "random-processors", "aggregation": "inside.MedianOfAll"},
     {"name": "near", "allocation": "full", "aggregation": "average", "local": {"name": "prox", "mu": 0.3}},
     *({"name": rule, "allocation": "random-processors", "aggregation": rule} for rule in RULES),
     *(
