@@ -210,11 +210,11 @@ def test_rows_of_several_processes_stay_in_their_places():
     valid = updates.valid()
     assert valid.client.tolist() == [2, 3, 7]
     assert valid.rows.places.tolist() == [1, 2]
-    assert valid.rows.own(valid.client).tolist() == [3, 7]
+    assert valid.rows.take_held(valid.client).tolist() == [3, 7]
     drawn = valid.drawn()
     assert drawn.client.tolist() == [2, 3]
     assert drawn.rows.matrix.tolist() == [[3.0]]
-    assert drawn.rows.own(drawn.client).tolist() == [3]
+    assert drawn.rows.take_held(drawn.client).tolist() == [3]
 
 
 class Pair(World):

@@ -193,7 +193,7 @@ class Estimates:
         """Active clients start anew at 1, with the slope (1 - best) / (t - t1) of the round t1 before: how far the best
         beta of this round had fallen below 1, spread over the rounds since. (Eq. 21 divides by t - t1 - 1, which is 0
         after consecutive activity; with ours the line passes above the best beta of round t, and stays unbiased.)"""
-        client, held = updates.client, before.own(updates.client)
+        client, held = updates.client, before.take_held(updates.client)
         self._add(held, -self.weight[held], before.matrix)
         idle = np.maximum(round - self.last[client], 1)
         self.slope[client] = np.where(self.last[client] > 0, (1 - np.clip(best, 0, 1)) / idle, 0.0)

@@ -116,13 +116,13 @@ class Dispatch(Generic[Work]):
                 for (each, s, _), total, good in zip(portion, sums, finite, strict=True)
             ]
 
-    def evaluate(self, works: Sequence[Work], round: int) -> list[dict[int, Evaluation]]:
+    def evaluate(self, round: int) -> list[dict[int, Evaluation]]:
         """Test results of the tasks that have arrived, by round and task."""
-        arrived = [np.flatnonzero(each.federation.present_tasks(round)).tolist() for each in works]
+        arrived = [np.flatnonzero(each.federation.present_tasks(round)).tolist() for each in self.rounds]
         pairs = [(n, s) for n, tasks in enumerate(arrived) for s in tasks]
         nobody = np.zeros(0, dtype=np.int64)
-        workloads = [Workload(works[n].federation, s, works[n].weights[s], nobody) for n, s in pairs]
-        results: list[dict[int, Evaluation]] = [{} for _ in works]
+        workloads = [Workload(self.rounds[n].federation, s, self.rounds[n].weights[s], nobody) for n, s in pairs]
+        results: list[dict[int, Evaluation]] = [{} for _ in self.rounds]
         for (n, s), result in zip(pairs, self.engine.evaluate(workloads), strict=True):
             results[n][s] = result
         return results

@@ -103,4 +103,4 @@ def measure(dispatch: Dispatch[Round], diagnose: bool) -> None:
 
 def evaluate(dispatch: Dispatch[Round], round: int) -> list[dict[int, Evaluation]]:
     """Test results of every replica's tasks that have arrived."""
-    return dispatch.evaluate(dispatch.rounds, round)
+    return dispatch.evaluate(round)

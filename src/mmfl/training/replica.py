@@ -9,7 +9,7 @@ from mmfl.engine import Engine
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.training.diagnostics import Tally
-from mmfl.updates.store import share_among
+from mmfl.updates.store import set_world
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Replica:
             [method.local.start(clients, w) for w in weights],
             Tally.start(clients, tasks),
         )
-        share_among(engine.world, state)
+        set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)
 
     def view(self, round: int) -> RoundView:

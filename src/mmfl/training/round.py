@@ -132,24 +132,24 @@ class Round:
         self.allocation, state.allocation = decided
         self.decided = True
 
-    def aggregate(self, came: Returned["Round"]) -> None:
+    def aggregate(self, returned: Returned["Round"]) -> None:
         """The next global weights of a task; clients whose update is not finite count as absent."""
-        method, state, view, task = self.replica.method, self.replica.state, self.view, came.task
-        returned = Updates.of(task, came.trained, self.allocation)
-        received = returned.valid(came.finite)
+        method, state, view, task = self.replica.method, self.replica.state, self.view, returned.task
+        updates = Updates.of(task, returned.trained, self.allocation)
+        received = updates.valid(returned.finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
         aggregated = add_up(method.aggregation.aggregate(weights, taken, view, memory))
         check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
         state.weights[task], state.aggregation[task] = aggregated
-        self.given[task] = (weights, came.largest)
+        self.given[task] = (weights, returned.largest)
         if state.local[task] is not None:
             rate = self.replica.federation.tasks[task].learning_rate(view.round)
             observed = add_up(method.local.observe(taken.drawn(), rate, view, state.local[task]))
             check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
             state.local[task] = observed
         drawn = received.without_rows().drawn()
-        rejected = int((returned.count > 0).sum()) - len(drawn)
+        rejected = int((updates.count > 0).sum()) - len(drawn)
         variance = update_variance(view, self.allocation, received)
         self.outcomes[task] = Outcome(drawn, rejected, variance)
 

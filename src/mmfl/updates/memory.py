@@ -57,7 +57,7 @@ class ClientMemory:
 
     def replace(self, updates: "Updates", before: ClientRows, after: ClientRows, sizes: NDArray[np.int64]) -> None:
         """Puts the vectors `after` in the place of those `before`, of the clients that trained."""
-        stored, client = self.stored.put(updates.client, after), after.own(updates.client)
+        stored, client = self.stored.put(updates.client, after), after.take_held(updates.client)
         self.sum += weighted_sum(sizes[client].astype(np.float64), stored)
         self.sum -= weighted_sum(np.nan_to_num(self.weight[client]), before.matrix)
         self.weight[updates.client] = sizes[updates.client]

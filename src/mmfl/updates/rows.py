@@ -41,7 +41,7 @@ class ClientRows:
             return self.matrix
         if self.world.size == 1 and len(self.places) < self.length:
             raise UserError(
-                "an aggregation reads updates that clients keep to themselves; say so with `reads_undrawn = True`."
+                "the aggregation reads updates that clients did not send, since it says `reads_undrawn = False`."
             )
         rows = self.matrix.new_zeros(self.length, self.matrix.shape[1])
         rows[to_device(self.places, rows.device)] = self.matrix
@@ -86,7 +86,7 @@ class ClientRows:
         inner = None if self.inner is None else self.inner[wanted]
         return ClientRows(matrix, places, length, self.world, norm, inner)
 
-    def forget(self) -> "ClientRows":
+    def without_matrix(self) -> "ClientRows":
         """What is known of the rows, without the matrix, which is large."""
         nowhere = np.zeros(0, dtype=np.int64)
         return replace(self, matrix=self.matrix.new_empty(0, self.matrix.shape[1]), places=nowhere, length=len(self))
@@ -118,10 +118,10 @@ class ClientRows:
 
     def __truediv__(self, divisors: NDArray[np.floating[Any]]) -> "ClientRows":
         """Each row divided by a number of its own, [rows]."""
-        column = to_device(self.own(divisors), self.matrix)[:, None]
+        column = to_device(self.take_held(divisors), self.matrix)[:, None]
         return replace(self, matrix=self.matrix / column, norm=None, inner=None)
 
-    def own(self, values: NDArray[Any]) -> NDArray[Any]:
+    def take_held(self, values: NDArray[Any]) -> NDArray[Any]:
         """The values of those rows that are in this process, given those of all."""
         return values if self.places is None else values[self.places]
 

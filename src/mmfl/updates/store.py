@@ -130,7 +130,7 @@ class ClientVectorStore:
             own = rows if self.world.size == 1 else rows[torch.from_numpy(owned).to(rows.device)]
             rows = ClientRows(own, None if self.world.size == 1 else owned, len(client), self.world)
         self._seen[client] = True
-        return self._put(rows.own(client), rows.matrix)
+        return self._put(rows.take_held(client), rows.matrix)
 
     def combine(self, client: NDArray[np.int64], coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of these clients' vectors, [parameters]: coefficients @ rows."""
@@ -228,16 +228,16 @@ class ClientVectorStore:
         return rows.to(dtype)
 
 
-def share_among(world: World, state: Any) -> None:
+def set_world(state: Any, world: World) -> None:
     """Tells all stores in a rule's state which processes share the run."""
     if isinstance(state, ClientVectorStore):
         state.world = world
     elif is_dataclass(state):
         for field in fields(state):
-            share_among(world, getattr(state, field.name))
+            set_world(getattr(state, field.name), world)
     elif isinstance(state, list | tuple | dict):
         for part in state.values() if isinstance(state, dict) else state:
-            share_among(world, part)
+            set_world(part, world)
 
 
 def _map_file(folder: str | None, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -85,7 +85,7 @@ class Updates:
 
     def without_rows(self) -> "Updates":
         """What is known of them, without the rows, which are large."""
-        return replace(self, rows=self.rows.forget())
+        return replace(self, rows=self.rows.without_matrix())
 
     def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
         if wanted.all():
