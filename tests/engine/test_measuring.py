@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from mmfl import models
 from mmfl.data import Dataset
 from mmfl.engine import Simulation, Workload, measurer
-from mmfl.engine.gpu.recorder import Recorder
-from mmfl.engine.gpu.streams import Replay
+from mmfl.engine.gpu.recorder import Recorder, Replay
 from mmfl.engine.measurer import Measurer
 from mmfl.federation import Federation
 from mmfl.federation.objectives import absolute_error, accuracy, next_token, squared_error

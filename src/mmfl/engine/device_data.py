@@ -1,5 +1,6 @@
 """DeviceData: data sets on a device, moved there once."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,15 +23,12 @@ class Pool:
     def extend(self, datasets: Sequence[Dataset], device: torch.device) -> "Pool":
         """A new pool with these data sets added."""
         new = [each for each in dict.fromkeys(datasets) if each not in self.first_row]
-        x, y = (
-            torch.cat([pooled, *(tensor.to(device) for tensor in tensors)])
-            for pooled, tensors in ((self.x, [each.x for each in new]), (self.y, [each.y for each in new]))
+        begins = itertools.accumulate((len(each.x) for each in new), initial=len(self.x))
+        return Pool(
+            torch.cat([self.x, *(each.x.to(device) for each in new)]),
+            torch.cat([self.y, *(each.y.to(device) for each in new)]),
+            self.first_row | dict(zip(new, begins, strict=False)),
         )
-        first_row, end = dict(self.first_row), len(self.x)
-        for each in new:
-            first_row[each] = end
-            end += len(each.x)
-        return Pool(x, y, first_row)
 
 
 class DeviceData:
@@ -63,11 +61,7 @@ class DeviceData:
         if not self.pooling or len(kinds) > 1 or share_inputs:
             return None
         (kind,) = kinds
-        before = self._pools.get(kind) or Pool(
-            first.x.new_empty(0, *first.x.shape[1:], device=self.device),
-            first.y.new_empty(0, *first.y.shape[1:], device=self.device),
-            {},
-        )
+        before = self._pools.get(kind) or Pool(first.x[:0].to(self.device), first.y[:0].to(self.device), {})
         missing_bytes = sum(each.x.nbytes for each in distinct if each not in before.first_row)
         if before.x.nbytes + missing_bytes > _MAX_POOL_BYTES:
             return None

@@ -14,8 +14,7 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.device_data import DeviceData
-from mmfl.engine.gpu.recorder import Recorder
-from mmfl.engine.gpu.streams import Stream
+from mmfl.engine.gpu.recorder import Recorder, Stream
 from mmfl.engine.precision import to_float32
 from mmfl.engine.vectorised import VmappedModule
 from mmfl.federation.objectives import per_example
