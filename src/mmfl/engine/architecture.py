@@ -1,6 +1,5 @@
 """Architecture: what the engine knows about a module structure, and which tasks share one."""
 
-import copy
 import hashlib
 import sys
 import uuid
@@ -61,10 +60,6 @@ class Architecture:
     def addressed(self) -> bool:
         """Whether it may draw random numbers that the engine addresses, such as dropout masks."""
         return bool(RANDOM & self.operators)
-
-    def copy(self) -> nn.Module:
-        """A copy of the module, for one thread."""
-        return copy.deepcopy(self.module)
 
     def cohort_operators(self, device: torch.device) -> frozenset[str]:
         """The operators to substitute when clients train as a cohort."""

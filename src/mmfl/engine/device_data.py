@@ -41,14 +41,14 @@ class DeviceData:
     def __init__(self, device: torch.device, pooling: bool | None = None):
         self.device = device
         self.pooling = device.type != "cpu" if pooling is None else pooling
-        self._tensors: dict[int, tuple[Tensor, Tensor]] = {}
+        self._tensors: dict[Tensor, Tensor] = {}
         self._pools: dict[tuple[object, ...], Pool] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """The tensor on the device."""
-        if id(tensor) not in self._tensors:
-            self._tensors[id(tensor)] = (tensor, tensor.to(self.device))
-        return self._tensors[id(tensor)][1]
+        if tensor not in self._tensors:
+            self._tensors[tensor] = tensor.to(self.device)
+        return self._tensors[tensor]
 
     def pool(self, datasets: Sequence[Dataset]) -> Pool | None:
         """All training examples of these data sets; None where they cannot be pooled."""
@@ -69,5 +69,5 @@ class DeviceData:
             after = self._pools[kind] = before.extend(datasets, self.device)
             for each, begin in after.first_row.items():
                 for tensor, pooled in ((each.x, after.x), (each.y, after.y)):
-                    self._tensors[id(tensor)] = tensor, pooled[begin : begin + len(tensor)]
+                    self._tensors[tensor] = pooled[begin : begin + len(tensor)]
         return self._pools[kind]

@@ -55,12 +55,14 @@ class Layout:
         Parts are autograd's own tensors, not copies, or factored gradients.
         """
         wanted = [n for n, train in enumerate(self.trainable) if train]
-        edges: list[Any] = [edge for _, _, edge in factors.calls]
-        grads = torch.autograd.grad(loss, [*edges, *(parameters[n] for n in wanted)], allow_unused=True)
+        calls = factors.take_calls()
+        sources: list[Any] = [*(edge for _, _, edge in calls), *(parameters[n] for n in wanted)]
+        grads = torch.autograd.grad(loss, sources, allow_unused=True)
         parts: dict[int, list[Tensor | FactoredGradient]] = {n: [] for n in wanted}
-        for n, factored in factors.gradients(grads[: len(edges)]):
-            parts[n].append(factored)
-        for n, grad in zip(wanted, grads[len(edges) :], strict=True):
+        for (n, inputs, _), grad in zip(calls, grads, strict=False):
+            if grad is not None:
+                parts[n].append(FactoredGradient(grad.reshape(*inputs.shape[:2], -1), inputs))
+        for n, grad in zip(wanted, grads[len(calls) :], strict=True):
             if grad is not None or not parts[n]:
                 grad = torch.zeros_like(parameters[n]) if grad is None else grad
                 parts[n].append(torch.atleast_2d(self._flatten_one(grad, self.shapes[n])))

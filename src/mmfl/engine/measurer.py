@@ -28,19 +28,14 @@ _COUPLED_TEST_BATCH = 256
 class Measurer:
     """Measures global weights without training them.
 
-    With `batched`, workloads of one architecture share forward passes, recorded if there is a `recorder`: faster on a
+    With `batched`, workloads of one architecture share forward passes, recorded where the `recorder` can: faster on a
     GPU, of no use on a CPU.
     """
 
-    def __init__(self, device_data: DeviceData, batched: bool, recorder: Recorder | None = None):
+    def __init__(self, device_data: DeviceData, batched: bool, recorder: Recorder):
         self.device_data, self.batched, self.recorder = device_data, batched, recorder
         self.device = device_data.device
         self._not_batchable: set[Architecture] = set()
-
-    def free_memory(self) -> None:
-        """Releases the recordings."""
-        if self.recorder:
-            self.recorder.clear()
 
     def losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Sequence[Tensor]:
         """Mean losses of the clients of each workload, in ascending order. They stay on the device, so that nobody
@@ -74,7 +69,7 @@ class Measurer:
     def _batched_losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor | None:
         """Mean losses by shared passes, recorded if possible; None if torch cannot batch the module."""
         max_examples, failed = forward_batch_size(architecture, self.device), ""
-        for recorder in (self.recorder, None) if self.recorder else (None,):
+        for recorder in (self.recorder, None):
             try:
                 with matmul_precision(architecture.precision):
                     means = batched_losses(architecture, workloads, self.device_data, max_examples, recorder)
@@ -83,7 +78,7 @@ class Measurer:
                     raise
                 failed = first_line(error)
                 continue
-            if failed and self.recorder:
+            if failed:
                 self.recorder.disable(architecture, failed)
             return means
         return None

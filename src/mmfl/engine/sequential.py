@@ -1,5 +1,6 @@
 """Sequential training: one client after another, for any module; on a CPU, one client per core at a time."""
 
+import copy
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -48,7 +49,7 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
     Threads share one interpreter lock: as little as possible is done in Python at each step.
     """
     architecture, layout, batches = cohort.architecture, cohort.architecture.layout, cohort.batches
-    module = architecture.copy()
+    module = copy.deepcopy(architecture.module)
     parameters = list(module.parameters())
     own = torch.empty(1, layout.length, device=cohort.tensors.weights.device)
     for parameter, view in zip(parameters, layout.views(own[0]), strict=True):

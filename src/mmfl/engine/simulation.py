@@ -64,10 +64,10 @@ class Simulation:
         self.privacy = privacy or Privacy()
         self.choices = Choices()
         on_gpu = self.device.type != "cpu"
-        step_recorder, loss_recorder = (Recorder() if record and on_gpu else None for _ in range(2))
+        step_recorder, loss_recorder = (Recorder(enabled=record and on_gpu) for _ in range(2))
         device_data = DeviceData(self.device)
         self.measurer = Measurer(device_data, on_gpu and mode != "sequential", loss_recorder)
-        self.trainer = Trainer(mode, device_data, self.choices, step_recorder, self.measurer.free_memory)
+        self.trainer = Trainer(mode, device_data, self.choices, step_recorder, loss_recorder.clear)
         self.update_buffer = UpdateBuffer(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
@@ -159,7 +159,7 @@ class Simulation:
         loss_sums: list[Tensor] = []
         for rows in buckets:
             loss_sums += self.trainer.train(architecture, rule, jobs.take(rows), updates[rows])
-        self.trainer.join()
+        self.trainer.recorder.join()
         groups = list(jobs.by_request())
         parts = [updates] if len(groups) == 1 else [updates[to_device(n, self.device)] for _, n in groups]
         loss = (

@@ -40,7 +40,7 @@ class Trainer:
         mode: Mode,
         device_data: DeviceData,
         choices: Choices,
-        recorder: Recorder | None = None,
+        recorder: Recorder,
         free_memory: Callable[[], None] = lambda: None,
     ):
         self.mode, self.device_data, self.choices, self.recorder = mode, device_data, choices, recorder
@@ -67,11 +67,10 @@ class Trainer:
                 begin = end
                 continue
             if out_of_memory:  # here, not in the except block, which keeps the failed cohort's tensors alive
-                if self.recorder:
-                    self.recorder.clear()
+                self.recorder.clear()
                 self._free_memory()
                 self.cohort_sizes.halve(architecture, width, len(part))
-            elif self.recorder and train == self.recorded:
+            elif train == self.recorded:
                 self.recorder.disable(architecture, reason)
             else:
                 self._give_up_vectorising(architecture, reason)
@@ -85,7 +84,7 @@ class Trainer:
             self._try_vectorising(architecture, rule, jobs)
         if not architecture.vectorisable:
             return self.sequentially
-        if self.recorder and can_record(self.recorder, architecture, rule, jobs):
+        if can_record(self.recorder, architecture, rule, jobs):
             return self.recorded
         if self.mode == "vectorised" or self.device.type != "cpu":
             return train_vectorised
@@ -97,13 +96,7 @@ class Trainer:
 
     def recorded(self, cohort: Cohort) -> None:
         """By replaying a CUDA graph."""
-        assert self.recorder is not None
         train_recorded(self.recorder, cohort)
-
-    def join(self) -> None:
-        """Makes what follows wait for everything that is being trained."""
-        if self.recorder:
-            self.recorder.join()
 
     def _vectorised_is_faster(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
         """Measured once by architecture, batch size and kind of processor."""

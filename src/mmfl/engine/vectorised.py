@@ -1,5 +1,6 @@
 """Vectorised training: all clients of a cohort at once, by vmap over a matrix of weights [jobs, parameters]."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -9,7 +10,7 @@ from torch.func import vmap
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import CohortBatch
 from mmfl.engine.cohort import Cohort, JobTensors, LocalSteps
-from mmfl.engine.factored import GradientFactors, GradientParts
+from mmfl.engine.factored import GradientFactors
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import to_float32
 from mmfl.federation.objectives import per_example
@@ -38,37 +39,33 @@ class VmappedModule:
         self.operators = Operators(substitutes) if substitutes else None
         self._vmapped = vmap(self._outputs, randomness="error")
 
-    def _outputs(self, parameters: tuple[Tensor, ...], x: Tensor, *key: Tensor) -> Tensor:
+    def _outputs(self, parameters: Sequence[Tensor], x: Tensor, *key: Tensor) -> Tensor:
         if self.operators and key:
             self.operators.begin(*key)
         return self.architecture.functional(parameters, x)
 
-    def forward(self, parameters: tuple[Tensor, ...], x: Tensor) -> Tensor:
-        """Outputs [jobs, examples, ...] without gradients, each job's at its own parameters."""
-        if self.operators:
-            self.operators.factors = GradientFactors(())
-        with self.operators or nullcontext():
-            return self._vmapped(parameters, x)
-
-    def step(self, rule: LocalRule, tensors: JobTensors, batch: CohortBatch, factored: bool) -> None:
-        """One local step of all jobs: the gradients by vmap, then the rule; adds to the sums of losses."""
-        loss, gradients = self.differentiate(tensors.weights, batch)
-        LocalSteps(rule, self.architecture.layout, tensors, factored).take(gradients)
-        tensors.loss_sums.add_(loss * batch.length)
-
-    def differentiate(self, weights: Tensor, batch: CohortBatch) -> tuple[Tensor, list[tuple[int, GradientParts]]]:
-        """Mean batch losses [jobs] and their gradients, parameter by parameter.
+    def losses(
+        self, parameters: Sequence[Tensor], factors: GradientFactors, x: Tensor, y: Tensor, *key: Tensor
+    ) -> Tensor:
+        """The loss of every example, [jobs, examples], each job's at its own parameters.
 
         Only the module is vmapped: a loss has one value per example, whichever job the example belongs to.
         """
-        layout = self.architecture.layout
-        parameters = layout.parameters(weights)
-        factors = GradientFactors(parameters)
         if self.operators:
             self.operators.factors = factors
-        inputs = (batch.x,) if batch.key is None else (batch.x, batch.key)
         with self.operators or nullcontext():
-            outputs = to_float32(self._vmapped(parameters, *inputs))
-            losses = per_example(self.architecture.loss(outputs.flatten(0, 1), batch.y.flatten(0, 1)))
-        loss = (losses.view(batch.share.shape) * batch.share).sum(1)
-        return loss.detach(), layout.gradients(loss.sum(), parameters, factors)
+            outputs = to_float32(self._vmapped(tuple(parameters), x, *key))
+            losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1)))
+        return losses.view(y.shape[:2])
+
+    def step(self, rule: LocalRule, tensors: JobTensors, batch: CohortBatch, factored: bool) -> None:
+        """One local step of all jobs: the gradients by vmap, then the rule; adds to the sums of losses."""
+        layout = self.architecture.layout
+        parameters = layout.parameters(tensors.weights)
+        factors = GradientFactors(parameters)
+        key = () if batch.key is None else (batch.key,)
+        loss = (self.losses(parameters, factors, batch.x, batch.y, *key) * batch.share).sum(1)
+        gradients = layout.gradients(loss.sum(), parameters, factors)
+        loss = loss.detach()  # which releases the graph
+        LocalSteps(rule, layout, tensors, factored).take(gradients)
+        tensors.loss_sums.add_(loss * batch.length)

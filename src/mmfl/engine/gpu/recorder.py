@@ -71,10 +71,12 @@ class Recorder:
     """Makes recordings when they are first needed, and keeps those used last.
 
     Steps of similar batch width are replayed one after another, others at the same time: results may be used after
-    `join`. `record` turns a step into a function that repeats it; tests pass one that needs no GPU.
+    `join`. `record` turns a step into a function that repeats it; tests pass one that needs no GPU. One that is not
+    `enabled` finds no step worth recording.
     """
 
-    def __init__(self, record: Callable[[Replay], Replay] | None = None):
+    def __init__(self, record: Callable[[Replay], Replay] | None = None, enabled: bool = True):
+        self._enabled = enabled
         self._new_stream: Callable[[], Stream] = partial(Stream, record) if record else CudaStream
         self._streams = [self._new_stream() for _ in range(_STREAMS)]
         self._in_use: list[object] = []
@@ -84,7 +86,7 @@ class Recorder:
     def fits(self, architecture: Architecture, examples: int) -> bool:
         """Whether a step over this many examples is small enough to be worth recording."""
         small = examples <= _MAX_EXAMPLES and examples * architecture.activation_bytes <= _MAX_BYTES
-        return small and architecture not in self._disabled
+        return self._enabled and small and architecture not in self._disabled
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The recording under a key, made now if there is none."""
