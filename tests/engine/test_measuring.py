@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kinds import KINDS
 from small import CLASSES, SIZES, TOKENS, VECTORS, Model, ask, federation, normal, numbers, task, train
-from test_agreement import KINDS
 from torch import Tensor, nn
 
 from mmfl import models
@@ -48,21 +48,17 @@ def losses_by_hand(pool: Federation, client) -> list[float]:
     return [mean_by_hand(one, one.loss, one.data.x[r], one.data.y[r]) for r in rows]
 
 
-@pytest.mark.parametrize("client", [range(6), [1], [0, 2, 5], [5, 1, 2], [5, 4, 3, 2, 1, 0]], ids=str)
+CLIENTS = (range(6), [1], [0, 2, 5], [5, 1, 2], [5, 4, 3, 2, 1, 0])
+
+
+@pytest.mark.parametrize(("client", "rows"), [*((each, 1000) for each in CLIENTS), *((range(6), n) for n in (1, 3, 7))])
 @every_task
-def test_losses_are_the_mean_over_each_clients_own_data(kind, client):
+def test_losses_are_the_mean_over_each_clients_own_data(kind, client, rows, monkeypatch):
+    """However many examples pass at once."""
+    monkeypatch.setattr(measurer, "forward_batch_size", lambda architecture, device: rows)
     pool = federation(TASKS[kind], sizes=(9, 5, 4, 2, 12, 7))
     engine, workload = measured(pool, client)
     np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, client), rtol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [1, 3, 7])
-@every_task
-def test_losses_do_not_depend_on_how_many_examples_pass_at_once(kind, rows, monkeypatch):
-    monkeypatch.setattr(measurer, "forward_batch_size", lambda architecture, device: rows)
-    pool = federation(TASKS[kind], sizes=(9, 5, 4, 2, 12))
-    engine, workload = measured(pool, range(5))
-    np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(5)), rtol=1e-5)
 
 
 def test_losses_of_several_requests_come_in_their_order():
@@ -78,7 +74,9 @@ def test_losses_of_several_requests_come_in_their_order():
 def batching(record: Callable[[Replay], Replay] | None = None) -> Simulation:
     """An engine that batches forward passes wherever a GPU would, and records them if it is told how."""
     engine = Simulation("cpu")
-    engine.measurer = Measurer(engine.measurer.device_data, batched=True, recorder=record and Recorder(record))
+    engine.measurer = Measurer(
+        engine.measurer.device_data, batched=True, recorder=Recorder(record, enabled=record is not None)
+    )
     return engine
 
 

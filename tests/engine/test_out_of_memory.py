@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small import ask, assert_agree, both_modes, federation, task, train, train_alone
+from small import ask, assert_agree, before_cohorts, both_modes, federation, task, train, train_alone
 
 from mmfl.engine import Simulation, device, trainer
 from mmfl.engine.cohort import Cohort
@@ -23,16 +23,15 @@ def room_for(monkeypatch) -> Callable[..., list[int]]:
     """Lets larger cohorts run out of memory when half done; gives the sizes of those that trained."""
 
     def limit(most: int, error: BaseException) -> list[int]:
-        trained, train_vectorised = [], trainer.train_vectorised
+        trained: list[int] = []
 
-        def limited(cohort: Cohort) -> None:
+        def look(cohort: Cohort) -> None:
             if len(cohort.jobs) > most:
                 cohort.tensors.weights.fill_(float("nan"))
                 raise error
             trained.append(len(cohort.jobs))
-            train_vectorised(cohort)
 
-        monkeypatch.setattr(trainer, "train_vectorised", limited)
+        before_cohorts(monkeypatch, look)
         return trained
 
     return limit

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kinds import KINDS
 from small import IMAGES, Model, ask, both_modes, federation, task, train, train_alone
-from test_agreement import KINDS
 from torch import Tensor, nn
 
 import mmfl
