@@ -19,7 +19,6 @@ from mmfl.federation import Federation
 from mmfl.federation.objectives import absolute_error, accuracy, next_token, squared_error
 from mmfl.federation.task import Task
 
-NORM = task(lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)))
 TASKS: dict[str, Task] = {
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
     "dropout, which rests": task(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout())),
@@ -27,7 +26,7 @@ TASKS: dict[str, Task] = {
         lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=absolute_error
     ),
     "tokens": task(lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token),
-    "batch norm": NORM,
+    "batch norm": task(lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3))),
 }
 every_task = pytest.mark.parametrize("kind", TASKS)
 
