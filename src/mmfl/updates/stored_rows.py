@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,11 +31,10 @@ class StoredRows:
         return len(self.client)
 
     def matrix(self) -> ClientRows:
-        """All of them at once."""
-        length = self.store.none.shape[1]
-        parts = [rows for _, rows in self._batches()] or [self.store.none.new_zeros(0, length)]
-        matrix = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return ClientRows(matrix, self.places, len(self.client), self.store.world)
+        """All of them at once; what is computed after this reads them no more."""
+        if self._read is None:
+            self._read = slice(0, len(self._held)), self.store.held_rows(self._held)
+        return ClientRows(self._read[1], self.places, len(self.client), self.store.world)
 
     def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of all of them: coefficients @ rows, [parameters]."""

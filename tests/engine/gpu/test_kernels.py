@@ -164,6 +164,30 @@ class Spy:
 
 
 @here
+@pytest.mark.parametrize("shared", range(3), ids=["input", "weight", "bias"])
+def test_convolution_takes_what_all_clients_share(shared):
+    inputs = [images(2, 3, 2, 7, 6), leaf(2, 5, 2, 3, 3, seed=2), leaf(2, 5, seed=3)]
+    inputs[shared] = inputs[shared].detach()[0].requires_grad_()
+    dims = tuple(None if n == shared else 0 for n in range(3))
+    got, native = (
+        outcome(vmap(lambda *a, f=f: f(*a, (2, 1), (1, 1)), in_dims=dims)(*inputs), inputs)
+        for f in (convolution, F.conv2d)
+    )
+    torch.testing.assert_close(got, native, rtol=1e-4, atol=1e-4)
+
+
+@here
+@pytest.mark.parametrize("wanted", range(3), ids=["input", "weight", "bias"])
+def test_convolution_differentiates_only_what_is_asked_for(wanted):
+    inputs = [tensor.detach() for tensor in (images(2, 3, 2, 7, 6), leaf(2, 5, 2, 3, 3, seed=2), leaf(2, 5, seed=3))]
+    inputs[wanted].requires_grad_()
+    got, native = (
+        outcome(vmap(lambda *a, f=f: f(*a, (1, 1), (1, 1)))(*inputs), [inputs[wanted]]) for f in (convolution, F.conv2d)
+    )
+    torch.testing.assert_close(got, native, rtol=1e-4, atol=1e-4)
+
+
+@here
 @pytest.mark.skipif(DEVICE == "cpu", reason="a CPU multiplies with all bits")
 def test_convolution_with_short_products_is_close():
     torch.set_float32_matmul_precision("high")

@@ -98,28 +98,20 @@ def _strides(tensor: Tensor | None) -> tuple[int, int]:
     return (0, 0) if tensor is None else (tensor.stride(0), tensor.stride(1))
 
 
+@triton.jit
+def _block(first, channel, inside, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, HIGH: tl.constexpr):
+    """Where the numbers of a block of pixels are, and which of them exist."""
+    pixel = first + tl.arange(0, HIGH)
+    return pixel[:, None] * CHANNELS + channel[None, :], (pixel < PIXELS)[:, None] & inside[None, :]
+
+
 @triton.jit(do_not_specialize=["count", "weight_stride", "weight_step", "bias_stride", "bias_step"])
 def _norm(
-    x,
-    weight,
-    bias,
-    y,
-    mean,
-    rate,
-    count,
-    weight_stride,
-    weight_step,
-    bias_stride,
-    bias_step,
-    eps,
-    WEIGHTED: tl.constexpr,
-    BIASED: tl.constexpr,
-    PIXELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+    x, weight, bias, y, mean, rate, count,
+    weight_stride, weight_step, bias_stride, bias_step, eps,
+    WEIGHTED: tl.constexpr, BIASED: tl.constexpr,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     """One group of one example, in three passes: its mean, its variance, its normed values."""
     SIZE: tl.constexpr = CHANNELS // GROUPS
     program = tl.program_id(0)
@@ -132,15 +124,13 @@ def _norm(
 
     sums = tl.zeros((HIGH, WIDE), tl.float32)
     for first in range(0, PIXELS, HIGH):
-        pixel = first + tl.arange(0, HIGH)
-        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
-        sums += tl.load(x + (pixel[:, None] * CHANNELS + channel[None, :]), there, 0.0)
+        place, there = _block(first, channel, within < SIZE, PIXELS, CHANNELS, HIGH)
+        sums += tl.load(x + place, there, 0.0)
     centre = tl.sum(sums) / (PIXELS * SIZE)
     squares = tl.zeros((HIGH, WIDE), tl.float32)
     for first in range(0, PIXELS, HIGH):
-        pixel = first + tl.arange(0, HIGH)
-        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
-        values = tl.load(x + (pixel[:, None] * CHANNELS + channel[None, :]), there, 0.0)
+        place, there = _block(first, channel, within < SIZE, PIXELS, CHANNELS, HIGH)
+        values = tl.load(x + place, there, 0.0)
         away = tl.where(there, values - centre, 0.0)
         squares += away * away
     scale = 1 / tl.sqrt(tl.sum(squares) / (PIXELS * SIZE) + eps)
@@ -154,34 +144,17 @@ def _norm(
     if BIASED:
         shift += tl.load(bias + client * bias_stride + channel * bias_step, within < SIZE, 0.0)
     for first in range(0, PIXELS, HIGH):
-        pixel = first + tl.arange(0, HIGH)
-        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
-        place = pixel[:, None] * CHANNELS + channel[None, :]
+        place, there = _block(first, channel, within < SIZE, PIXELS, CHANNELS, HIGH)
         values = tl.load(x + place, there, 0.0)
         tl.store(y + place, (values - centre) * slope[None, :] + shift[None, :], there)
 
 
 @triton.jit(do_not_specialize=["count", "weight_stride", "weight_step"])
 def _back(
-    grad,
-    x,
-    weight,
-    mean,
-    rate,
-    by_input,
-    by_weight,
-    by_bias,
-    count,
-    weight_stride,
-    weight_step,
-    WEIGHTED: tl.constexpr,
-    AFFINE: tl.constexpr,
-    PIXELS: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    HIGH: tl.constexpr,
-    WIDE: tl.constexpr,
-):
+    grad, x, weight, mean, rate, by_input, by_weight, by_bias, count, weight_stride, weight_step,
+    WEIGHTED: tl.constexpr, AFFINE: tl.constexpr,
+    PIXELS: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     """One group of one example: sums over its pixels by channel, from which its input's gradient follows."""
     SIZE: tl.constexpr = CHANNELS // GROUPS
     program = tl.program_id(0)
@@ -199,9 +172,7 @@ def _back(
     plain = tl.zeros((HIGH, WIDE), tl.float32)
     along = tl.zeros((HIGH, WIDE), tl.float32)
     for first in range(0, PIXELS, HIGH):
-        pixel = first + tl.arange(0, HIGH)
-        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
-        place = pixel[:, None] * CHANNELS + channel[None, :]
+        place, there = _block(first, channel, within < SIZE, PIXELS, CHANNELS, HIGH)
         given = tl.load(grad + place, there, 0.0)
         normed = (tl.load(x + place, there, 0.0) - centre) * scale
         plain += given
@@ -217,9 +188,7 @@ def _back(
     level = tl.sum(shift * factor) / (PIXELS * SIZE)
     tilt = tl.sum(slope * factor) / (PIXELS * SIZE)
     for first in range(0, PIXELS, HIGH):
-        pixel = first + tl.arange(0, HIGH)
-        there = (pixel < PIXELS)[:, None] & (within < SIZE)[None, :]
-        place = pixel[:, None] * CHANNELS + channel[None, :]
+        place, there = _block(first, channel, within < SIZE, PIXELS, CHANNELS, HIGH)
         given = tl.load(grad + place, there, 0.0)
         normed = (tl.load(x + place, there, 0.0) - centre) * scale
         tl.store(by_input + place, scale * (given * factor[None, :] - level - normed * tilt), there)

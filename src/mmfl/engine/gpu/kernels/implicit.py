@@ -9,37 +9,13 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["count", "blocks", "bias_stride", "bias_step"])
 def convolve(
-    images,
-    kernel,
-    bias,
-    outputs,
-    count,
-    blocks,
-    kernel_stride,
-    bias_stride,
-    bias_step,
-    UNIT: tl.constexpr,
-    BIASED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    IMAGE: tl.constexpr,
-    ROW: tl.constexpr,
-    COLUMN: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    OUT: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    PH: tl.constexpr,
-    PW: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    images, kernel, bias, outputs, count, blocks, kernel_stride, bias_stride, bias_step,
+    UNIT: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    IMAGE: tl.constexpr, ROW: tl.constexpr, COLUMN: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """A block of one client's output pixels and channels: patches [pixels, taps * channels] times weights."""
     PATCH: tl.constexpr = KH * KW * CHANNELS
     out_blocks: tl.constexpr = (OUT + COLUMNS - 1) // COLUMNS
@@ -81,30 +57,12 @@ def convolve(
 
 @triton.jit(do_not_specialize=["count", "blocks"])
 def by_images(
-    grad,
-    kernel,
-    images,
-    count,
-    blocks,
-    kernel_stride,
-    UNIT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    OUT: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    PH: tl.constexpr,
-    PW: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    grad, kernel, images, count, blocks, kernel_stride,
+    UNIT: tl.constexpr, PRECISION: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """A block of one client's input pixels, all at the same phase of the stride, and channels: the gradients at the
     output pixels that read them [pixels, taps * out] times weights."""
     PATCH: tl.constexpr = KH * KW * CHANNELS
@@ -159,35 +117,13 @@ def by_images(
 
 @triton.jit(do_not_specialize=["count", "clients", "splits", "share"])
 def by_kernel(
-    grad,
-    images,
-    parts,
-    sums,
-    count,
-    clients,
-    splits,
-    share,
-    BIASED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    IMAGE: tl.constexpr,
-    ROW: tl.constexpr,
-    COLUMN: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    OUT: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    SH: tl.constexpr,
-    SW: tl.constexpr,
-    PH: tl.constexpr,
-    PW: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    grad, images, parts, sums, count, clients, splits, share,
+    BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    IMAGE: tl.constexpr, ROW: tl.constexpr, COLUMN: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """A block of one client's weights [out, taps * channels]: gradients times patches, over a share of the pixels; and
     for the bias the sums of the gradients."""
     PATCH: tl.constexpr = KH * KW * CHANNELS

@@ -25,15 +25,8 @@ class CohortMaxPool(torch.autograd.Function):
         clients, count, height, width, channels = x.shape
         y = x.new_empty(clients, count, *output, channels)
         ctx.place = torch.empty_like(y, dtype=torch.uint8)
-        ctx.constants = {
-            "CHANNELS": channels,
-            "H": height,
-            "W": width,
-            "OH": output[0],
-            "OW": output[1],
-            "KH": window[0],
-            "KW": window[1],
-        }
+        sizes = (channels, height, width, *output, *window)
+        ctx.constants = dict(zip(("CHANNELS", "H", "W", "OH", "OW", "KH", "KW"), sizes, strict=True))
         with torch.cuda.device_of(x):
             grid, tile = _tile(clients * count, output[0] * output[1] * channels)
             _pool[grid](x, y, ctx.place, **ctx.constants, **tile)
@@ -61,19 +54,10 @@ def _tile(images: int, size: int) -> tuple[tuple[int], dict[str, int]]:
 
 @triton.jit
 def _pool(
-    x,
-    y,
-    place,
-    CHANNELS: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, y, place,
+    CHANNELS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Some outputs of one image. As in torch, the first of equal maxima counts, and NaN is larger than any number."""
     image = (tl.program_id(0) // BLOCKS).to(tl.int64)
     number = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)
@@ -99,19 +83,10 @@ def _pool(
 
 @triton.jit
 def _back(
-    grad,
-    place,
-    by_input,
-    CHANNELS: tl.constexpr,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    grad, place, by_input,
+    CHANNELS: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr, BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Some inputs of one image: the gradient of their window where they were its maximum, else 0."""
     image = (tl.program_id(0) // BLOCKS).to(tl.int64)
     number = tl.program_id(0) % BLOCKS * BLOCK + tl.arange(0, BLOCK)

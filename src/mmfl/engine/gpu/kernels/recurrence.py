@@ -78,19 +78,9 @@ def _place(rows, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["rows", "batch", "steps", "t"])
 def _cell(
-    gates,
-    product,
-    bias,
-    cells,
-    states,
-    rows,
-    batch,
-    steps,
-    t,
-    HIDDEN: tl.constexpr,
-    BACKWARDS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    gates, product, bias, cells, states, rows, batch, steps, t,
+    HIDDEN: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     here, row, unit = _place(rows, HIDDEN, BLOCK)
     client, row = row // batch, row.to(tl.int64)
     gate, added = gates + (row * steps + t) * (4 * HIDDEN) + unit, product + row * (4 * HIDDEN) + unit
@@ -118,18 +108,9 @@ def _cell(
 
 @triton.jit(do_not_specialize=["rows", "steps", "t"])
 def _cell_backward(
-    gates,
-    cells,
-    by_states,
-    by_h,
-    by_c,
-    rows,
-    steps,
-    t,
-    HIDDEN: tl.constexpr,
-    BACKWARDS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    gates, cells, by_states, by_h, by_c, rows, steps, t,
+    HIDDEN: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     here, row, unit = _place(rows, HIDDEN, BLOCK)
     row = row.to(tl.int64)
     last = row * HIDDEN + unit
