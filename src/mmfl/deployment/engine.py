@@ -61,7 +61,7 @@ class Deployment:
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """Weights of a freshly built module, a function of (seed, task)."""
         module = federation.tasks[task].build(seed, task)
-        return Layout(module).flatten([parameter.detach() for parameter in module.parameters()])
+        return Layout(module).weights(module)
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
         """Losses of the weights on each client's data; nan for clients that did not reply.

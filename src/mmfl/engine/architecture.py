@@ -3,6 +3,7 @@
 import hashlib
 import sys
 import uuid
+from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
-from mmfl.engine.layout import FunctionalModule, Layout
+from mmfl.engine.layout import FunctionalModule, Layout, trainable
 from mmfl.engine.operators import BATCH_NORM, FASTER_ON_GPU, LSTM, NOT_BATCHED, RANDOM, STRIDED_1X1, Operators
 from mmfl.engine.precision import Precision, matmul_precision, to_float32
 from mmfl.errors import first_line
@@ -24,12 +25,21 @@ class Architecture:
 
     `coupled`: an example's output depends on the others in its batch. `draws`: the module draws random numbers that
     the engine cannot address. `vectorisable`: whether torch can batch it over clients; None until it was tried.
+    `frozen` holds the frozen parameters of other architectures: those that are equal are shared with them.
     `precision_obstacle`: why it cannot run in the precision asked for; empty if it can.
     """
 
-    def __init__(self, task: Task, device: torch.device, precision: Precision = "float32"):
+    def __init__(
+        self,
+        task: Task,
+        device: torch.device,
+        precision: Precision = "float32",
+        frozen: MutableMapping[str, Tensor] | None = None,
+    ):
         module = task.build()
         self.module = module.to(device).train()
+        if frozen is not None:
+            _share_frozen(module, frozen)
         self.functional = FunctionalModule(self.module)
         self.loss: Objective = task.loss
         self.layout = Layout(module)
@@ -115,10 +125,9 @@ class Architecture:
 
         Without AVX-512, for example, oneDNN has no LSTM in bfloat16.
         """
-        trainable = [p for p in self.module.parameters() if p.requires_grad]
         try:
             with matmul_precision("bfloat16"), Operators(self.sequential_operators):
-                torch.autograd.grad(to_float32(self.module(x)).sum(), trainable, allow_unused=True)
+                torch.autograd.grad(to_float32(self.module(x)).sum(), trainable(self.module), allow_unused=True)
             with matmul_precision("bfloat16"), Operators(BATCH_NORM & self.operators), torch.no_grad():
                 self.module.eval()(x)
         except (RuntimeError, ValueError, TypeError) as error:
@@ -126,6 +135,13 @@ class Architecture:
         finally:
             self.module.train()
         return ""
+
+
+def _share_frozen(module: nn.Module, known: MutableMapping[str, Tensor]) -> None:
+    """Lets the frozen parameters of all modules that have equal ones be the same tensors: a base exists once."""
+    for parameter in module.parameters():
+        if not parameter.requires_grad:
+            parameter.data = known.setdefault(_constant(parameter), parameter.data)
 
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
@@ -140,7 +156,8 @@ def signature(task: Task) -> str:
         parts.append(f"{name}:{_identity(type(part))}:{part.training}:{_unlike_any_other() if hooked else ''}")
         parts += [f"{key}={_constant(value)}" for key, value in sorted(vars(part).items()) if key not in _INTERNAL]
     parts += [f"{name}{tuple(p.shape)}{p.dtype}{p.requires_grad}" for name, p in module.named_parameters()]
-    parts += [f"{name}{_constant(buffer)}" for name, buffer in module.named_buffers()]
+    frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
+    parts += [f"{name}{_constant(value)}" for name, value in [*frozen, *module.named_buffers()]]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

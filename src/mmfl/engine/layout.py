@@ -1,4 +1,4 @@
-"""The flat vector of a module's parameters, and modules that are called with their parameters."""
+"""The flat vector of what a module trains, and modules that are called with it."""
 
 import copy
 import itertools
@@ -12,20 +12,24 @@ from mmfl.engine.factored import FactoredGradient, GradientFactors, GradientPart
 
 
 class Layout:
-    """All parameters of a module as one vector, with named views into it.
+    """The parameters that a module trains as one vector, with named views into it. Frozen ones are not part of it: they
+    stay in the module.
 
     Kernels of convolutions are stored channels last, which is fastest on a CPU and for cohorts.
     """
 
     def __init__(self, module: nn.Module):
-        named = dict(module.named_parameters())
+        named = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self.names = tuple(named)
         self.shapes = tuple(p.shape for p in named.values())
         self.sizes = [p.numel() for p in named.values()]
-        self.trainable = tuple(p.requires_grad for p in named.values())
         self.length = sum(self.sizes)
         ends = list(itertools.accumulate(self.sizes))
         self.slices = [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
+    def weights(self, module: nn.Module) -> Tensor:
+        """The vector [parameters] of a module's own values."""
+        return self.flatten([p.detach() for p in trainable(module)])
 
     def flatten(self, tensors: Sequence[Tensor]) -> Tensor:
         """The vector [..., parameters] of tensors given in the order of `names`, with equal leading dimensions."""
@@ -43,26 +47,24 @@ class Layout:
         return views
 
     def parameters(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """Views that require gradients, except for frozen parameters."""
-        views = self.views(flat.detach())
-        return tuple(view.requires_grad_(train) for view, train in zip(views, self.trainable, strict=True))
+        """Views that require gradients."""
+        return tuple(view.requires_grad_() for view in self.views(flat.detach()))
 
     def gradients(
         self, loss: Tensor, parameters: Sequence[Tensor], factors: GradientFactors
     ) -> list[tuple[int, GradientParts]]:
-        """The gradient of a loss: the index of each trainable parameter, and the parts of its gradient, [jobs, piece].
+        """The gradient of a loss: the index of each parameter, and the parts of its gradient, [jobs, piece].
 
         Parts are autograd's own tensors, not copies, or factored gradients.
         """
-        wanted = [n for n, train in enumerate(self.trainable) if train]
         calls = factors.take_calls()
-        sources: list[Any] = [*(edge for _, _, edge in calls), *(parameters[n] for n in wanted)]
+        sources: list[Any] = [*(edge for _, _, edge in calls), *parameters]
         grads = torch.autograd.grad(loss, sources, allow_unused=True)
-        parts: dict[int, list[Tensor | FactoredGradient]] = {n: [] for n in wanted}
+        parts: dict[int, list[Tensor | FactoredGradient]] = {n: [] for n in range(len(parameters))}
         for (n, inputs, _), grad in zip(calls, grads, strict=False):
             if grad is not None:
                 parts[n].append(FactoredGradient(grad.reshape(*inputs.shape[:2], -1), inputs))
-        for n, grad in zip(wanted, grads[len(calls) :], strict=True):
+        for n, grad in enumerate(grads[len(calls) :]):
             if grad is not None or not parts[n]:
                 grad = torch.zeros_like(parameters[n]) if grad is None else grad
                 parts[n].append(torch.atleast_2d(self._flatten_one(grad, self.shapes[n])))
@@ -80,18 +82,29 @@ class Layout:
         return dict(zip(self.names, self.views(flat), strict=True))
 
 
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that a module trains, in the order of its layout."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def copy_trainable(module: nn.Module) -> nn.Module:
+    """A copy of a module with parameters of its own where it trains them; frozen ones are shared with the module."""
+    shared = {id(p): p for p in module.parameters() if not p.requires_grad}
+    return copy.deepcopy(module, shared)
+
+
 class FunctionalModule:
-    """A module without parameters of its own: each call passes them, as tensors of any kind.
+    """A module without trained parameters of its own: each call passes them, as tensors of any kind.
 
     The same as `torch.func.functional_call`, prepared once because a cohort calls it at every step.
     """
 
     def __init__(self, module: nn.Module):
-        self.module = copy.deepcopy(module)
-        owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {p: [] for p in self.module.parameters()}
+        self.module = copy_trainable(module)
+        owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {p: [] for p in trainable(self.module)}
         for part in self.module.modules():
             for name, parameter in part._parameters.items():
-                if parameter is not None:
+                if parameter in owners:
                     owners[parameter].append((part, name))
         self.owners = list(owners.values())
         for part in self.module.modules():

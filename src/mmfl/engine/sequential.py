@@ -1,6 +1,5 @@
 """Sequential training: one client after another, for any module; on a CPU, one client per core at a time."""
 
-import copy
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -11,6 +10,7 @@ import torch
 
 from mmfl.engine.cohort import Cohort, LocalSteps
 from mmfl.engine.factored import GradientFactors
+from mmfl.engine.layout import copy_trainable, trainable
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import autocast, to_float32
 from mmfl.federation.objectives import per_example
@@ -49,8 +49,8 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
     Threads share one interpreter lock: as little as possible is done in Python at each step.
     """
     architecture, layout, batches = cohort.architecture, cohort.architecture.layout, cohort.batches
-    module = copy.deepcopy(architecture.module)
-    parameters = list(module.parameters())
+    module = copy_trainable(architecture.module)
+    parameters = trainable(module)
     own = torch.empty(1, layout.length, device=cohort.tensors.weights.device)
     for parameter, view in zip(parameters, layout.views(own[0]), strict=True):
         parameter.data = view

@@ -70,6 +70,7 @@ class Simulation:
         self.trainer = Trainer(mode, device_data, self.choices, step_recorder, loss_recorder.clear)
         self.update_buffer = UpdateBuffer(self.device)
         self._architectures: dict[Task, Architecture] = {}
+        self._frozen: dict[str, Tensor] = {}
         self._by_signature: dict[str, Architecture] = {}
 
     @cached_property
@@ -80,8 +81,7 @@ class Simulation:
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """Weights of a freshly built module, a function of (seed, task)."""
         module = federation.tasks[task].build(seed, task)
-        parameters = [p.detach() for p in module.parameters()]
-        return self.architecture(federation.tasks[task]).layout.flatten(parameters).to(self.device)
+        return self.architecture(federation.tasks[task]).layout.weights(module).to(self.device)
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Jobs of equal architecture and local rule run together, in buckets of similar batch size."""
@@ -140,7 +140,7 @@ class Simulation:
         if task not in self._architectures:
             key = signature(task)
             if key not in self._by_signature:
-                self._by_signature[key] = Architecture(task, self.device, self.precision)
+                self._by_signature[key] = Architecture(task, self.device, self.precision, self._frozen)
             shared = self._architectures[task] = self._by_signature[key]
             if task.name not in shared.task_names:
                 shared.task_names.append(task.name)

@@ -1,5 +1,6 @@
 """Task: one model to train, its data, its loss and metric, and how a client trains it."""
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from mmfl.checks import check, check_positive, check_whole
 from mmfl.data import Dataset
@@ -120,7 +121,19 @@ class Task:
             raise UserError(f"task '{self.name}': {name} fails in round {round}: {first_line(error)}") from None
 
     def build(self, seed: int = 0, task: int = 0) -> nn.Module:
-        """A new module whose initial weights are a function of (seed, task) alone."""
+        """A new module whose initial weights are a function of (seed, task) alone.
+
+        What is not trained, frozen parameters and buffers, is the same for all seeds: that of `build()`.
+        """
+        module = self._build(seed, task)
+        if (seed, task) != (0, 0) and (fixed := _not_trained(module)):
+            base = _not_trained(self._build(0, 0))
+            for name, tensor in fixed.items():
+                tensor.data.copy_(base[name])
+        return module
+
+    def _build(self, seed: int, task: int) -> nn.Module:
+        """The model's own module may be part of another one, as a shared base: what is returned is a copy."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(bits(seed, Purpose.MODEL, task)) % 2**63)
             try:
@@ -134,8 +147,14 @@ class Task:
             raise UserError(
                 f"task '{self.name}': model returned a {type(module).__name__}; expected a torch.nn.Module."
             )
-        return module
+        return copy.deepcopy(module)
 
     def check(self) -> None:
         """Refuses a model that fails on the data, labels out of range, and a loss or metric that does not fit."""
         check_task(self)
+
+
+def _not_trained(module: nn.Module) -> dict[str, Tensor]:
+    """A module's frozen parameters and its buffers, by name."""
+    frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    return {**frozen, **dict(module.named_buffers())}

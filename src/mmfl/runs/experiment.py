@@ -13,6 +13,7 @@ import numpy as np
 
 from mmfl.checks import check, check_memory, check_whole, is_positive, is_whole
 from mmfl.engine import Engine
+from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, check_name
 from mmfl.federation import Federation
 from mmfl.methods import Method
@@ -66,7 +67,7 @@ class Experiment:
 
     def check_memory(self, federation: Federation) -> None:
         """Refuses more replicas than the machine has memory for, judging by the federation of the first seed."""
-        parameters = sum(sum(p.numel() for p in task.build().parameters()) for task in federation.tasks)
+        parameters = sum(Layout(task.build()).length for task in federation.tasks)
         pairs = federation.clients * len(federation.tasks)
         records = self.rounds * len(federation.tasks) * _RECORD_BYTES
         replicas = len(self.methods) * len(self.seeds)
