@@ -133,11 +133,12 @@ def by_hand(task: Task, start: dict[str, Tensor], rows: np.ndarray, mu: float = 
     for _ in range(task.epochs):
         optimiser.zero_grad()
         loss = task.loss(module(x), y).mean()
-        pull = sum((p - start[name]).square().sum() for name, p in module.named_parameters())
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        pull = sum((p - start[name]).square().sum() for name, p in trained.items())
         (loss + mu / 2 * pull).backward()
         optimiser.step()
         seen.append(loss.item())
-    return {name: start[name] - p.detach() for name, p in module.named_parameters()}, float(np.mean(seen))
+    return {name: start[name] - p.detach() for name, p in trained.items()}, float(np.mean(seen))
 
 
 def assert_trained_by_hand(engine: Simulation, training: Training, mu: float = 0.0) -> None:

@@ -1,0 +1,62 @@
+"""Frozen parameters: they never move, are not part of any vector, and exist once per base."""
+
+import pytest
+import torch
+from kinds import frozen
+from small import IMAGES, ask, both_modes, federation, task, train
+from torch import Tensor, nn
+
+import mmfl
+from mmfl import models
+from mmfl.engine import Simulation
+
+BASE = models.SmallCNN(8, 2, (3, 4), 5, 7, padding=1).requires_grad_(False)
+
+
+class Head(nn.Module):
+    """Some classes on top of a base that several tasks share."""
+
+    def __init__(self, classes: int = 3):
+        super().__init__()
+        self.base, self.output = BASE, nn.Linear(7, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.base(x).tanh())
+
+
+@both_modes
+def test_only_what_is_trained_is_in_the_vector(mode):
+    pool, engine = federation(task(Head, IMAGES)), Simulation("cpu", mode)
+    (answer,) = train(engine, ask(engine, pool))
+    assert answer.flat.shape[1] == 7 * 3 + 3
+    assert (answer.flat.abs().amax(1) > 0).all()
+
+
+def test_the_models_of_several_tasks_share_one_base_which_stays_as_it_was():
+    before = [p.clone() for p in BASE.parameters()]
+    pool = federation(task(Head, IMAGES), task(lambda: Head(4), IMAGES))
+    engine = Simulation("cpu", "vectorised")
+    train(engine, ask(engine, pool))
+    first, second = (engine.architecture(each).module.base for each in pool.tasks)
+    assert all(p.data_ptr() == q.data_ptr() for p, q in zip(first.parameters(), second.parameters(), strict=True))
+    assert all(torch.equal(p, q) for p, q in zip(BASE.parameters(), before, strict=True))
+    assert all(p.grad is None for p in BASE.parameters())
+
+
+def test_a_frozen_part_is_the_same_for_all_seeds_and_in_the_trained_module():
+    pool = federation(task(lambda: frozen("0.weight", "0.bias")))
+    each = [pool.tasks[0].build(seed, 0) for seed in (0, 1)]
+    assert torch.equal(each[0][0].weight, each[1][0].weight)
+    assert not torch.equal(each[0][2].weight, each[1][2].weight)
+    run = mmfl.train(pool, "full", rounds=1, seed=1)
+    assert torch.equal(run.module(pool.tasks[0].name)[0].weight, each[0][0].weight)
+
+
+def test_what_is_frozen_costs_no_upload_and_no_memory():
+    """StaleVRE stores and sends as much for a head on a base as for the head alone."""
+    runs = [
+        mmfl.train(federation(task(model, IMAGES)), "mmfl-stalevre", rounds=2)
+        for model in (Head, lambda: nn.Sequential(nn.Flatten(), nn.Linear(128, 3)))
+    ]
+    sent = [sum(record.cost.bytes_up for record in run.records) / run.weights[0].numel() for run in runs]
+    assert sent[0] == pytest.approx(sent[1])
