@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ COLOUR = {name: (20 * n, 255 - 20 * n, 10 * (n % 3)) for n, name in enumerate(NA
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MMFL_CACHE", str(tmp_path / "cache"))
-    pictures.clear()
+    pictures._SHARED.clear()
 
 
 def paint(path: Path, colour) -> None:
@@ -166,7 +165,7 @@ def test_all_attributes_share_the_very_same_pictures_as_long_as_somebody_holds_t
 def test_pictures_are_read_once_and_again_only_after_one_has_changed(tmp_path, reads):
     folder = write_celeba(tmp_path / "celeba")
     first = celeba("Bald", folder, size=(8, 8))
-    pictures.clear()
+    pictures._SHARED.clear()
     again = celeba("Bald", folder, size=(8, 8))
     assert again.x is not first.x
     assert torch.equal(again.x, first.x)
@@ -186,7 +185,7 @@ def test_pictures_are_read_once_and_again_only_after_one_has_changed(tmp_path, r
 def test_a_damaged_cache_file_is_made_anew(tmp_path, reads, harm):
     folder = write_celeba(tmp_path / "celeba")
     first = celeba("Bald", folder, size=(8, 8))
-    pictures.clear()
+    pictures._SHARED.clear()
     (file,) = (tmp_path / "cache" / "celeba").iterdir()
     good = file.read_bytes()
     flipped = good[:-9] + bytes([good[-9] ^ 1]) + good[-8:]
@@ -271,10 +270,3 @@ TABLE = "list_attr_celeba.txt"
 def test_a_damaged_folder_is_refused_by_file_and_line_or_picture(tmp_path, make, words):
     with refused(*words):
         make(tmp_path / "celeba")
-
-
-def test_without_pillow_the_refusal_says_what_to_install(tmp_path, monkeypatch):
-    folder = write_celeba(tmp_path / "celeba")
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with refused("Pillow", "pip install pillow"):
-        celeba("Smiling", folder)

@@ -24,11 +24,10 @@ from mmfl.data import idx
 from mmfl.data.cifar10 import cifar10
 from mmfl.data.dataset import as_inputs
 from mmfl.data.emnist import emnist
-from mmfl.data.fashion_mnist import fashion_mnist
-from mmfl.data.mnist import mnist
+from mmfl.data.mnist import FILES, fashion_mnist, mnist, published_files
 
 ROWS, ROWS_TEST = 20, 10
-LIKE_MNIST = {"mnist": mnist, "fashion_mnist": fashion_mnist}
+LIKE_MNIST = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 ALL = {**LIKE_MNIST, "emnist": emnist, "cifar10": cifar10}
 rng = np.random.default_rng(1)
 
@@ -56,7 +55,7 @@ def without_a_network(monkeypatch):
 def unchecked(monkeypatch):
     """Files written here cannot have the published checksums: their structure alone is checked."""
     for name in LIKE_MNIST:
-        monkeypatch.setattr(module(name), "FILES", idx.published_files("http://nowhere", [None] * 4))
+        monkeypatch.setitem(FILES, name, published_files("http://nowhere", [None] * 4))
     for name in ("emnist", "cifar10"):
         archive = module(name).ARCHIVE
         monkeypatch.setattr(module(name), "ARCHIVE", replace(archive, sha256=None, size=None))
@@ -150,14 +149,14 @@ def check_colour(made):
 @pytest.mark.parametrize("spelling", ["{}-{}.gz", "{}-{}", "{}.{}.gz", "{}.{}"])
 @pytest.mark.parametrize("name", LIKE_MNIST)
 def test_idx_files_are_read_packed_or_not_with_dash_or_dot(name, spelling, tmp_path, unchecked):
-    check_grey(LIKE_MNIST[name](idx_files(tmp_path, spelling)), name.replace("_", "-"))
+    check_grey(LIKE_MNIST[name](idx_files(tmp_path, spelling)), name)
 
 
 @pytest.mark.parametrize("name", LIKE_MNIST)
 def test_npz_files_are_read_where_there_are_no_idx_files(name, tmp_path, unchecked):
-    other = npz_file(tmp_path, name, x_train=255 - X)
+    other = npz_file(tmp_path, name.replace("-", "_"), x_train=255 - X)
     assert torch.equal(LIKE_MNIST[name](other).x[:, 0], 255 - torch.from_numpy(X))
-    check_grey(LIKE_MNIST[name](idx_files(tmp_path)), name.replace("_", "-"))
+    check_grey(LIKE_MNIST[name](idx_files(tmp_path)), name)
 
 
 def test_files_are_found_in_mmfl_data_and_in_its_sub_folder(tmp_path, monkeypatch, unchecked):
@@ -283,7 +282,7 @@ def test_a_gzip_file_that_was_cut_short_or_changed_is_refused_by_name(tmp_path, 
 
 @pytest.mark.parametrize("spelling", ["{}-{}.gz", "{}-{}"])
 def test_files_of_another_data_set_under_the_same_names_are_refused(spelling, tmp_path):
-    with refused("'mnist'", IMAGES, "not the published file", "content", module("mnist").FILES[0].content):
+    with refused("'mnist'", IMAGES, "not the published file", "content", FILES["mnist"][0].content):
         mnist(idx_files(tmp_path, spelling))
 
 
@@ -355,7 +354,7 @@ def test_a_folder_without_the_data_is_refused_in_two_lines_that_say_what_to_put_
     with pytest.raises(Exception, match="not found in") as caught:
         ALL[name](tmp_path / "none")
     _, second = str(caught.value).splitlines()
-    wanted = module(name).FILES if name in LIKE_MNIST else [module(name).ARCHIVE]
+    wanted = FILES[name] if name in LIKE_MNIST else [module(name).ARCHIVE]
     assert all(file.name in second for file in wanted)
     assert second.endswith(f"into {tmp_path / 'none'}.")
 
