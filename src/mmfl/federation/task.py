@@ -97,12 +97,9 @@ class Task:
     def check_schedules(self, last: int) -> None:
         """Evaluates the schedules in every round up to the last, so that mistakes show before training."""
         for round in range(1, last + 1):
-            if callable(self.lr):
-                self.learning_rate(round)
+            self.learning_rate(round)
             if callable(self.batch_size):
                 self._batch_share(round)
-            if not (callable(self.lr) or callable(self.batch_size)):
-                return
 
     def _batch_share(self, round: int) -> float:
         share = self._evaluate_schedule("batch_size", self.batch_size, round)
