@@ -69,8 +69,7 @@ class Owners:
     def able(self, dataset: Dataset) -> NDArray[np.bool_]:
         """Which of the data set's owners have enough training examples, [owners]."""
         owners = len(self.names(dataset))
-        able: NDArray[np.bool_] = np.bincount(dataset.owner, minlength=owners) >= self.least  # type: ignore[arg-type]
-        return able
+        return np.asarray(np.bincount(dataset.owner, minlength=owners) >= self.least)  # type: ignore[arg-type]
 
     def split(self, dataset: Dataset, clients: NDArray[Any], rng: np.random.Generator) -> Split:
         """The rows of each client; `clients` [clients] are the sorted names of the owners that are clients."""

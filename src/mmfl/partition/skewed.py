@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.data import Dataset
 from mmfl.errors import UserError
-from mmfl.partition.options import Choice, check_seed, choice_generator
-from mmfl.partition.shards import Partition, Split
+from mmfl.partition.shards import Choice, Partition, Split, check_seed, choice_generator
 from mmfl.partition.sizes import SizesLike, requested_sizes
 from mmfl.partition.supply import Supply, ration
 
@@ -152,5 +151,4 @@ def _label_sets(number: int, fraction: float, classes: int, rng: np.random.Gener
     first, end = (np.floor(place + 1e-9).astype(np.int64) for place in (begin, begin + fraction * classes))
     length = np.clip(end - first, 1, classes)
     place = rng.permutation(classes)
-    holds: NDArray[np.bool_] = (place - first[:, None]) % classes < length[:, None]
-    return holds
+    return np.asarray((place - first[:, None]) % classes < length[:, None])
