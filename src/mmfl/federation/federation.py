@@ -155,9 +155,8 @@ class Federation:
 
     def _count_clients(self, clients: int | None, rules: Sequence[Partition]) -> int:
         if clients is None:
-            known = self._owned_tasks(rules) or self._owned_tasks(
-                [owners() if task.data.owners else iid() for task in self.tasks]
-            )
+            by_owner = [OwnedTask(task.name, task.data, owners()) for task in self.tasks if task.data.owners]
+            known = self._owned_tasks(rules) or by_owner
             if not known:
                 raise UserError("federation: the data has no owners; expected the number of clients (clients=...).")
             return max(len(OwnerPool(known).names), 1)
