@@ -62,16 +62,6 @@ def test_the_first_name_that_is_there_is_found_and_mmfl_data_is_searched_after_i
 # --- what files hold -----------------------------------------------------------------
 
 
-def test_content_is_the_same_packed_or_not_and_within_a_zip_archive(tmp_path):
-    (tmp_path / "plain").write_bytes(BODY)
-    (tmp_path / "packed").write_bytes(gzip.compress(BODY))
-    with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
-        archive.write(tmp_path / "packed", "in/packed")
-    for path in (tmp_path / "plain", tmp_path / "packed", zipfile.Path(tmp_path / "all.zip", "in/packed")):
-        with remote.open_unpacked(path) as stream:
-            assert stream.read() == BODY
-
-
 def npz(folder, change=lambda content: content, **arrays):
     """An `.npz` file whose bytes went through `change`."""
     path = folder / "it.npz"
@@ -84,11 +74,6 @@ def no_array(folder):
     with zipfile.ZipFile(folder / "it.npz", "w") as archive:
         archive.writestr("a.npy", "text")
     return folder / "it.npz"
-
-
-def test_arrays_of_an_npz_file_come_in_the_order_asked_for(tmp_path):
-    b, a = files.arrays("own", npz(tmp_path, a=np.arange(3), b=np.eye(2)), "b", "a")
-    assert (a.tolist(), b.shape) == ([0, 1, 2], (2, 2))
 
 
 @refusals(

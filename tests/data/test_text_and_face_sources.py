@@ -23,22 +23,20 @@ from mmfl.federation import objectives
 real_data = pytest.mark.skipif("MMFL_TEST_DATA" not in os.environ, reason="MMFL_TEST_DATA names no folder of real data")
 
 
-def leaf_content(users) -> dict:
-    return {
-        "users": list(users),
-        "num_samples": [len(y) for _, y in users.values()],
-        "user_data": {user: {"x": list(x), "y": list(y)} for user, (x, y) in users.items()},
-    }
-
-
 def write_leaf(folder: Path, train, test, per_file=2) -> Path:
     """LEAF's folders, with `per_file` users in each file; users as {name: (x, y)}."""
     for part, users in (("train", train), ("test", test)):
         (folder / part).mkdir(parents=True, exist_ok=True)
         names = list(users)
         for start in range(0, len(names), per_file):
+            own = names[start : start + per_file]
+            content = {
+                "users": own,
+                "num_samples": [len(users[name][1]) for name in own],
+                "user_data": {name: {"x": list(users[name][0]), "y": list(users[name][1])} for name in own},
+            }
             file = folder / part / f"all_data_{start}_niid_0_keep_0_{part}_9.json"
-            file.write_text(json.dumps(leaf_content({name: users[name] for name in names[start : start + per_file]})))
+            file.write_text(json.dumps(content))
     return folder
 
 

@@ -1,7 +1,5 @@
 """Step sizes and batch sizes that change with the round: against their formulas, and as a task uses them."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -103,25 +101,6 @@ def test_batches_are_all_of_the_data_by_default_and_a_number_as_far_as_there_is_
 )
 def test_batches_of_a_share_are_rounded_up_to_whole_examples(share, expected):
     assert toy_task(batch_size=lambda t: share).batches(1, SIZES).tolist() == expected
-
-
-@given(
-    st.floats(0, 5),
-    st.floats(0.1, 5),
-    st.integers(1, 4),
-    st.floats(0.01, 1),
-    st.lists(st.integers(1, 5000), min_size=1, max_size=6),
-)
-@example(1.0, 1.0, 1, 0.1, [1, 10, 100])
-def test_growing_batches_grow_to_all_of_the_data_from_at_least_one_example(scale, beta, tasks, least, sizes):
-    task = toy_task(batch_size=GrowingShare(scale, FrameDecay(beta, 0, tasks), least))
-    size = np.array(sizes)
-    batches = [task.batches(t, size) for t in [*ROUNDS, 10**9]]
-    assert all(batch.dtype == np.int64 for batch in batches)
-    assert all(((batch >= 1) & (batch <= size)).all() for batch in batches)
-    assert all((batch >= least * size - 1e-6).all() for batch in batches)
-    assert all((late >= early).all() for early, late in itertools.pairwise(batches))
-    assert (batches[-1] == size).all()
 
 
 def test_growing_batches_leave_out_the_part_of_the_data_that_the_theorem_allows():
