@@ -8,7 +8,7 @@ import pytest
 
 import mmfl
 from conftest import refused, toy_task
-from mmfl.runs import checkpoint
+from mmfl.runs import files
 from prompt import PROGRAM
 from prompt import mmfl as command
 
@@ -128,7 +128,7 @@ def test_in_python_a_full_disk_is_a_user_error(tmp_path, monkeypatch, call):
 
 def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
     def write():
-        with checkpoint.atomically(tmp_path / "file") as file:
+        with files.atomically(tmp_path / "file") as file:
             file.write(b"half")
             raise OSError("full")
 

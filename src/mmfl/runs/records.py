@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.record import RoundRecord
-from mmfl.runs.tail import TailReader
+from mmfl.runs.files import TailReader
 
 _KINDS = {"round": int, "method": str, "seed": int, "tasks": dict, "clients": int, "cost": dict}  # in every version
 _START = re.compile(rb'\{"round": (\d+), "method": ("(?:[^"\\]|\\.)*"), "seed": (\d+), ')
@@ -175,26 +175,19 @@ def _named(rounds: dict[_Replica, list[int]], replicas: int) -> list[str]:
     """Rounds in words with a verb; with methods and seeds, unless it is the same rounds of all of them."""
     if len(rounds) == replicas and len({tuple(each) for each in rounds.values()}) == 1:
         return [_rounds(next(iter(rounds.values())))]
-    texts = [
-        f"{_rounds(each, verb=False)} of {method} with seed {seed} {_verb(each)}"
-        for (method, seed), each in rounds.items()
-    ]
+    texts = [_rounds(each, f" of {method} with seed {seed}") for (method, seed), each in rounds.items()]
     if len(texts) > _MOST_NAMED:
         texts[_MOST_NAMED - 1 :] = [f"rounds of {len(texts) - _MOST_NAMED + 1} more methods and seeds are"]
     return texts
 
 
-def _rounds(rounds: Sequence[int], verb: bool = True) -> str:
+def _rounds(rounds: Sequence[int], of: str = "") -> str:
     """
-    >>> _rounds([3]), _rounds([3, 4, 5, 9])
-    ('round 3 is', 'rounds 3-5, 9 are')
+    >>> _rounds([3]), _rounds([3, 4, 5, 9], of=" of full")
+    ('round 3 is', 'rounds 3-5, 9 of full are')
     """
     ordered = sorted(set(rounds))
     runs = [[t for _, t in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
     shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_MOST_NAMED])
     more = " and more" if len(runs) > _MOST_NAMED else ""
-    return f"round{'s' if len(ordered) > 1 else ''} {shown}{more}" + (f" {_verb(rounds)}" if verb else "")
-
-
-def _verb(rounds: Sequence[int]) -> str:
-    return "are" if len(set(rounds)) > 1 else "is"
+    return f"rounds {shown}{more}{of} are" if len(ordered) > 1 else f"round {shown}{of} is"
