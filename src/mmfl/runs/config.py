@@ -11,7 +11,7 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.runs.config_schema import Config, ConfigSection, FederationConfig, PrivacyConfig, TaskConfig
 from mmfl.runs.layout import format_problem
-from mmfl.runs.presets import NAMES, path_of
+from mmfl.runs.presets import NAMES, find, path_of
 
 EMBEDDED = path_of("demo")
 _SECTIONS: dict[str, type[ConfigSection]] = {
@@ -25,9 +25,7 @@ _TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that
 def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any) -> Config:
     """The configuration in a file or preset (the embedded default without one), changed by `key=value` settings and
     overrides."""
-    given, path = path, EMBEDDED if path is None else Path(path)
-    if str(given) in NAMES and not path.is_file():
-        path = path_of(str(given))
+    path = EMBEDDED if path is None else find(path)
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:

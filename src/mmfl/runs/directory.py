@@ -5,7 +5,6 @@ import logging
 import os
 import platform
 import shutil
-import stat
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -61,14 +60,15 @@ class RunDirectory:
         """Raises an error if a new run would overwrite something, or cannot be created here."""
         check_name("run directory", str(path))
         try:
-            is_file = not stat.S_ISDIR(path.stat().st_mode)
-            used = not is_file and any(not is_lock(each) for each in path.iterdir())
+            used = any(not is_lock(each) for each in path.iterdir())
         except FileNotFoundError:
             return
         except OSError as error:
+            if isinstance(error, NotADirectoryError) and path.exists():
+                raise UserError(
+                    f"run directory '{path}' is a file; expected a new directory, or an empty one."
+                ) from None
             raise UserError(f"run directory '{shorten(path)}' cannot be made: {error.strerror}.") from None
-        if is_file:
-            raise UserError(f"run directory '{path}' is a file; expected a new directory, or an empty one.")
         if used:
             raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
 
