@@ -5,9 +5,10 @@ import os
 import subprocess
 
 import pytest
+from toy_runs import train
 
 import mmfl
-from conftest import refused, toy_task
+from conftest import refused
 from mmfl.runs import files
 from prompt import PROGRAM
 from prompt import mmfl as command
@@ -99,11 +100,6 @@ def test_files_that_may_not_grow_are_told_like_a_full_disk(tmp_path, reference, 
     problem = "error: run 'disk/run' stopped, because it cannot be written: File too large."
     assert full.stderr.splitlines() == [problem, AGAIN]
     resumed(tmp_path, reference)
-
-
-def train(path, **options):
-    federation = mmfl.Federation([toy_task()], clients=4)
-    return mmfl.train(federation, "random", 6, 0.5, directory=path, checkpoint_every=2, **options)
 
 
 @pytest.mark.parametrize("call", [3, 6, 7])
