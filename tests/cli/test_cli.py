@@ -117,7 +117,7 @@ main()
         pytest.param("mmfl.runs.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
         pytest.param("mmfl.runs.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
         pytest.param("mmfl.runs.directory:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
-        pytest.param("pathlib:Path.replace", 6, id="before a checkpoint gets its name"),
+        pytest.param("pathlib:Path.replace", 10, id="before a checkpoint gets its name"),
     ],
 )
 def test_resume_after_kill_gives_the_same_bits(tmp_path, reference, where, count):

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from toy_runs import Heard, train
 
-from conftest import refused, wait_for
+from conftest import refused
 from mmfl.errors import UserError
 from mmfl.runs import lock
 from mmfl.runs.lock import Holder, hold, is_alive, start_time
-from prompt import PROGRAM, started
 
 HERE = socket.gethostname()
 WAIT = "wait until it ends, or end it."
@@ -35,18 +34,6 @@ try:
         sys.stdin.readline()
 except UserError as error:
     print(error, flush=True)
-"""
-WAITING = """
-import pathlib, time
-import mmfl.training.loop as training
-original = training.measure
-def measure(*args):
-    training.measure = original
-    pathlib.Path("ready").touch()
-    while not pathlib.Path("go").exists():
-        time.sleep(0.02)
-    return original(*args)
-training.measure = measure
 """
 
 
@@ -87,26 +74,13 @@ def test_of_many_that_start_at_the_same_instant_exactly_one_wins(tmp_path, left_
     assert list(place.iterdir()) == []
 
 
-def test_a_second_resume_is_refused_while_the_first_goes_on_undisturbed(tmp_path, monkeypatch, answer):
-    monkeypatch.chdir(tmp_path)
-    small = ["--set", "tasks.digits.epochs=1", "--rounds", "3", "--seeds", "1", "--out", "run"]
-    with started("run", *small, cwd=tmp_path, program=WAITING + PROGRAM) as (pid, end):
-        wait_for((tmp_path / "ready").exists)
-        code, _, err = answer("resume", "run")
-        assert (code, err) == (2, f"error: run 'run' is in use by process {pid} on {HERE}; {WAIT}\n")
-        code, _, err = answer("run", *small)
-        assert (code, "run directory 'run' exists" in err) == (2, True)
-        (tmp_path / "go").touch()
-        done = end()
-    assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
-    assert not (tmp_path / "run" / "lock").exists()
+def test_a_second_resume_is_refused_and_the_run_goes_on_undisturbed_and_lets_go_however_it_ends(tmp_path, answer):
+    problem = f"run '{tmp_path / 'run'}' is in use by process {os.getpid()} on {HERE}; {WAIT}"
 
-
-def test_python_holds_the_same_lock_and_lets_go_of_it_however_it_ends(tmp_path):
     def fail(info):
-        with refused(f"in use by process {os.getpid()} on {HERE}"):
+        with refused(problem):
             train(tmp_path / "run", resume=True)
+        assert answer("resume", str(tmp_path / "run")) == (2, "", f"error: {problem}\n")
         raise MemoryError
 
     with pytest.raises(MemoryError):

@@ -238,10 +238,10 @@ def _partition(spec: Spec, seed: int) -> Partition:
     name, options = read_spec("partition", spec)
     if isinstance(options.get("sizes"), Mapping | str):
         sizes, settings = read_spec("sizes", options["sizes"])
-        options["sizes"] = call("sizes", sizes, find("sizes", sizes, SIZES), _shared(settings, seed))
-    made: Partition = call("partition", name, find("partition", name, PARTITIONS), _shared(options, seed))
+        options["sizes"] = call("sizes", sizes, find("sizes", sizes, SIZES), _with_shared_seed(settings, seed))
+    made: Partition = call("partition", name, find("partition", name, PARTITIONS), _with_shared_seed(options, seed))
     return made
 
 
-def _shared(options: dict[str, Any], seed: int) -> dict[str, Any]:
+def _with_shared_seed(options: dict[str, Any], seed: int) -> dict[str, Any]:
     return {**options, "seed": seed} if options.pop("shared", False) else options

@@ -60,14 +60,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def atomically(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes its name once it is whole and on disk."""
+def atomically(path: Path, on_disk: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to that takes its name once it is whole and, by default, on disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            if on_disk:
+                os.fsync(file.fileno())
         draft.replace(path)
     except BaseException:
         with suppress(OSError):

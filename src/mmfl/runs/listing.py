@@ -156,7 +156,7 @@ class WatchedRun:
         """What the state file says; without one, what the other files tell."""
         if self.state and self.state.condition != "lost":
             return self.state
-        ended = _ended(self.path)
+        ended = _read_end(self.path)
         if self.state and not ended:
             return self.state
         rounds, round = self.settings.rounds, self.latest.round
@@ -216,7 +216,7 @@ def _stamp(path: Path) -> Stamp | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _ended(directory: Path) -> tuple[Condition, str] | None:
+def _read_end(directory: Path) -> tuple[Condition, str] | None:
     """How a deployment ended, as its server wrote it; it may have ended before its first round."""
     try:
         told = json.loads((directory / ENDED).read_bytes())

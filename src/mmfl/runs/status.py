@@ -5,7 +5,6 @@ A run does not depend on either: it never reads them back, and goes on where the
 
 import json
 import logging
-import os
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
+from mmfl.runs.files import atomically
 from mmfl.runs.layout import LOG, STATE
 from mmfl.runs.lock import Holder
 
@@ -135,13 +135,8 @@ class StatusWriter:
     def _set(self, condition: Condition, **changes: Any) -> None:
         self.state = replace(self.state, condition=condition, updated=time.time(), **changes)
         if self.path:
-            draft = self.path / f".{STATE}.{self.state.pid}"
-            try:
-                draft.write_text(json.dumps(asdict(self.state)))
-                os.replace(draft, self.path / STATE)
-            except OSError:
-                with suppress(OSError):
-                    draft.unlink()
+            with suppress(OSError), atomically(self.path / STATE, on_disk=False) as file:
+                file.write(json.dumps(asdict(self.state)).encode())
 
 
 def timestamp(seconds: float) -> str:
