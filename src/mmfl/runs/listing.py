@@ -7,6 +7,7 @@ being there.
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +21,6 @@ from mmfl.runs.records import read as read_records
 from mmfl.runs.status import Condition, RunStatus
 
 _BLOCKS = (1 << 15, 1 << 18, 1 << 21, 1 << 24)  # bytes before the end in which to look for the last tested round
-Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class WatchedRun:
 
     def __init__(self, id: str, path: Path):
         self.id, self.path = id, path
-        self.stamps: dict[str, Stamp | None] = {}
+        self.stamps: dict[str, tuple[int, int, int] | None] = {}  # which change whenever a file does
         self.settings = ConfigSummary()
         self.latest = Latest()
         self.state: RunStatus | None = None
@@ -131,9 +131,12 @@ class WatchedRun:
         )
 
     def _changed(self, name: str) -> bool:
-        before = self.stamps.get(name, ())
-        self.stamps[name] = _stamp(self.path / name)
-        return self.stamps[name] != before
+        before, stamp = self.stamps.get(name, ()), None
+        with suppress(OSError):
+            found = (self.path / name).stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        self.stamps[name] = stamp
+        return stamp != before
 
     def _check_records(self) -> None:
         """Checks the records, which are read in full only if something is wrong with them."""
@@ -205,15 +208,6 @@ def read_latest(path: Path) -> Latest:
         last.clients,
         {method: sum(values) / len(values) for method, values in means.items()},
     )
-
-
-def _stamp(path: Path) -> Stamp | None:
-    """Changes whenever the file does; None where there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read_end(directory: Path) -> tuple[Condition, str] | None:
