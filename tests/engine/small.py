@@ -1,6 +1,7 @@
 """Federations small enough to check by hand, and how the tests ask an engine about them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from mmfl.data import Dataset
-from mmfl.engine import Simulation, Training
+from mmfl.engine import Simulation, Training, trainer
+from mmfl.engine.cohort import Cohort
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.trainer import Trainer
 from mmfl.federation import Federation
@@ -82,8 +84,7 @@ def train(engine: Simulation, *trainings: Training) -> list[Trained]:
     answers = []
     for asked, answer in zip(trainings, engine.train(trainings), strict=True):
         row = {client: n for n, client in enumerate(answer.client)}
-        rows = [row[client] for client in asked.client]
-        answers.append(Trained(answer.client[rows], answer.flat.cpu()[rows], answer.loss[rows], answer.steps[rows]))
+        answers.append(only(replace(answer, flat=answer.flat.cpu()), [row[client] for client in asked.client]))
     return answers
 
 
@@ -98,6 +99,12 @@ def recording_engine(record: Any = lambda step: step) -> Simulation:
     engine = Simulation("cpu", "vectorised")
     engine.trainer = Trainer("vectorised", engine.trainer.device_data, engine.choices, Recorder(record))
     return engine
+
+
+def before_cohorts(monkeypatch: pytest.MonkeyPatch, look: Callable[[Cohort], Any]) -> None:
+    """Has a function called with every cohort before it trains vectorised, the engine's trials included."""
+    train = trainer.train_vectorised
+    monkeypatch.setattr(trainer, "train_vectorised", lambda cohort: (look(cohort), train(cohort)))
 
 
 def has_recorded(engine: Simulation) -> bool:
@@ -119,7 +126,7 @@ def assert_agree(one: Trained, other: Trained, tolerance: float = 1e-4) -> None:
 def by_hand(task: Task, start: dict[str, Tensor], rows: np.ndarray, mu: float = 0.0) -> tuple[dict[str, Tensor], float]:
     """Full-batch training as anyone would write it: start minus end by name, and the mean loss on the way."""
     module = task.model()
-    module.load_state_dict(start)
+    module.load_state_dict(start, strict=False)  # a tied weight has a name for each of its places
     optimiser = torch.optim.SGD(module.parameters(), task.lr)
     x, y = task.data.x[rows], task.data.y[rows]
     seen = []

@@ -1,5 +1,6 @@
 """Who trains together, and that it makes no difference to anyone."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -7,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kinds import frozen
 from small import (
     CLASSES,
     VECTORS,
     Model,
     ask,
     assert_agree,
-    assert_trained_by_hand,
+    before_cohorts,
     both_modes,
     federation,
     linear,
@@ -27,8 +29,7 @@ from small import (
 from torch import Tensor, nn
 
 from mmfl import models
-from mmfl.data import Dataset
-from mmfl.engine import Simulation, Workload, trainer
+from mmfl.engine import Simulation, Workload
 from mmfl.engine.cohort import Cohort
 from mmfl.federation.objectives import cross_entropy
 from mmfl.federation.task import Task
@@ -38,13 +39,8 @@ from mmfl.local import SGD, LocalRule, Prox
 @pytest.fixture
 def cohorts(monkeypatch) -> list[Cohort]:
     """Every cohort that trains, the engine's trial of a new module included."""
-    trained, train_vectorised = [], trainer.train_vectorised
-
-    def recorded(cohort: Cohort) -> Tensor:
-        trained.append(cohort)
-        return train_vectorised(cohort)
-
-    monkeypatch.setattr(trainer, "train_vectorised", recorded)
+    trained: list[Cohort] = []
+    before_cohorts(monkeypatch, trained.append)
     return trained
 
 
@@ -61,10 +57,6 @@ def scaled(scale: Any, kind: type[nn.Module] = Model) -> nn.Module:
 PLUS, MINUS = (type("Signed", (Model,), {"sign": sign}) for sign in (1, -1))
 
 
-def double_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-    return 2 * cross_entropy(outputs, targets)
-
-
 def flattened() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
 
@@ -72,12 +64,6 @@ def flattened() -> nn.Module:
 def hooked(scale: float) -> nn.Module:
     module = nn.Linear(6, 3)
     module.register_forward_hook(lambda _, inputs, output: scale * output)
-    return module
-
-
-def thawed(train: bool) -> nn.Module:
-    module = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
-    module[0].requires_grad_(train)
     return module
 
 
@@ -95,31 +81,23 @@ def test_an_update_does_not_depend_on_who_else_is_in_the_cohort(some, mode):
     assert_agree(apart, only(together, some))
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        task(name="other"),
-        task(name="other", x=normal(100, 6, seed=9), y=CLASSES.flip(0)),
-        task(name="other", y=CLASSES.flip(0)),
-        task(name="other", lr=0.05),
-        task(name="other", lr=lambda round: 0.3 / round),
-        task(name="other", epochs=1),
-        task(name="other", batch_size=7),
-        task(name="other", batch_size=None),
-    ],
-    ids=[
-        "all the same",
-        "other data",
-        "other targets",
-        "other step",
-        "schedule",
-        "epochs",
-        "batches",
-        "full batch",
-    ],
-)
-def test_tasks_of_equal_architecture_share_a_cohort_and_train_as_if_alone(other, cohorts):
-    pool, engine = federation(task(), other), Simulation("cpu", "vectorised")
+FIRST = task()
+OTHERS = {
+    "all the same": task(name="other"),
+    "other data": task(name="other", x=normal(100, 6, seed=9), y=CLASSES.flip(0)),
+    "other targets": task(name="other", y=CLASSES.flip(0)),
+    "other targets of the same inputs": replace(FIRST, name="other", data=replace(FIRST.data, y=2 - FIRST.data.y)),
+    "other step": task(name="other", lr=0.05),
+    "schedule": task(name="other", lr=lambda round: 0.3 / round),
+    "epochs": task(name="other", epochs=1),
+    "batches": task(name="other", batch_size=7),
+    "full batch": task(name="other", batch_size=None),
+}
+
+
+@pytest.mark.parametrize("difference", OTHERS)
+def test_tasks_of_equal_architecture_share_a_cohort_and_train_as_if_alone(difference, cohorts):
+    pool, engine = federation(FIRST, OTHERS[difference]), Simulation("cpu", "vectorised")
     assert engine.architecture(pool.tasks[0]) is engine.architecture(pool.tasks[1])
     answers = train(engine, *(ask(engine, pool, s, round=2) for s in (0, 1)))
     assert any(len(set(cohort.jobs.request)) == 2 for cohort in cohorts)
@@ -127,56 +105,30 @@ def test_tasks_of_equal_architecture_share_a_cohort_and_train_as_if_alone(other,
         assert_agree(answers[s], train_alone(pool, s, round=2))
 
 
-def test_tasks_over_the_same_inputs_learn_their_own_targets():
-    first = task(name="first")
-    data = first.data
-    second = replace(first, name="second", data=Dataset("flipped", data.x, 2 - data.y, data.x_test, data.y_test))
-    pool, engine = federation(first, second), Simulation("cpu", "vectorised")
-    answers = train(engine, *(ask(engine, pool, s) for s in (0, 1)))
-    for s in (0, 1):
-        assert_agree(answers[s], train_alone(pool, s))
+UNLIKE: dict[str, Sequence[Callable[[], nn.Module]]] = {
+    "width": (lambda: models.Perceptron(6, 4, 3), lambda: models.Perceptron(6, 5, 3)),
+    "activation": (lambda: nn.Sequential(linear(), nn.Tanh()), lambda: nn.Sequential(linear(), nn.ReLU())),
+    "bias": (linear, lambda: nn.Linear(6, 3, bias=False)),
+    "number": (lambda: scaled(1.0), lambda: scaled(2.0)),
+    "nested constant": (lambda: scaled([1, (2, "a")]), lambda: scaled([1, (2, "b")])),
+    "tensor": (lambda: scaled(torch.ones(2)), lambda: scaled(torch.zeros(2))),
+    "dictionary": (lambda: scaled({"a": 1}), lambda: scaled({"a": 2})),
+    "buffer": (lambda: constant(1.0), lambda: constant(2.0)),
+    "frozen part": (frozen, lambda: frozen("0.weight", "0.bias")),
+    "hook": (lambda: hooked(1.0), lambda: hooked(2.0)),
+    "classes of one name": (lambda: scaled(1, PLUS), lambda: scaled(1, MINUS)),
+}
+PAIRS = {name: (task(one), task(other)) for name, (one, other) in UNLIKE.items()} | {
+    "loss": (task(), task(loss=lambda o, t: 2 * cross_entropy(o, t))),
+    "nameless losses": (task(loss=lambda o, t: cross_entropy(o, t)), task(loss=lambda o, t: 2 * cross_entropy(o, t))),
+    "shape of examples": (task(flattened), task(flattened, VECTORS.unflatten(1, (2, 3)))),
+}
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (task(lambda: models.Perceptron(6, 4, 3)), task(lambda: models.Perceptron(6, 5, 3))),
-        (task(lambda: nn.Sequential(linear(), nn.Tanh())), task(lambda: nn.Sequential(linear(), nn.ReLU()))),
-        (task(linear), task(lambda: nn.Linear(6, 3, bias=False))),
-        (task(lambda: scaled(1.0)), task(lambda: scaled(2.0))),
-        (task(lambda: scaled([1, (2, "a")])), task(lambda: scaled([1, (2, "b")]))),
-        (task(lambda: scaled(torch.ones(2))), task(lambda: scaled(torch.zeros(2)))),
-        (task(lambda: scaled({"a": 1})), task(lambda: scaled({"a": 2}))),
-        (task(lambda: constant(1.0)), task(lambda: constant(2.0))),
-        (task(lambda: thawed(True)), task(lambda: thawed(False))),
-        (task(linear), task(linear, loss=double_loss)),
-        (
-            task(linear, loss=lambda o, t: cross_entropy(o, t)),
-            task(linear, loss=lambda o, t: 2 * cross_entropy(o, t)),
-        ),
-        (task(flattened), task(flattened, VECTORS.unflatten(1, (2, 3)))),
-        (task(lambda: hooked(1.0)), task(lambda: hooked(2.0))),
-        (task(lambda: scaled(1, PLUS)), task(lambda: scaled(1, MINUS))),
-    ],
-    ids=[
-        "width",
-        "activation",
-        "bias",
-        "number",
-        "nested constant",
-        "tensor",
-        "dictionary",
-        "buffer",
-        "frozen part",
-        "loss",
-        "nameless losses",
-        "shape of examples",
-        "hook",
-        "classes of one name",
-    ],
-)
-def test_tasks_do_not_share_a_cohort_if_they_differ_in(one, other):
+@pytest.mark.parametrize("difference", PAIRS)
+def test_tasks_do_not_share_a_cohort_if_they_differ_in(difference):
     engine = Simulation("cpu")
+    one, other = PAIRS[difference]
     assert engine.architecture(one) is not engine.architecture(other)
 
 
@@ -188,10 +140,8 @@ def test_tasks_with_functions_of_their_own_never_share_a_cohort():
 
 @both_modes
 def test_replicas_in_one_request_give_what_each_gives_alone(mode):
-    pool, engine = (
-        federation(task(), task(lambda: models.Perceptron(6, 5, 3), name="other")),
-        Simulation("cpu", mode),
-    )
+    pool = federation(task(), task(lambda: models.Perceptron(6, 5, 3), name="other"))
+    engine = Simulation("cpu", mode)
     changes: list[tuple[int, dict[str, Any]]] = [
         (0, {"seed": 7}),
         (1, {"seed": 7}),
@@ -209,14 +159,6 @@ def test_federations_in_one_request_give_what_each_gives_alone():
     pools, engine = [federation(task()), federation(task(), sizes=(3, 8))], Simulation("cpu", "vectorised")
     for answer, pool in zip(train(engine, *(ask(engine, pool) for pool in pools)), pools, strict=True):
         assert_agree(answer, train_alone(pool))
-
-
-@both_modes
-def test_prox_pulls_back_to_the_start(mode):
-    pool, engine = federation(task(batch_size=None, epochs=6)), Simulation("cpu", mode)
-    assert_trained_by_hand(engine, ask(engine, pool, local=Prox(0.7)), mu=0.7)
-    plain, pulled = train_alone(pool, mode=mode), train_alone(pool, mode=mode, local=Prox(0.7))
-    assert (pulled.flat.norm(dim=1) < plain.flat.norm(dim=1)).all()
 
 
 def test_only_equal_rules_share_a_cohort(cohorts):

@@ -47,26 +47,25 @@ def test_one_data_set_is_its_own_pool():
     assert DeviceData(CPU).pool([one, one]).x is one.x
 
 
-@pytest.mark.parametrize(
-    "others",
-    [
-        [data(3, x=torch.zeros(3, 5), x_test=torch.zeros(1, 5))],
-        [data(3, y=torch.zeros(3))],
-        [data(3, x=torch.zeros(3, 2, dtype=torch.uint8))],
-    ],
-    ids=["another shape", "other targets", "bytes"],
-)
-def test_unlike_data_has_no_pool(others):
-    assert DeviceData(CPU, pooling=True).pool([data(3), *others]) is None
+ONE = data(3)
+UNLIKE = {
+    "another shape": data(3, x=torch.zeros(3, 5), x_test=torch.zeros(1, 5)),
+    "other targets": data(3, y=torch.zeros(3)),
+    "bytes": data(3, x=torch.zeros(3, 2, dtype=torch.uint8)),
+    "targets of the same inputs": data(3, x=ONE.x),
+}
 
 
-def test_targets_of_the_same_inputs_and_large_data_have_no_pool(monkeypatch):
-    one = data(3)
-    assert DeviceData(CPU, pooling=True).pool([one, data(3, x=one.x)]) is None
+@pytest.mark.parametrize("difference", UNLIKE)
+def test_unlike_data_has_no_pool(difference):
+    assert DeviceData(CPU, pooling=True).pool([ONE, UNLIKE[difference]]) is None
+
+
+def test_large_data_has_no_pool(monkeypatch):
     monkeypatch.setattr("mmfl.engine.device_data._MAX_POOL_BYTES", 7 * 2 * 4)
     on_device = DeviceData(CPU, pooling=True)
-    assert on_device.pool([one, data(4)]) is not None
-    assert on_device.pool([one, data(5)]) is None
+    assert on_device.pool([ONE, data(4)]) is not None
+    assert on_device.pool([ONE, data(5)]) is None
 
 
 @pytest.mark.parametrize("batch_size", [4, None])

@@ -15,17 +15,6 @@ POOL = federation(task(), sizes=(8, 8, 8))  # one bucket: one decision
 WAYS = ["vectorised", "sequential"]
 
 
-class Stopwatch:
-    """Says that one way is faster, and counts how often it was asked."""
-
-    def __init__(self, faster: str):
-        self.faster, self.asked = faster, 0
-
-    def __call__(self, way, cohort) -> float:
-        self.asked += 1
-        return 1.0 if (way is trainer.train_vectorised) == (self.faster == "vectorised") else 2.0
-
-
 @pytest.fixture
 def cache(monkeypatch, tmp_path) -> Path:
     monkeypatch.setenv("MMFL_CACHE", str(tmp_path / "cache"))
@@ -34,20 +23,24 @@ def cache(monkeypatch, tmp_path) -> Path:
 
 def decide(monkeypatch, faster: str) -> tuple[str, int]:
     """What a new engine decides for the pool while `faster` is, and how many timings that took."""
-    stopwatch, one_by_one = Stopwatch(faster), []
-    train_sequential = trainer.train_sequential
+    timed, one_by_one, train_sequential = [], [], trainer.train_sequential
+
+    def seconds(way, cohort) -> float:
+        timed.append(way)
+        return 1.0 if (way is trainer.train_vectorised) == (faster == "vectorised") else 2.0
+
+    def sequential(*args) -> None:
+        one_by_one.append(args)
+        train_sequential(*args)
+
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_time", stopwatch)
-        patch.setattr(
-            trainer,
-            "train_sequential",
-            lambda *args: (one_by_one.append(args), train_sequential(*args))[1],
-        )
+        patch.setattr(trainer, "_time", seconds)
+        patch.setattr(trainer, "train_sequential", sequential)
         engine = Simulation("cpu", "auto")
         for round in (1, 2):
             train(engine, ask(engine, POOL, round=round))
     assert len(one_by_one) in (0, 2)
-    return ("sequential" if one_by_one else "vectorised"), stopwatch.asked
+    return ("sequential" if one_by_one else "vectorised"), len(timed)
 
 
 @pytest.mark.parametrize("faster", WAYS)
@@ -58,6 +51,12 @@ def test_the_faster_way_is_measured_once_and_remembered_by_later_engines(faster,
 
 
 CPUINFO = "processor\t: 0\nmodel name\t: {}\ncpu MHz\t\t: {}\nflags\t\t: fpu {}\n\nprocessor\t: 1\ncpu MHz\t: {}\n"
+EPYC = ("EPYC 1", 2500, "avx512f", 2400)
+CHANGED = {
+    "clock": ("EPYC 1", 3100, "avx512f", 3200),
+    "model": ("Xeon 2", *EPYC[1:]),
+    "flags": (*EPYC[:2], "avx2", 2400),
+}
 
 
 @pytest.mark.parametrize(
@@ -69,14 +68,10 @@ def test_a_choice_is_used_on_the_same_kind_of_processor_alone(change, measures, 
     cpuinfo = tmp_path / "cpuinfo"
     monkeypatch.setattr(choices, "_CPUINFO", cpuinfo)
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    cpuinfo.write_text(CPUINFO.format("EPYC 1", 2500, "avx512f", 2400))
+    cpuinfo.write_text(CPUINFO.format(*EPYC))
     assert decide(monkeypatch, "sequential") == ("sequential", 2)
-    if change == "clock":
-        cpuinfo.write_text(CPUINFO.format("EPYC 1", 3100, "avx512f", 3200))
-    elif change == "model":
-        cpuinfo.write_text(CPUINFO.format("Xeon 2", 2500, "avx512f", 2400))
-    elif change == "flags":
-        cpuinfo.write_text(CPUINFO.format("EPYC 1", 2500, "avx2", 2400))
+    if change in CHANGED:
+        cpuinfo.write_text(CPUINFO.format(*CHANGED[change]))
     elif change == "oneDNN":
         monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     elif change == "torch":

@@ -11,7 +11,10 @@ from torch import Tensor
 from mmfl import models
 from mmfl.engine import Simulation
 from mmfl.engine.architecture import Architecture
+from mmfl.engine.batches import Batches
+from mmfl.engine.device_data import DeviceData
 from mmfl.engine.factored import FactoredGradient
+from mmfl.engine.jobs import Jobs
 from mmfl.engine.operators import FASTER_ON_GPU
 from mmfl.local import SGD, LocalRule, Prox, Scaffold, recordable
 
@@ -85,19 +88,16 @@ def by_formula(rule: LocalRule, weights: Tensor, batches: list[tuple[Tensor, Ten
         loss = POOL.tasks[0].loss(torch.func.functional_call(module, layout.named(leaf), (x,)), y).mean()
         (g,) = torch.autograd.grad(loss, leaf)
         velocity = 0.9 * velocity + g
-        w = (
-            w
-            - rate
-            * {
-                "SGD": g,
-                "Undeclared": g,
-                "Prox": g + 0.5 * (w - weights),
-                "Scaffold": g + correction,
-                "WeightDecay": g + 0.3 * w,
-                "Momentum": velocity,
-                "Nesterov": g + 0.9 * velocity,
-            }[type(rule).__name__]
-        )
+        direction = {
+            "SGD": g,
+            "Undeclared": g,
+            "Prox": g + 0.5 * (w - weights),
+            "Scaffold": g + correction,
+            "WeightDecay": g + 0.3 * w,
+            "Momentum": velocity,
+            "Nesterov": g + 0.9 * velocity,
+        }[type(rule).__name__]
+        w = w - rate * direction
     return weights - w
 
 
@@ -120,10 +120,6 @@ def test_a_rule_trains_as_its_formula_says(rule, name, batches_of_jobs):
 @pytest.fixture(scope="module")
 def batches_of_jobs() -> list[list[tuple[Tensor, Tensor]]]:
     """The mini-batches that each client sees."""
-    from mmfl.engine.batches import Batches
-    from mmfl.engine.device_data import DeviceData
-    from mmfl.engine.jobs import Jobs
-
     jobs = Jobs.of([ask(Simulation("cpu"), POOL)])
     batches = Batches(jobs, DeviceData(torch.device("cpu")))
     return [

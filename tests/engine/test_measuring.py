@@ -6,21 +6,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kinds import KINDS
 from small import CLASSES, SIZES, TOKENS, VECTORS, Model, ask, federation, normal, numbers, task, train
-from test_agreement import KINDS
 from torch import Tensor, nn
 
 from mmfl import models
 from mmfl.data import Dataset
 from mmfl.engine import Simulation, Workload, measurer
-from mmfl.engine.gpu.recorder import Recorder
-from mmfl.engine.gpu.streams import Replay
+from mmfl.engine.gpu.recorder import Recorder, Replay
 from mmfl.engine.measurer import Measurer
 from mmfl.federation import Federation
 from mmfl.federation.objectives import absolute_error, accuracy, next_token, squared_error
 from mmfl.federation.task import Task
 
-NORM = task(lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)))
 TASKS: dict[str, Task] = {
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
     "dropout, which rests": task(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout())),
@@ -28,7 +26,7 @@ TASKS: dict[str, Task] = {
         lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=absolute_error
     ),
     "tokens": task(lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token),
-    "batch norm": NORM,
+    "batch norm": task(lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3))),
 }
 every_task = pytest.mark.parametrize("kind", TASKS)
 
@@ -49,21 +47,17 @@ def losses_by_hand(pool: Federation, client) -> list[float]:
     return [mean_by_hand(one, one.loss, one.data.x[r], one.data.y[r]) for r in rows]
 
 
-@pytest.mark.parametrize("client", [range(6), [1], [0, 2, 5], [5, 1, 2], [5, 4, 3, 2, 1, 0]], ids=str)
+CLIENTS = (range(6), [1], [0, 2, 5], [5, 1, 2], [5, 4, 3, 2, 1, 0])
+
+
+@pytest.mark.parametrize(("client", "rows"), [*((each, 1000) for each in CLIENTS), *((range(6), n) for n in (1, 3, 7))])
 @every_task
-def test_losses_are_the_mean_over_each_clients_own_data(kind, client):
+def test_losses_are_the_mean_over_each_clients_own_data(kind, client, rows, monkeypatch):
+    """However many examples pass at once."""
+    monkeypatch.setattr(measurer, "forward_batch_size", lambda architecture, device: rows)
     pool = federation(TASKS[kind], sizes=(9, 5, 4, 2, 12, 7))
     engine, workload = measured(pool, client)
     np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, client), rtol=1e-5)
-
-
-@pytest.mark.parametrize("rows", [1, 3, 7])
-@every_task
-def test_losses_do_not_depend_on_how_many_examples_pass_at_once(kind, rows, monkeypatch):
-    monkeypatch.setattr(measurer, "forward_batch_size", lambda architecture, device: rows)
-    pool = federation(TASKS[kind], sizes=(9, 5, 4, 2, 12))
-    engine, workload = measured(pool, range(5))
-    np.testing.assert_allclose(engine.losses([workload])[0], losses_by_hand(pool, range(5)), rtol=1e-5)
 
 
 def test_losses_of_several_requests_come_in_their_order():
@@ -79,7 +73,9 @@ def test_losses_of_several_requests_come_in_their_order():
 def batching(record: Callable[[Replay], Replay] | None = None) -> Simulation:
     """An engine that batches forward passes wherever a GPU would, and records them if it is told how."""
     engine = Simulation("cpu")
-    engine.measurer = Measurer(engine.measurer.device_data, batched=True, recorder=record and Recorder(record))
+    engine.measurer = Measurer(
+        engine.measurer.device_data, batched=True, recorder=Recorder(record, enabled=record is not None)
+    )
     return engine
 
 

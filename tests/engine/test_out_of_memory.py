@@ -4,12 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from small import ask, assert_agree, both_modes, federation, task, train, train_alone
-from torch import Tensor
+from small import ask, assert_agree, before_cohorts, both_modes, federation, task, train, train_alone
 
-from mmfl.engine import Simulation, memory, trainer
+from mmfl.engine import Simulation, device, trainer
 from mmfl.engine.cohort import Cohort
-from mmfl.engine.memory import CohortSizes
+from mmfl.engine.device import CohortSizes
 
 SIZES = (8, 5, 7, 8, 6, 8, 8, 3, 8, 8, 8)
 ERRORS = [
@@ -24,16 +23,15 @@ def room_for(monkeypatch) -> Callable[..., list[int]]:
     """Lets larger cohorts run out of memory when half done; gives the sizes of those that trained."""
 
     def limit(most: int, error: BaseException) -> list[int]:
-        trained, train_vectorised = [], trainer.train_vectorised
+        trained: list[int] = []
 
-        def limited(cohort: Cohort) -> Tensor:
+        def look(cohort: Cohort) -> None:
             if len(cohort.jobs) > most:
                 cohort.tensors.weights.fill_(float("nan"))
                 raise error
             trained.append(len(cohort.jobs))
-            return train_vectorised(cohort)
 
-        monkeypatch.setattr(trainer, "train_vectorised", limited)
+        before_cohorts(monkeypatch, look)
         return trained
 
     return limit
@@ -79,7 +77,7 @@ def test_other_errors_are_not_swallowed(monkeypatch):
     pool, engine = federation(task()), Simulation("cpu", "sequential")
     train(engine, ask(engine, pool))
 
-    def broken(cohort: Cohort, *_: object) -> Tensor:
+    def broken(cohort: Cohort, *_: object) -> None:
         raise RuntimeError("something else")
 
     monkeypatch.setattr(trainer, "train_sequential", broken)
@@ -101,6 +99,6 @@ def test_a_cohort_takes_no_more_than_the_budget_but_at_least_one_client(monkeypa
     train_alone(pool)
     assert max(trained) > 2
     trained.clear()
-    monkeypatch.setattr(memory, "_CPU_BYTES", 1)
+    monkeypatch.setattr(device, "_CPU_BYTES", 1)
     train_alone(pool)
     assert trained[1:] == [1] * len(SIZES)  # the first is the trial of two

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kinds import KINDS
 from small import IMAGES, Model, ask, both_modes, federation, task, train, train_alone
-from test_agreement import KINDS
 from torch import Tensor, nn
 
 import mmfl
 from mmfl.engine import Simulation, Workload
-from mmfl.engine.precision import matmul_precision
 from mmfl.errors import UserError
 
 FORMS = ("float32", "bfloat16")
@@ -27,16 +26,8 @@ def settings() -> tuple[str, bool]:
     return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
 
 
-@pytest.mark.parametrize(("precision", "inside"), [("float32", ("highest", False)), ("tf32", ("high", True))])
-def test_it_holds_inside_and_is_left_as_it_was(precision, inside):
-    before = settings()
-    with matmul_precision(precision):
-        assert settings() == inside
-    assert settings() == before
-
-
-def test_training_sees_it():
-    seen = []
+def test_training_sees_it_and_it_is_left_as_it_was():
+    seen, before = [], settings()
 
     class Watching(mmfl.models.LogisticRegression):
         def forward(self, x):
@@ -49,6 +40,7 @@ def test_training_sees_it():
     mmfl.train(federation, "full", rounds=1, engine="sequential", precision="tf32")
     assert seen[0] == ("highest", False), "structure is probed in full precision"
     assert seen[-1] == ("high", True)
+    assert settings() == before
 
 
 def test_an_unknown_precision_is_the_users_mistake():

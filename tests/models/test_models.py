@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from conftest import refusals, refused
 from mmfl import Task, data, models, registry
-from mmfl.engine.signature import signature
+from mmfl.engine.architecture import signature
 from mmfl.federation import objectives
 from mmfl.models import (
     MODELS,

@@ -1,18 +1,20 @@
-"""Architecture: what the engine knows about a module structure."""
+"""Architecture: what the engine knows about a module structure, and which tasks share one."""
 
-import copy
 import hashlib
+import sys
+import uuid
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
-from mmfl.engine.functional import FunctionalModule
-from mmfl.engine.layout import Layout
+from mmfl.engine.layout import FunctionalModule, Layout
 from mmfl.engine.operators import BATCH_NORM, FASTER_ON_GPU, LSTM, NOT_BATCHED, RANDOM, STRIDED_1X1, Operators
 from mmfl.engine.precision import Precision, matmul_precision, to_float32
-from mmfl.engine.signature import shape_of_examples
+from mmfl.errors import first_line
 from mmfl.federation.objectives import Objective
 from mmfl.federation.task import Task
 
@@ -32,14 +34,16 @@ class Architecture:
         self.loss: Objective = task.loss
         self.layout = Layout(module)
         self.task_names: list[str] = []
+        rows = torch.linspace(0, len(task.data.x) - 1, 6).long()
+        two, six = (as_inputs(task.data.x[some].to(device)) for some in (slice(2), rows))
         with torch.random.fork_rng(), matmul_precision("float32"):
-            self.operators, self.activation_bytes = self._probe(task, device)
-            self.coupled = self._is_coupled(task, device)
-            self.draws = self._draws_random_numbers(task, device)
-            self.precision_obstacle = self._find_precision_obstacle(task, precision)
+            self.operators, self.activation_bytes = self._probe(two)
+            self.coupled = self._is_coupled(six)
+            self.draws = self._draws_random_numbers(two)
+            self.precision_obstacle = self._find_precision_obstacle(two) if precision == "bfloat16" else ""
         self.precision: Precision = "float32" if self.precision_obstacle else precision
         self.vectorisable: bool | None = None
-        structure = f"{module} {self.layout.shapes} {shape_of_examples(task.data.x)}"
+        structure = f"{module} {self.layout.shapes} {_shape_of_examples(task.data.x)}"
         self.code = f"{type(module).__name__}-{hashlib.sha256(structure.encode()).hexdigest()[:12]}"
 
     @property
@@ -57,10 +61,6 @@ class Architecture:
         """Whether it may draw random numbers that the engine addresses, such as dropout masks."""
         return bool(RANDOM & self.operators)
 
-    def copy(self) -> nn.Module:
-        """A copy of the module, for one thread."""
-        return copy.deepcopy(self.module)
-
     def cohort_operators(self, device: torch.device) -> frozenset[str]:
         """The operators to substitute when clients train as a cohort."""
         on_gpu = FASTER_ON_GPU if device.type == "cuda" else frozenset()
@@ -73,8 +73,8 @@ class Architecture:
         lstm_dropout = any(isinstance(part, nn.LSTM) and part.dropout > 0 for part in self.module.modules())
         return (RANDOM - (frozenset() if lstm_dropout else LSTM) | BATCH_NORM | STRIDED_1X1) & self.operators
 
-    def _probe(self, task: Task, device: torch.device) -> tuple[frozenset[str], int]:
-        """Runs two examples: which substitutable operators are used, and bytes kept for one example's gradient."""
+    def _probe(self, x: Tensor) -> tuple[frozenset[str], int]:
+        """Which substitutable operators are used, and the bytes kept for one example's gradient, by running two."""
         saved: dict[int, int] = {}
         own = {p.data_ptr() for p in self.module.parameters()}
 
@@ -84,7 +84,7 @@ class Architecture:
             return tensor
 
         with Operators(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-            self.module(as_inputs(task.data.x[:2].to(device)))
+            self.module(x)
         return frozenset(mode.seen), max(1, sum(saved.values()) // 2)
 
     def _addressed_outputs(self, x: Tensor) -> Tensor:
@@ -92,44 +92,83 @@ class Architecture:
         with Operators(RANDOM & self.operators), torch.no_grad():
             return self.module(x)  # type: ignore[no-any-return]
 
-    def _is_coupled(self, task: Task, device: torch.device) -> bool:
+    def _is_coupled(self, x: Tensor) -> bool:
         """Whether an example's output depends on the others in its batch, as with batch norm: then a client's batches
         must not be padded, nor mixed with another's."""
         if any(isinstance(part, _BatchNorm) for part in self.module.modules()):
             return True
-        rows = torch.linspace(0, len(task.data.x) - 1, 6).long()
-        x = as_inputs(task.data.x[rows].to(device))
         torch.manual_seed(0)
         half = self._addressed_outputs(x[:3])
         torch.manual_seed(0)
         whole = self._addressed_outputs(x)[:3]
         return half.shape != whole.shape or not torch.allclose(half, whole, rtol=1e-3, atol=1e-4)
 
-    def _find_precision_obstacle(self, task: Task, precision: Precision) -> str:
+    def _draws_random_numbers(self, x: Tensor) -> bool:
+        """Whether the module draws random numbers beyond those that the engine can address."""
+        state = partial(torch.cuda.get_rng_state, x.device) if x.is_cuda else torch.get_rng_state
+        before = state()
+        self._addressed_outputs(x)
+        return not torch.equal(before, state())
+
+    def _find_precision_obstacle(self, x: Tensor) -> str:
         """Tries to train and evaluate in bfloat16, and returns the error if that fails.
 
         Without AVX-512, for example, oneDNN has no LSTM in bfloat16.
         """
-        if precision != "bfloat16":
-            return ""
-        x, trainable = as_inputs(task.data.x[:2]), [p for p in self.module.parameters() if p.requires_grad]
+        trainable = [p for p in self.module.parameters() if p.requires_grad]
         try:
-            with matmul_precision(precision), Operators(self.sequential_operators):
+            with matmul_precision("bfloat16"), Operators(self.sequential_operators):
                 torch.autograd.grad(to_float32(self.module(x)).sum(), trainable, allow_unused=True)
-            with matmul_precision(precision), Operators(BATCH_NORM & self.operators), torch.no_grad():
+            with matmul_precision("bfloat16"), Operators(BATCH_NORM & self.operators), torch.no_grad():
                 self.module.eval()(x)
         except (RuntimeError, ValueError, TypeError) as error:
-            return str(error)
+            return first_line(error)
         finally:
             self.module.train()
         return ""
 
-    def _draws_random_numbers(self, task: Task, device: torch.device) -> bool:
-        """Whether the module draws random numbers beyond those that the engine can address."""
-        before = _generator_state(device)
-        self._addressed_outputs(as_inputs(task.data.x[:2].to(device)))
-        return not torch.equal(before, _generator_state(device))
+
+_INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 
 
-def _generator_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+def signature(task: Task) -> str:
+    """Equal for two tasks only if their jobs can run in one cohort: same structure, loss and shapes of examples."""
+    module = task.build()
+    parts: list[str] = [_identity(task.loss), _shape_of_examples(task.data.x), _shape_of_examples(task.data.y)]
+    for name, part in module.named_modules():
+        hooked = any(getattr(part, key) for key in vars(part) if key.endswith("_hooks"))
+        parts.append(f"{name}:{_identity(type(part))}:{part.training}:{_unlike_any_other() if hooked else ''}")
+        parts += [f"{key}={_constant(value)}" for key, value in sorted(vars(part).items()) if key not in _INTERNAL]
+    parts += [f"{name}{tuple(p.shape)}{p.dtype}{p.requires_grad}" for name, p in module.named_parameters()]
+    parts += [f"{name}{_constant(buffer)}" for name, buffer in module.named_buffers()]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _shape_of_examples(tensor: Tensor) -> str:
+    """Shape and type of one example of a data set."""
+    return f"{tuple(tensor.shape[1:])}{tensor.dtype}"
+
+
+def _unlike_any_other() -> str:
+    """A text that is never repeated."""
+    return f"object {uuid.uuid4()}"
+
+
+def _identity(thing: Any) -> str:
+    """The name under which a class or function can be imported; one that cannot be imported equals nothing else."""
+    path, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    found: Any = sys.modules.get(path or "")
+    for step in (name or "").split("."):
+        found = getattr(found, step, None)
+    return f"{path}.{name}" if found is thing else _unlike_any_other()
+
+
+def _constant(value: Any) -> str:
+    """A text that is the same for equal constants; an object that is no constant equals nothing else."""
+    if value is None or isinstance(value, bool | int | float | str | complex):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(_constant(item) for item in value) + "]"
+    if isinstance(value, Tensor):
+        return f"{tuple(value.shape)}{hashlib.sha256(value.detach().cpu().numpy().tobytes()).hexdigest()}"
+    return _identity(value) if callable(value) else _unlike_any_other()

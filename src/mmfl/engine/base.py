@@ -64,31 +64,24 @@ class Engine(Protocol):
     @property
     def room(self) -> int:
         """Bytes of updates that it can return at once; a single request may take more."""
-        ...
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """The initial weights of a task, flat, on the engine's device."""
-        ...
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Trains the clients of all requests."""
-        ...
 
     def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:
         """The same trainings, with the updates of the wanted clients fetched."""
-        ...
 
     def faults(self) -> dict[str, int]:
         """Counts of what went wrong with clients since the last call, by kind."""
-        ...
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
         """f: mean loss of the given weights on each client's training data."""
-        ...
 
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
         """Loss and metric on the task's test examples (of the clients, where test sets are theirs).
 
         All processes are asked for the same, and all get the answer.
         """
-        ...

@@ -38,55 +38,38 @@ class Batches:
     """
 
     def __init__(self, jobs: Jobs, device_data: DeviceData):
-        self.device = device_data.device
-        self.size, self.batch = jobs.size, jobs.batch
+        self.device, self.jobs = device_data.device, jobs
         self.per_epoch = -(-jobs.size // jobs.batch)
-        self.jobs = jobs
         rows = self._find_rows(jobs, device_data)
         self.first, self.order = self._shuffle(jobs, rows)
 
     def _find_rows(self, jobs: Jobs, device_data: DeviceData) -> Tensor:
         """Sets `x` and `y`, and returns the rows of each job's examples, job after job."""
-        sources = [(t.federation, t.task) for t in jobs.trainings]
-        datasets = [federation.tasks[task].data for federation, task in sources]
-        used = np.flatnonzero(np.bincount(jobs.request)).tolist()
-        shards = [federation.shards[task] for federation, task in sources]
-        start = np.empty(len(jobs), dtype=np.int64)
-        for r in used:
-            of_request = jobs.request == r
-            start[of_request] = shards[r].offset[jobs.trainings[r].client[jobs.row[of_request]]]
-        total = np.cumsum(jobs.size)
-        local = np.arange(total[-1]) - np.repeat(total - jobs.size, jobs.size)
-        position = np.repeat(start, jobs.size) + local
-        rows = np.empty(total[-1], dtype=np.int64)
-        source = np.repeat(jobs.request, jobs.size)
-        for r in used:
-            rows[source == r] = shards[r].index[position[source == r]]
-        pool = device_data.pool(datasets)
+        data = [t.federation.tasks[t.task].data for t in jobs.trainings]
+        end, request = np.cumsum(jobs.size), np.repeat(jobs.request, jobs.size)
+        examples = {r: np.flatnonzero(request == r) for r in np.unique(jobs.request).tolist()}
+        position = np.repeat(jobs.offset - (end - jobs.size), jobs.size) + np.arange(end[-1])
+        rows = np.empty_like(position)
+        for r, own in examples.items():
+            training = jobs.trainings[r]
+            rows[own] = training.federation.shards[training.task].index[position[own]]
+        pool = device_data.pool(data)
         if pool:
             self.x, self.y = pool.x, pool.y
-            return to_device(rows + np.array([pool.first_row[each] for each in datasets])[source], self.device)
-        order, xs, ys = [], [], []
-        for r in used:
-            of_request = np.flatnonzero(source == r)
-            picked = to_device(rows[of_request], self.device)
-            order.append(of_request)
-            xs.append(device_data(datasets[r].x).index_select(0, picked))
-            ys.append(device_data(datasets[r].y).index_select(0, picked))
-        self.x, self.y = torch.cat(xs), torch.cat(ys)
-        place = np.empty(len(rows), dtype=np.int64)
-        place[np.concatenate(order)] = np.arange(len(rows))
+            return to_device(rows + np.array([pool.first_row[each] for each in data])[request], self.device)
+        picked = {r: to_device(rows[own], self.device) for r, own in examples.items()}
+        self.x = torch.cat([device_data(data[r].x).index_select(0, own) for r, own in picked.items()])
+        self.y = torch.cat([device_data(data[r].y).index_select(0, own) for r, own in picked.items()])
+        place = np.empty_like(rows)
+        place[np.concatenate(list(examples.values()))] = np.arange(len(rows))
         return to_device(place, self.device)
 
     def _shuffle(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
-        """Computes `first` and `order`.
-
-        Each (job, epoch) is a segment; one sort by (segment, random bits) shuffles all segments.
-        """
+        """`first` and `order`. Each (job, epoch) is a segment; one sort by (segment, random bits) shuffles them all."""
         epochs = np.where(jobs.batch < jobs.size, jobs.epochs, 1)
         used = jobs.size * epochs
         first = np.cumsum(used) - used
-        if (epochs == 1).all() and (jobs.batch == jobs.size).all():
+        if (jobs.batch == jobs.size).all():
             return first, rows
         job = np.repeat(np.arange(len(jobs)), epochs)
         epoch = np.arange(len(job)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
@@ -94,13 +77,11 @@ class Batches:
         begin, end = torch.from_numpy(np.cumsum(jobs.size)[job] - length), torch.from_numpy(np.cumsum(length))
         key = bits(jobs.key[torch.from_numpy(job)], int(Purpose.BATCHES), torch.from_numpy(epoch))
         whole = torch.from_numpy(jobs.batch[job] == length)
-        columns = torch.stack([begin, end - torch.from_numpy(length), key, whole.long()]).to(
-            self.device, non_blocking=True
-        )
+        columns = torch.stack([begin, end - torch.from_numpy(length), key, whole.long()])
         segment = torch.arange(len(job), device=self.device).repeat_interleave(
             to_device(length, self.device), output_size=int(length.sum())
         )
-        begin, before, key, whole = columns[:, segment]
+        begin, before, key, whole = columns.to(self.device, non_blocking=True)[:, segment]
         place = torch.arange(len(segment), device=self.device) - before
         chance = torch.where(whole > 0, place, (bits(key, place) >> 24) & ((1 << 40) - 1))
         order = torch.argsort((segment << 40) | chance)
@@ -113,7 +94,7 @@ class Batches:
 
     def position(self, step: int | NDArray[np.int64], jobs: slice | int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where in `order` the batches of a step (or of several steps of one job) begin, and their sizes."""
-        size, batch = self.size[jobs], self.batch[jobs]
+        size, batch = self.jobs.size[jobs], self.jobs.batch[jobs]
         epoch, within = np.divmod(step, self.per_epoch[jobs])
         within = within * batch
         return self.first[jobs] + np.where(batch < size, epoch * size, 0) + within, np.minimum(batch, size - within)

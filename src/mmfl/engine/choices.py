@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,27 +27,23 @@ class Choices:
         machine = f"torch{torch.__version__}-{torch.get_num_threads()}threads-{_processor()}"
         self._file = cache_folder() / f"engine-{machine}.json"
 
-    def __contains__(self, key: str) -> bool:
+    def choose(self, key: str, measure: Callable[[], dict[str, float]]) -> str:
+        """The way decided on under a key: the faster one, if there is no decision yet, by the seconds of each."""
         if key not in self.made:
             stored = self._read()
-            if key in stored:
-                self.made[key] = stored[key]
-        return key in self.made
-
-    def __getitem__(self, key: str) -> str:
+            self.made[key] = stored[key] if key in stored else self._decide(key, measure())
         return self.made[key]
 
-    def decide(self, key: str, seconds: dict[str, float]) -> None:
-        """Decides for the faster way, given the seconds of each."""
-        self.made[key] = min(seconds, key=lambda way: seconds[way])
-        stored = {**self._read(), key: self.made[key]}
+    def _decide(self, key: str, seconds: dict[str, float]) -> str:
+        way = min(seconds, key=lambda way: seconds[way])
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             draft = self._file.with_suffix(f".{os.getpid()}")
-            draft.write_text(json.dumps(stored, indent=1))
+            draft.write_text(json.dumps({**self._read(), key: way}, indent=1))
             draft.replace(self._file)
         except OSError:
             pass  # a read-only home: the next process measures again
+        return way
 
     def _read(self) -> dict[str, str]:
         try:

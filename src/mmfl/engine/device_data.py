@@ -1,5 +1,6 @@
 """DeviceData: data sets on a device, moved there once."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,15 +23,12 @@ class Pool:
     def extend(self, datasets: Sequence[Dataset], device: torch.device) -> "Pool":
         """A new pool with these data sets added."""
         new = [each for each in dict.fromkeys(datasets) if each not in self.first_row]
-        x, y = (
-            torch.cat([pooled, *(tensor.to(device) for tensor in tensors)])
-            for pooled, tensors in ((self.x, [each.x for each in new]), (self.y, [each.y for each in new]))
+        begins = itertools.accumulate((len(each.x) for each in new), initial=len(self.x))
+        return Pool(
+            torch.cat([self.x, *(each.x.to(device) for each in new)]),
+            torch.cat([self.y, *(each.y.to(device) for each in new)]),
+            self.first_row | dict(zip(new, begins, strict=False)),
         )
-        first_row, end = dict(self.first_row), len(self.x)
-        for each in new:
-            first_row[each] = end
-            end += len(each.x)
-        return Pool(x, y, first_row)
 
 
 class DeviceData:
@@ -43,14 +41,14 @@ class DeviceData:
     def __init__(self, device: torch.device, pooling: bool | None = None):
         self.device = device
         self.pooling = device.type != "cpu" if pooling is None else pooling
-        self._tensors: dict[int, tuple[Tensor, Tensor]] = {}
+        self._tensors: dict[Tensor, Tensor] = {}
         self._pools: dict[tuple[object, ...], Pool] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
         """The tensor on the device."""
-        if id(tensor) not in self._tensors:
-            self._tensors[id(tensor)] = (tensor, tensor.to(self.device))
-        return self._tensors[id(tensor)][1]
+        if tensor not in self._tensors:
+            self._tensors[tensor] = tensor.to(self.device)
+        return self._tensors[tensor]
 
     def pool(self, datasets: Sequence[Dataset]) -> Pool | None:
         """All training examples of these data sets; None where they cannot be pooled."""
@@ -63,11 +61,7 @@ class DeviceData:
         if not self.pooling or len(kinds) > 1 or share_inputs:
             return None
         (kind,) = kinds
-        before = self._pools.get(kind) or Pool(
-            first.x.new_empty(0, *first.x.shape[1:], device=self.device),
-            first.y.new_empty(0, *first.y.shape[1:], device=self.device),
-            {},
-        )
+        before = self._pools.get(kind) or Pool(first.x[:0].to(self.device), first.y[:0].to(self.device), {})
         missing_bytes = sum(each.x.nbytes for each in distinct if each not in before.first_row)
         if before.x.nbytes + missing_bytes > _MAX_POOL_BYTES:
             return None
@@ -75,5 +69,5 @@ class DeviceData:
             after = self._pools[kind] = before.extend(datasets, self.device)
             for each, begin in after.first_row.items():
                 for tensor, pooled in ((each.x, after.x), (each.y, after.y)):
-                    self._tensors[id(tensor)] = tensor, pooled[begin : begin + len(tensor)]
+                    self._tensors[tensor] = pooled[begin : begin + len(tensor)]
         return self._pools[kind]

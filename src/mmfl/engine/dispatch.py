@@ -25,31 +25,25 @@ class RoundWork(Protocol):
     @property
     def federation(self) -> Federation:
         """Whose clients work."""
-        ...
 
     @property
     def weights(self) -> Sequence[Tensor]:
         """The global weights of each task."""
-        ...
 
     @property
     def trained_anyway(self) -> Marks | None:
         """The pairs that train whether drawn or not; None where nobody does."""
-        ...
 
     @property
     def decides_by_updates(self) -> bool:
         """Whether the decision rests on the updates of those that train anyway."""
-        ...
 
     @property
     def drawn(self) -> Marks:
         """The pairs that were drawn, once that is decided."""
-        ...
 
     def training(self, task: int, client: NDArray[np.int64]) -> Training:
         """The request to train some clients on a task."""
-        ...
 
 
 Work = TypeVar("Work", bound=RoundWork)
@@ -97,10 +91,7 @@ class Dispatch(Generic[Work]):
             if (marks := each.trained_anyway) is not None and (each.decides_by_updates or self.engine.eager)
         }
         self._train([(each, s, marks[:, s]) for each, marks in early.items() for s in range(marks.shape[1])])
-        found: list[dict[int, Trained]] = [{} for _ in self.rounds]
-        for n, each in enumerate(self.rounds):
-            found[n] = {s: trained for (of, s), trained in self._trained.items() if of is each}
-        return found
+        return [{s: trained for (of, s), trained in self._trained.items() if of is each} for each in self.rounds]
 
     def updates(self) -> Iterator[list[Returned[Work]]]:
         """The updates of all rounds and tasks once it is decided who is drawn: as many at a time as there is room
@@ -118,8 +109,8 @@ class Dispatch(Generic[Work]):
 
     def evaluate(self, round: int) -> list[dict[int, Evaluation]]:
         """Test results of the tasks that have arrived, by round and task."""
-        arrived = [np.flatnonzero(each.federation.present_tasks(round)).tolist() for each in self.rounds]
-        pairs = [(n, s) for n, tasks in enumerate(arrived) for s in tasks]
+        present = [each.federation.present_tasks(round) for each in self.rounds]
+        pairs = [(n, s) for n, tasks in enumerate(present) for s in np.flatnonzero(tasks).tolist()]
         nobody = np.zeros(0, dtype=np.int64)
         workloads = [Workload(self.rounds[n].federation, s, self.rounds[n].weights[s], nobody) for n, s in pairs]
         results: list[dict[int, Evaluation]] = [{} for _ in self.rounds]

@@ -1,6 +1,6 @@
 """Gradients of linear layers as two factors: a step subtracts their product without ever storing it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,11 +12,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 @dataclass(frozen=True, eq=False)
 class FactoredGradient:
-    """The gradient of a linear layer's weight as its factors: the gradient by the outputs, [jobs, rows, outputs], and
-    the inputs, [jobs, rows, inputs].
-
-    The weight of a wide layer is far larger than a batch: SGD subtracts the product without ever storing it.
-    """
+    """The gradient of a linear layer's weight, which may be far larger than a batch, as its factors: the gradient by
+    the outputs, [jobs, rows, outputs], and the inputs, [jobs, rows, inputs]."""
 
     outputs: Tensor
     inputs: Tensor
@@ -88,9 +85,7 @@ class GradientFactors:
         """Adds a call of a layer whose weight is parameter `n`."""
         self.calls.append((n, inputs.detach(), get_gradient_edge(outputs)))
 
-    def gradients(self, by_outputs: Sequence[Tensor | None]) -> Iterator[tuple[int, FactoredGradient]]:
-        """The factored gradients of all calls so far, given the gradients by their outputs; forgets the calls."""
+    def take_calls(self) -> list[tuple[int, Tensor, GradientEdge]]:
+        """All calls so far, which are forgotten here."""
         calls, self.calls = self.calls, []
-        for (n, inputs, _), gradient in zip(calls, by_outputs, strict=True):
-            if gradient is not None:
-                yield n, FactoredGradient(gradient.reshape(*inputs.shape[:2], -1), inputs)
+        return calls

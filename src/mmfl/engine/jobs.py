@@ -1,6 +1,7 @@
 """Jobs: local trainings as parallel arrays, and the buckets of similar batch size they train in."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,12 +22,14 @@ _MAX_BUCKETS_PER_OCTAVE = 8
 class Jobs:
     """Local trainings of one architecture and rule, as parallel arrays with a row per job.
 
-    Job j is row `row[j]` of request `trainings[request[j]]`; its client has `size[j]` examples.
+    Job j is row `row[j]` of request `trainings[request[j]]`; its client has `size[j]` examples, from position
+    `offset[j]` of its task's shards on.
     """
 
     trainings: Sequence[Training]
     request: NDArray[np.int64]
     row: NDArray[np.int64]
+    offset: NDArray[np.int64]
     size: NDArray[np.int64]
     batch: NDArray[np.int64]
     epochs: NDArray[np.int64]
@@ -34,35 +37,23 @@ class Jobs:
     @classmethod
     def of(cls, trainings: Sequence[Training]) -> "Jobs":
         """All jobs of the requests."""
-        counts = [len(training.client) for training in trainings]
-        request = np.repeat(np.arange(len(trainings)), counts)
-        sizes, batches, epochs = [], [], []
-        for training in trainings:
-            task = training.federation.tasks[training.task]
-            size = training.federation.sizes[training.client, training.task]
-            sizes.append(size)
-            batches.append(task.batches(training.round, size))
-            epochs.append(np.full(len(size), task.epochs))
-        return cls(
-            trainings,
-            request,
-            np.concatenate([np.arange(count) for count in counts]),
-            np.concatenate(sizes),
-            np.concatenate(batches),
-            np.concatenate(epochs),
-        )
+        return cls(trainings, *np.concatenate([_columns(*pair) for pair in enumerate(trainings)], 1))
 
     def __len__(self) -> int:
         return len(self.request)
+
+    def by_request(self) -> Iterator[tuple[Training, NDArray[np.int64]]]:
+        """The requests that have jobs here, each with the numbers of its jobs."""
+        for r in np.unique(self.request).tolist():
+            yield self.trainings[r], np.flatnonzero(self.request == r)
 
     @cached_property
     def key(self) -> Tensor:
         """The address of each job's random numbers."""
         keys = torch.empty(len(self), dtype=torch.int64)
-        for r in np.unique(self.request):
-            training, rows = self.trainings[r], np.flatnonzero(self.request == r)
-            client = torch.from_numpy(training.client[self.row[rows]])
-            keys[torch.from_numpy(rows)] = bits(training.seed, training.round, training.task, client)
+        for training, jobs in self.by_request():
+            client = torch.from_numpy(training.client[self.row[jobs]])
+            keys[torch.from_numpy(jobs)] = bits(training.seed, training.round, training.task, client)
         return keys
 
     @property
@@ -75,28 +66,27 @@ class Jobs:
         """Examples that each job sees, over all epochs."""
         return self.size * self.epochs
 
-    def take(self, jobs: NDArray[np.int64]) -> "Jobs":
-        """Some of the jobs, in the given order."""
-        return Jobs(
-            self.trainings,
-            self.request[jobs],
-            self.row[jobs],
-            self.size[jobs],
-            self.batch[jobs],
-            self.epochs[jobs],
-        )
+    def active(self) -> list[int]:
+        """How many jobs still train at each step. They are sorted by steps, so these are the first ones."""
+        steps = self.steps
+        active: list[int] = np.searchsorted(-steps, -np.arange(steps[0])).tolist()
+        return active
 
-    def buckets(self, exact: bool) -> list["Jobs"]:
-        """Jobs of similar batch size, those with most steps first, so that little is padded.
+    def take(self, jobs: NDArray[np.int64] | slice) -> "Jobs":
+        """Some of the jobs, in the given order."""
+        columns = self.request, self.row, self.offset, self.size, self.batch, self.epochs
+        return Jobs(self.trainings, *(column[jobs] for column in columns))
+
+    def in_buckets(self, exact: bool) -> tuple["Jobs", list[slice]]:
+        """The jobs sorted into buckets of similar batch size, those with most steps first, so that little is padded.
 
         The bucket with the largest batches comes first: where buckets train at the same time, it takes longest.
         With `exact`, only jobs with the same batches at every step share a bucket: then nothing is padded.
         """
         bucket = -(self.size * (1 << 32) + self.batch) if exact else _bucket_numbers(self.batch)
-        steps = self.steps
-        order = np.lexsort((-steps, bucket))
-        bounds = np.flatnonzero(np.diff(bucket[order])) + 1
-        return [self.take(part) for part in np.split(order, bounds)]
+        order = np.lexsort((-self.steps, bucket))
+        bounds = [0, *(np.flatnonzero(np.diff(bucket[order])) + 1).tolist(), len(self)]
+        return self.take(order), [slice(*pair) for pair in itertools.pairwise(bounds)]
 
     def learning_rates(self) -> NDArray[np.float32]:
         """The local learning rate of each job."""
@@ -105,23 +95,30 @@ class Jobs:
 
     def starts(self) -> tuple[Tensor, NDArray[np.int64]]:
         """Distinct starting weights [starts, parameters], and which of them each job has."""
-        used = np.bincount(self.request, minlength=len(self.trainings)) > 0
-        starts = [self.trainings[r].weights for r in np.flatnonzero(used).tolist()]
-        return torch.stack(starts), (np.cumsum(used) - 1)[self.request]
+        requests, start = np.unique(self.request, return_inverse=True)
+        return torch.stack([self.trainings[r].weights for r in requests.tolist()]), start
 
     def corrections(self) -> Tensor | None:
         """What is added to every gradient of each job, [jobs, parameters]; None where nothing is."""
-        given = [t.correction for t in self.trainings]
-        if all(correction is None for correction in given):
+        if all(training.correction is None for training in self.trainings):
             return None
-        length = len(self.trainings[0].weights)
-        corrections = self.trainings[0].weights.new_zeros(len(self), length)
-        for r in np.unique(self.request):
-            correction = given[r]
-            if correction is not None:
-                rows = to_device(np.flatnonzero(self.request == r), corrections.device)
-                corrections[rows] = correction[to_device(self.row[self.request == r], correction.device)]
+        weights = self.trainings[0].weights
+        corrections = weights.new_zeros(len(self), len(weights))
+        for training, jobs in self.by_request():
+            if training.correction is not None:
+                rows = to_device(self.row[jobs], training.correction.device)
+                corrections[to_device(jobs, weights.device)] = training.correction[rows]
         return corrections
+
+
+def _columns(request: int, training: Training) -> NDArray[np.int64]:
+    """The columns of a request's jobs: request, row, offset, size, batch and epochs."""
+    task, client = training.federation.tasks[training.task], training.client
+    size = training.federation.sizes[client, training.task]
+    offset = training.federation.shards[training.task].offset[client]
+    same = np.ones_like(client)
+    batch = task.batches(training.round, size)
+    return np.stack([request * same, np.arange(len(client)), offset, size, batch, task.epochs * same])
 
 
 def _bucket_numbers(batch: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,5 +1,6 @@
-"""Layout: the flat vector of a module's parameters."""
+"""The flat vector of a module's parameters, and modules that are called with their parameters."""
 
+import copy
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -54,12 +55,14 @@ class Layout:
         Parts are autograd's own tensors, not copies, or factored gradients.
         """
         wanted = [n for n, train in enumerate(self.trainable) if train]
-        edges: list[Any] = [edge for _, _, edge in factors.calls]
-        grads = torch.autograd.grad(loss, [*edges, *(parameters[n] for n in wanted)], allow_unused=True)
+        calls = factors.take_calls()
+        sources: list[Any] = [*(edge for _, _, edge in calls), *(parameters[n] for n in wanted)]
+        grads = torch.autograd.grad(loss, sources, allow_unused=True)
         parts: dict[int, list[Tensor | FactoredGradient]] = {n: [] for n in wanted}
-        for n, factored in factors.gradients(grads[: len(edges)]):
-            parts[n].append(factored)
-        for n, grad in zip(wanted, grads[len(edges) :], strict=True):
+        for (n, inputs, _), grad in zip(calls, grads, strict=False):
+            if grad is not None:
+                parts[n].append(FactoredGradient(grad.reshape(*inputs.shape[:2], -1), inputs))
+        for n, grad in zip(wanted, grads[len(calls) :], strict=True):
             if grad is not None or not parts[n]:
                 grad = torch.zeros_like(parameters[n]) if grad is None else grad
                 parts[n].append(torch.atleast_2d(self._flatten_one(grad, self.shapes[n])))
@@ -75,3 +78,40 @@ class Layout:
     def named(self, flat: Tensor) -> dict[str, Tensor]:
         """Views by name, as `torch.func.functional_call` and `load_state_dict` want them."""
         return dict(zip(self.names, self.views(flat), strict=True))
+
+
+class FunctionalModule:
+    """A module without parameters of its own: each call passes them, as tensors of any kind.
+
+    The same as `torch.func.functional_call`, prepared once because a cohort calls it at every step.
+    """
+
+    def __init__(self, module: nn.Module):
+        self.module = copy.deepcopy(module)
+        owners: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {p: [] for p in self.module.parameters()}
+        for part in self.module.modules():
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    owners[parameter].append((part, name))
+        self.owners = list(owners.values())
+        for part in self.module.modules():
+            if isinstance(part, nn.RNNBase):  # it would look at the memory behind the tensors
+                part.flatten_parameters = lambda: None  # type: ignore[method-assign]
+
+    def __call__(self, parameters: Sequence[Tensor | None], *inputs: Tensor) -> Tensor:
+        """The module's outputs at these parameters."""
+        self._set(parameters)
+        return self.module(*inputs)  # type: ignore[no-any-return]
+
+    def _set(self, parameters: Sequence[Tensor | None]) -> None:
+        """Sets the parameters, both as attributes and in `parameters()`, which a forward pass may read for a
+        penalty."""
+        for owners, parameter in zip(self.owners, parameters, strict=True):
+            for part, name in owners:
+                part._parameters.pop(name, None)
+                setattr(part, name, parameter)
+                part._parameters[name] = parameter  # type: ignore[assignment]
+
+    def clear(self) -> None:
+        """Releases the tensors of the last call."""
+        self._set([None] * len(self.owners))

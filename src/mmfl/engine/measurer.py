@@ -11,13 +11,14 @@ from torch.func import functional_call
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
+from mmfl.engine.device import forward_batch_size, is_out_of_memory
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.gpu.batched_losses import batched_losses
 from mmfl.engine.gpu.recorder import Recorder
-from mmfl.engine.memory import forward_batch_size, is_out_of_memory
 from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.precision import matmul_precision, to_float32
-from mmfl.federation.objectives import Objective, per_example
+from mmfl.errors import first_line
+from mmfl.federation.objectives import per_example
 from mmfl.partition import Shards
 from mmfl.tensors import to_device
 
@@ -27,49 +28,38 @@ _COUPLED_TEST_BATCH = 256
 class Measurer:
     """Measures global weights without training them.
 
-    With `batched`, workloads of one architecture share forward passes, recorded if there is a `recorder`: faster on a
+    With `batched`, workloads of one architecture share forward passes, recorded where the `recorder` can: faster on a
     GPU, of no use on a CPU.
     """
 
-    def __init__(self, device_data: DeviceData, batched: bool, recorder: Recorder | None = None):
+    def __init__(self, device_data: DeviceData, batched: bool, recorder: Recorder):
         self.device_data, self.batched, self.recorder = device_data, batched, recorder
         self.device = device_data.device
         self._not_batchable: set[Architecture] = set()
 
-    def free_memory(self) -> None:
-        """Releases the recordings."""
-        if self.recorder:
-            self.recorder.clear()
-
-    def losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor:
-        """Mean losses of the clients, workload after workload, clients in ascending order. They stay on the device,
-        so that nobody waits for it."""
+    def losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Sequence[Tensor]:
+        """Mean losses of the clients of each workload, in ascending order. They stay on the device, so that nobody
+        waits for it."""
         if self.can_batch(architecture):
             means = self._batched_losses(architecture, workloads)
             if means is not None:
-                return means
+                return list(means.split([len(workload.client) for workload in workloads]))
             self._not_batchable.add(architecture)
         parts = []
         for workload in workloads:
             shards = workload.federation.shards[workload.task].only(workload.client)
-            task = workload.federation.tasks[workload.task]
-            (values,) = self._forward(architecture, workload.weights, task.data.x, task.data.y, shards, (task.loss,))
+            (values,) = self._forward(architecture, workload, shards, test=False)
             parts.append(torch.segment_reduce(values, "mean", lengths=to_device(shards.sizes, self.device)))
-        return torch.cat(parts)
+        return parts
 
     def evaluate(self, architecture: Architecture, workload: Workload) -> Tensor:
         """Mean loss and metric of the test examples, on the device."""
-        task, shards = (
-            workload.federation.tasks[workload.task],
-            workload.federation.test_shards[workload.task],
-        )
+        shards = workload.federation.test_shards[workload.task]
         if shards is None:
-            rows = len(task.data.x_test)
+            rows = len(workload.federation.tasks[workload.task].data.x_test)
             # Batches matter only where the examples of a batch influence one another: then they must be fixed.
             shards = Shards(np.arange(rows), np.append(np.arange(0, rows, _COUPLED_TEST_BATCH), rows))
-        x, y, objectives = task.data.x_test, task.data.y_test, (task.loss, task.metric)
-        values = self._forward(architecture, workload.weights, x, y, shards, objectives)
-        return torch.stack([column.mean() for column in values])
+        return torch.stack([column.mean() for column in self._forward(architecture, workload, shards, test=True)])
 
     def can_batch(self, architecture: Architecture) -> bool:
         """Whether workloads of this architecture share forward passes."""
@@ -79,40 +69,32 @@ class Measurer:
     def _batched_losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor | None:
         """Mean losses by shared passes, recorded if possible; None if torch cannot batch the module."""
         max_examples, failed = forward_batch_size(architecture, self.device), ""
-        for recorder in (self.recorder, None) if self.recorder else (None,):
+        for recorder in (self.recorder, None):
             try:
                 with matmul_precision(architecture.precision):
                     means = batched_losses(architecture, workloads, self.device_data, max_examples, recorder)
             except (RuntimeError, ValueError, TypeError) as error:
                 if is_out_of_memory(error):
                     raise
-                failed = str(error)
+                failed = first_line(error)
                 continue
-            if failed and self.recorder:
+            if failed:
                 self.recorder.disable(architecture, failed)
             return means
         return None
 
     @torch.no_grad()
-    def _forward(
-        self,
-        architecture: Architecture,
-        weights: Tensor,
-        x: Tensor,
-        y: Tensor,
-        shards: Shards,
-        objectives: Sequence[Objective],
-    ) -> list[Tensor]:
-        """Values of the objectives for every example of the shards, in their order, as float64."""
-        parameters = architecture.layout.named(weights)
-        module = architecture.module.eval()
+    def _forward(self, architecture: Architecture, workload: Workload, shards: Shards, test: bool) -> list[Tensor]:
+        """The loss of every example of the shards, in their order, as float64; of test examples the metric as well."""
+        task = workload.federation.tasks[workload.task]
+        x, y = (task.data.x_test, task.data.y_test) if test else (task.data.x, task.data.y)
         x, y = self.device_data(x), self.device_data(y)
+        objectives = (task.loss, task.metric) if test else (task.loss,)
+        parameters = architecture.layout.named(workload.weights)
+        module = architecture.module.eval()
         index = to_device(shards.index, self.device)
-        sizes = (
-            shards.sizes[shards.sizes > 0].tolist()
-            if architecture.coupled
-            else forward_batch_size(architecture, self.device)
-        )
+        coupled = architecture.coupled
+        sizes = shards.sizes[shards.sizes > 0].tolist() if coupled else forward_batch_size(architecture, self.device)
         values: list[list[Tensor]] = [[] for _ in objectives]
         substitutes = BATCH_NORM & architecture.operators
         operators = Operators(substitutes) if substitutes else nullcontext()

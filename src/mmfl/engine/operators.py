@@ -17,7 +17,7 @@ from mmfl.engine.factored import GradientFactors
 from mmfl.engine.gpu import layers
 from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.gpu.lstm import lstm_layer
-from mmfl.engine.group_norm import group_norm
+from mmfl.engine.vmap import group_norm
 from mmfl.randomness import uniform
 
 
@@ -68,22 +68,15 @@ class Operators(TorchFunctionMode):
         return input * self.mask(input.shape, input.device, p) if training and p > 0 else input
 
     def _channel_dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        if not training or p <= 0:
-            return input
         shape = [*input.shape[:2], *(1 for _ in input.shape[2:])]
-        return input * self.mask(shape, input.device, p)
-
-    def _conv2d(self, *args: Any, **kwargs: Any) -> Any:
-        return layers.convolution(*args, **kwargs)
+        return input * self.mask(shape, input.device, p) if training and p > 0 else input
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         return layers.linear(input, weight, bias, self.factors)
 
-    def _max_pool(self, *args: Any, **kwargs: Any) -> Any:
-        return layers.max_pool(*args, **kwargs)
-
-    def _group_norm(self, *args: Any, **kwargs: Any) -> Any:
-        return group_norm(*args, **kwargs)
+    _conv2d = staticmethod(layers.convolution)
+    _max_pool = staticmethod(layers.max_pool)
+    _group_norm = staticmethod(group_norm)
 
     def _batch_norm(
         self,
@@ -98,7 +91,11 @@ class Operators(TorchFunctionMode):
     ) -> Any:
         if running_mean is not None or running_var is not None:
             return NotImplemented
-        return _scale_and_shift(_standardise(input, (0, *range(2, input.dim())), eps), weight, bias)
+        variance, mean = torch.var_mean(input, (0, *range(2, input.dim())), unbiased=False, keepdim=True)
+        normed = (input - mean) * torch.rsqrt(variance + eps)
+        by_channel = (-1, *(1 for _ in input.shape[2:]))
+        normed = normed if weight is None else normed * weight.view(by_channel)
+        return normed if bias is None else normed + bias.view(by_channel)
 
     def _embedding(
         self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
@@ -127,7 +124,7 @@ class Operators(TorchFunctionMode):
                 outputs.append(states)
                 last_h.append(h)
                 last_c.append(c)
-            x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
+            x = torch.cat(outputs, -1) if bidirectional else outputs[0]
             if dropout > 0 and training and layer < depth - 1:
                 x = self._dropout(x, dropout)
         x = x if batch_first else x.transpose(0, 1)
@@ -173,18 +170,6 @@ def _without_stride(
         return None
     down, across = pair(stride)
     return input[:, :, ::down, ::across], weight, bias, 1, 0, dilation, groups
-
-
-def _standardise(x: Tensor, dims: tuple[int, ...], eps: float) -> Tensor:
-    variance, mean = torch.var_mean(x, dims, unbiased=False, keepdim=True)
-    return (x - mean) * torch.rsqrt(variance + eps)
-
-
-def _scale_and_shift(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Scales and shifts by channel, the second dimension."""
-    shape = (-1, *(1 for _ in x.shape[2:]))
-    x = x if weight is None else x * weight.view(shape)
-    return x if bias is None else x + bias.view(shape)
 
 
 def _lstm_pass(

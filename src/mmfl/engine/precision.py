@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -16,10 +16,9 @@ seven bits, which newer CPUs multiply twice as fast."""
 
 def check_precision(precision: str) -> Precision:
     """The precision of this name."""
-    for known in get_args(Precision):
-        if precision == known:
-            return known  # type: ignore[no-any-return]
-    raise UserError(f"unknown precision '{precision}': {nearest(precision, get_args(Precision))}")
+    if precision not in get_args(Precision):
+        raise UserError(f"unknown precision '{precision}': {nearest(precision, get_args(Precision))}")
+    return cast(Precision, precision)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Sequential training: one client after another, for any module; on a CPU, one client per core at a time."""
 
+import copy
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -7,36 +8,32 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mmfl.engine.cohort import Cohort
+from mmfl.engine.cohort import Cohort, LocalSteps
 from mmfl.engine.factored import GradientFactors
-from mmfl.engine.local_steps import LocalSteps
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import autocast, to_float32
 from mmfl.federation.objectives import per_example
 
 
-def train_sequential(cohort: Cohort, workers: int = 1) -> Tensor:
-    """Stores the updates in the cohort and returns the jobs' sums of losses [jobs], as `train_vectorised` does.
+def train_sequential(cohort: Cohort, workers: int = 1) -> None:
+    """Stores updates and sums of losses in the cohort, as `train_vectorised` does.
 
     Each of several workers trains job after job on a single core: for small networks that is faster than to split
     every operation over all cores. A module that draws random numbers of its own gets one worker, since torch's
     generator is seeded at every step; it is left as it was.
     """
-    loss_sums = torch.zeros(len(cohort.jobs), device=cohort.tensors.weights.device)
     jobs = iter(range(len(cohort.jobs)))
     if workers == 1 or len(cohort.jobs) == 1 or cohort.architecture.draws:
         with torch.random.fork_rng(enabled=cohort.architecture.draws):
-            _train(cohort, jobs, loss_sums)
-        return loss_sums
+            _train(cohort, jobs)
+        return
     threads = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(workers, initializer=_prepare_thread) as pool:
-            list(pool.map(lambda _: _train(cohort, jobs, loss_sums), range(workers)))
+            list(pool.map(lambda _: _train(cohort, jobs), range(workers)))
     finally:
         torch.set_num_threads(threads)
-    return loss_sums
 
 
 def _prepare_thread() -> None:
@@ -46,13 +43,13 @@ def _prepare_thread() -> None:
     torch.set_flush_denormal(True)
 
 
-def _train(cohort: Cohort, jobs: Iterator[int], loss_sums: Tensor) -> None:
+def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
     """Trains job after job on a module of this thread, until none is left.
 
     Threads share one interpreter lock: as little as possible is done in Python at each step.
     """
     architecture, layout, batches = cohort.architecture, cohort.architecture.layout, cohort.batches
-    module = architecture.copy()
+    module = copy.deepcopy(architecture.module)
     parameters = list(module.parameters())
     own = torch.empty(1, layout.length, device=cohort.tensors.weights.device)
     for parameter, view in zip(parameters, layout.views(own[0]), strict=True):
@@ -64,8 +61,7 @@ def _train(cohort: Cohort, jobs: Iterator[int], loss_sums: Tensor) -> None:
     for job in jobs:
         start = cohort.tensors.starts[start_index[job]]
         own.copy_(start)
-        tensors = replace(cohort.tensors.rows(slice(job, job + 1)), weights=own)
-        tensors = replace(tensors, state=tensors.zero_state(cohort.rule))
+        tensors = replace(cohort.tensors.rows(slice(job, job + 1)), weights=own).with_state(cohort.rule)
         steps = LocalSteps(cohort.rule, layout, tensors, factored=own.device.type != "cpu")
         begins, lengths = batches.position(np.arange(cohort.jobs.steps[job]), job)
         losses = []
@@ -81,5 +77,5 @@ def _train(cohort: Cohort, jobs: Iterator[int], loss_sums: Tensor) -> None:
                 loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
             steps.take(layout.gradients(loss, parameters, factors))
             losses.append(loss.detach())
-        loss_sums[job] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)
+        tensors.loss_sums[0] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)
         torch.sub(start, own[0], out=cohort.tensors.weights[job])

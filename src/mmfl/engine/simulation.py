@@ -4,23 +4,22 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.engine.architecture import Architecture
+from mmfl.engine.architecture import Architecture, signature
 from mmfl.engine.base import Evaluation, Training, Workload
 from mmfl.engine.choices import Choices
-from mmfl.engine.device import choose_device
+from mmfl.engine.device import UpdateBuffer, choose_device, max_update_bytes
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.jobs import Jobs
 from mmfl.engine.measurer import Measurer
-from mmfl.engine.memory import UpdateBuffer, max_update_bytes
 from mmfl.engine.precision import Precision, check_precision, matmul_precision
-from mmfl.engine.signature import signature
 from mmfl.engine.trainer import Mode, Trainer
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
@@ -54,8 +53,8 @@ class Simulation:
         privacy: Privacy | None = None,
         record: bool = True,
     ):
-        if mode not in ("auto", "vectorised", "sequential"):
-            raise UserError(f"unknown engine '{mode}': {nearest(mode, ['auto', 'vectorised', 'sequential'])}")
+        if mode not in get_args(Mode):
+            raise UserError(f"unknown engine '{mode}': {nearest(mode, get_args(Mode))}")
         self.device = choose_device(device)
         self.mode = mode
         self.world = join(self.device) if world is None else world
@@ -65,10 +64,10 @@ class Simulation:
         self.privacy = privacy or Privacy()
         self.choices = Choices()
         on_gpu = self.device.type != "cpu"
-        step_recorder, loss_recorder = (Recorder() if record and on_gpu else None for _ in range(2))
+        step_recorder, loss_recorder = (Recorder(enabled=record and on_gpu) for _ in range(2))
         device_data = DeviceData(self.device)
         self.measurer = Measurer(device_data, on_gpu and mode != "sequential", loss_recorder)
-        self.trainer = Trainer(mode, device_data, self.choices, step_recorder, self.measurer.free_memory)
+        self.trainer = Trainer(mode, device_data, self.choices, step_recorder, loss_recorder.clear)
         self.update_buffer = UpdateBuffer(self.device)
         self._architectures: dict[Task, Architecture] = {}
         self._by_signature: dict[str, Architecture] = {}
@@ -92,14 +91,13 @@ class Simulation:
         groups: dict[tuple[Architecture, LocalRule], list[int]] = {}
         for n, training in enumerate(trainings):
             if len(training.client):
-                task = training.federation.tasks[training.task]
-                groups.setdefault((self.architecture(task), training.local), []).append(n)
+                groups.setdefault((self._architecture_of(training), training.local), []).append(n)
         for (architecture, rule), members in groups.items():
-            jobs = Jobs.of([trainings[n] for n in members])
             with matmul_precision(architecture.precision):
-                trained = self._train_jobs(architecture, rule, jobs)
+                trained = self._train_jobs(architecture, rule, Jobs.of([trainings[n] for n in members]))
             for n, answer in zip(members, trained, strict=True):
-                answers[n] = self._protect(trainings[n], answer)
+                place = NoiseAddress(trainings[n].seed, trainings[n].round, trainings[n].task, answer.client)
+                answers[n] = replace(answer, flat=self.privacy.protect(answer.flat, place))
         return answers
 
     def collect(self, trained: Sequence[Trained], wanted: Sequence[NDArray[np.int64]]) -> list[Trained]:
@@ -116,14 +114,16 @@ class Simulation:
             return []
         groups: dict[Architecture, list[int]] = {}
         for n, workload in enumerate(workloads):
-            groups.setdefault(self.architecture(workload.federation.tasks[workload.task]), []).append(n)
-        order = [n for members in groups.values() for n in members]
-        means = torch.cat([self.measurer.losses(a, [workloads[n] for n in members]) for a, members in groups.items()])
-        bounds = np.cumsum([len(workloads[n].client) for n in order])
-        answers: list[NDArray[np.float64]] = [np.empty(0)] * len(workloads)
-        for n, values in zip(order, np.split(means.cpu().numpy(), bounds[:-1]), strict=True):
-            answers[n] = np.empty(len(values))
-            answers[n][np.argsort(workloads[n].client)] = values
+            groups.setdefault(self._architecture_of(workload), []).append(n)
+        means: list[Tensor] = [torch.empty(0)] * len(workloads)
+        for architecture, members in groups.items():
+            measured = self.measurer.losses(architecture, [workloads[n] for n in members])
+            for n, mean in zip(members, measured, strict=True):
+                means[n] = mean
+        losses = torch.cat(means).cpu().numpy()  # only here the device is waited for
+        answers = np.split(losses, np.cumsum([len(each) for each in means])[:-1])
+        for workload, answer in zip(workloads, answers, strict=True):
+            answer[np.argsort(workload.client)] = answer.copy()
         return answers
 
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
@@ -132,51 +132,40 @@ class Simulation:
             return []
         means = torch.zeros(len(workloads), 2, dtype=torch.float64, device=self.device)
         for n in range(self.world.rank, len(workloads), self.world.size):
-            workload = workloads[n]
-            architecture = self.architecture(workload.federation.tasks[workload.task])
-            means[n] = self.measurer.evaluate(architecture, workload)
+            means[n] = self.measurer.evaluate(self._architecture_of(workloads[n]), workloads[n])
         return [Evaluation(loss, metric) for loss, metric in self.world.sum(means).tolist()]
 
     def architecture(self, task: Task) -> Architecture:
         """The architecture of a task, shared with every task of equal structure."""
         if task not in self._architectures:
             key = signature(task)
-            if key in self._by_signature:
-                shared = self._by_signature[key]
-            else:
-                shared = self._by_signature[key] = Architecture(task, self.device, self.precision)
+            if key not in self._by_signature:
+                self._by_signature[key] = Architecture(task, self.device, self.precision)
+            shared = self._architectures[task] = self._by_signature[key]
             if task.name not in shared.task_names:
                 shared.task_names.append(task.name)
                 if shared.precision_obstacle:
-                    reason = shared.precision_obstacle.strip().split("\n")[0]
-                    _log.warning(
-                        "%s cannot run in %s here, so it runs in float32 (%s)", task.name, self.precision, reason
-                    )
-            self._architectures[task] = shared
+                    problem = f"{task.name} cannot run in {self.precision} here, so it runs in float32"
+                    _log.warning("%s (%s)", problem, shared.precision_obstacle)
         return self._architectures[task]
+
+    def _architecture_of(self, workload: Workload) -> Architecture:
+        return self.architecture(workload.federation.tasks[workload.task])
 
     def _train_jobs(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> list[Trained]:
         """Trains bucket after bucket, each into its rows of one matrix of updates."""
-        buckets = jobs.buckets(exact=architecture.coupled)
+        jobs, buckets = jobs.in_buckets(exact=architecture.coupled)
         updates = self.update_buffer.matrix(len(jobs), architecture.length)
         loss_sums: list[Tensor] = []
-        begin = 0
-        for bucket in buckets:
-            loss_sums += self.trainer.train(architecture, rule, bucket, updates[begin : begin + len(bucket)])
-            begin += len(bucket)
-        self.trainer.join()
-        request, row, steps, examples = (
-            np.concatenate([getattr(b, name) for b in buckets]) for name in ("request", "row", "steps", "examples")
-        )
-        rows = [np.flatnonzero(request == r) for r in range(len(jobs.trainings))]
-        parts = [updates] if len(rows) == 1 else [updates[to_device(n, self.device)] for n in rows]
-        loss = torch.cat(loss_sums).double().cpu().numpy() / examples  # the only time that the device is waited for
+        for rows in buckets:
+            loss_sums += self.trainer.train(architecture, rule, jobs.take(rows), updates[rows])
+        self.trainer.recorder.join()
+        groups = list(jobs.by_request())
+        parts = [updates] if len(groups) == 1 else [updates[to_device(n, self.device)] for _, n in groups]
+        loss = (
+            torch.cat(loss_sums).double().cpu().numpy() / jobs.examples
+        )  # the only time that the device is waited for
         return [
-            Trained(training.client[row[n]], part, loss[n], steps[n])
-            for training, part, n in zip(jobs.trainings, parts, rows, strict=True)
+            Trained(training.client[jobs.row[n]], part, loss[n], jobs.steps[n])
+            for (training, n), part in zip(groups, parts, strict=True)
         ]
-
-    def _protect(self, training: Training, trained: Trained) -> Trained:
-        """Clips the updates and adds noise, as `privacy` says."""
-        place = NoiseAddress(training.seed, training.round, training.task, trained.client)
-        return replace(trained, flat=self.privacy.protect(trained.flat, place))

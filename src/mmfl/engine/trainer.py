@@ -1,7 +1,7 @@
 """Trainer: chooses how each bucket of jobs trains, and trains it."""
 
 import logging
-import time
+import timeit
 from collections.abc import Callable
 from typing import Literal
 
@@ -12,13 +12,14 @@ from torch import Tensor
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.choices import Choices
 from mmfl.engine.cohort import Cohort
+from mmfl.engine.device import CohortSizes, is_out_of_memory
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.gpu.recording import can_record, train_recorded
 from mmfl.engine.jobs import Jobs
-from mmfl.engine.memory import CohortSizes, is_out_of_memory
 from mmfl.engine.sequential import train_sequential
 from mmfl.engine.vectorised import train_vectorised
+from mmfl.errors import first_line
 from mmfl.local import LocalRule
 
 Mode = Literal["auto", "vectorised", "sequential"]
@@ -39,7 +40,7 @@ class Trainer:
         mode: Mode,
         device_data: DeviceData,
         choices: Choices,
-        recorder: Recorder | None = None,
+        recorder: Recorder,
         free_memory: Callable[[], None] = lambda: None,
     ):
         self.mode, self.device_data, self.choices, self.recorder = mode, device_data, choices, recorder
@@ -52,32 +53,30 @@ class Trainer:
         loss_sums: list[Tensor] = []
         while begin < len(jobs):
             train = self.choose(architecture, rule, jobs)
-            end = min(begin + self.cohort_sizes.size(architecture, width, len(jobs) - begin), len(jobs))
-            part = jobs.take(np.arange(begin, end))
+            end = begin + self.cohort_sizes.size(architecture, width, len(jobs) - begin)
+            part = jobs.take(slice(begin, end))
             try:
                 cohort = Cohort.of(architecture, rule, part, self.device_data, updates[begin:end])
-                losses = train(cohort)
-                failed: str | None = None
+                train(cohort)
             except (RuntimeError, MemoryError) as error:
-                failed = str(error)
-                out_of_memory = is_out_of_memory(error)
+                reason, out_of_memory = first_line(error), is_out_of_memory(error)
                 if len(part) == 1 if out_of_memory else train == self.sequentially:
                     raise
-            if failed is None:
-                loss_sums.append(losses)
+            else:
+                loss_sums.append(cohort.tensors.loss_sums)
                 begin = end
-            elif out_of_memory:  # here, not in the except block, which keeps the failed cohort's tensors alive
-                if self.recorder:
-                    self.recorder.clear()
+                continue
+            if out_of_memory:  # here, not in the except block, which keeps the failed cohort's tensors alive
+                self.recorder.clear()
                 self._free_memory()
                 self.cohort_sizes.halve(architecture, width, len(part))
-            elif self.recorder and train == self.recorded:
-                self.recorder.disable(architecture, failed)
+            elif train == self.recorded:
+                self.recorder.disable(architecture, reason)
             else:
-                self._give_up_vectorising(architecture, failed)
+                self._give_up_vectorising(architecture, reason)
         return loss_sums
 
-    def choose(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Cohort], Tensor]:
+    def choose(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Cohort], None]:
         """How to train this bucket."""
         if self.mode == "sequential":
             return self.sequentially
@@ -85,37 +84,31 @@ class Trainer:
             self._try_vectorising(architecture, rule, jobs)
         if not architecture.vectorisable:
             return self.sequentially
-        if self.recorder and can_record(self.recorder, architecture, rule, jobs):
+        if can_record(self.recorder, architecture, rule, jobs):
             return self.recorded
         if self.mode == "vectorised" or self.device.type != "cpu":
             return train_vectorised
         return train_vectorised if self._vectorised_is_faster(architecture, rule, jobs) else self.sequentially
 
-    def sequentially(self, cohort: Cohort) -> Tensor:
+    def sequentially(self, cohort: Cohort) -> None:
         """One client after another; on a CPU, one per core at a time."""
-        return train_sequential(cohort, torch.get_num_threads() if self.device.type == "cpu" else 1)
+        train_sequential(cohort, torch.get_num_threads() if self.device.type == "cpu" else 1)
 
-    def recorded(self, cohort: Cohort) -> Tensor:
+    def recorded(self, cohort: Cohort) -> None:
         """By replaying a CUDA graph."""
-        assert self.recorder is not None
-        return train_recorded(self.recorder, cohort)
-
-    def join(self) -> None:
-        """Makes what follows wait for everything that is being trained."""
-        if self.recorder:
-            self.recorder.join()
+        train_recorded(self.recorder, cohort)
 
     def _vectorised_is_faster(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
         """Measured once by architecture, batch size and kind of processor."""
         width = 1 << int(np.ceil(np.log2(jobs.batch.max())))
         precision = " bfloat16" if architecture.precision == "bfloat16" else ""
         key = f"{architecture.code} batch<={width}{precision}"
-        if key not in self.choices:
-            jobs = jobs.take(np.arange(min(len(jobs), _TRIAL_JOBS)))
-            trial = Cohort.of(architecture, rule, jobs, self.device_data)
-            seconds = {"vectorised": _time(train_vectorised, trial), "sequential": _time(self.sequentially, trial)}
-            self.choices.decide(key, seconds)
-        return self.choices[key] == "vectorised"
+
+        def measure() -> dict[str, float]:
+            trial = Cohort.of(architecture, rule, jobs.take(slice(_TRIAL_JOBS)), self.device_data)
+            return {"vectorised": _time(train_vectorised, trial), "sequential": _time(self.sequentially, trial)}
+
+        return self.choices.choose(key, measure) == "vectorised"
 
     def _try_vectorising(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> None:
         """Finds out, by training two jobs, whether torch can batch this module over clients."""
@@ -124,27 +117,22 @@ class Trainer:
             self._give_up_vectorising(architecture, "it draws random numbers of its own")
             return
         try:
-            train_vectorised(Cohort.of(architecture, rule, jobs.take(np.arange(min(len(jobs), 2))), self.device_data))
+            train_vectorised(Cohort.of(architecture, rule, jobs.take(slice(2)), self.device_data))
         except (RuntimeError, ValueError, TypeError, MemoryError) as error:
             if not is_out_of_memory(error):
-                self._give_up_vectorising(architecture, str(error))
+                self._give_up_vectorising(architecture, first_line(error))
 
     def _give_up_vectorising(self, architecture: Architecture, reason: str) -> None:
         architecture.vectorisable = False
-        first_line = reason.strip().split("\n")[0]
-        _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, first_line)
+        _log.warning("%s cannot be vectorised, so its clients train one by one (%s)", architecture.label, reason)
 
 
-def _time(train: Callable[[Cohort], Tensor], cohort: Cohort) -> float:
+def _time(train: Callable[[Cohort], None], cohort: Cohort) -> float:
     """Seconds to train the cohort: the better of two runs, after one to warm up."""
-    seconds = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        try:
-            train(cohort)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return float("inf")
-        seconds.append(time.perf_counter() - begun)
-    return min(seconds[1:])
+    try:
+        _, *seconds = timeit.repeat(lambda: train(cohort), number=1, repeat=3)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return float("inf")
+    return min(seconds)

@@ -16,12 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmfl import models
 from mmfl.engine.factored import GradientFactors
-from mmfl.engine.functional import FunctionalModule
 from mmfl.engine.gpu import kernels
 from mmfl.engine.gpu.layers import convolution, max_pool
-from mmfl.engine.group_norm import group_norm
-from mmfl.engine.layout import Layout
+from mmfl.engine.layout import FunctionalModule, Layout
 from mmfl.engine.operators import FASTER_ON_GPU, NOT_BATCHED, Operators
+from mmfl.engine.vmap import group_norm
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

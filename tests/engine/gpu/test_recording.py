@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kinds import KINDS
 from small import (
     IMAGES,
     ask,
@@ -16,7 +17,6 @@ from small import (
     train,
     train_alone,
 )
-from test_agreement import KINDS
 
 from mmfl import models
 from mmfl.engine import Simulation

@@ -14,11 +14,9 @@ from mmfl.data.dataset import as_inputs
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.device_data import DeviceData
-from mmfl.engine.gpu.recorder import Recorder
-from mmfl.engine.gpu.streams import Stream
-from mmfl.engine.precision import to_float32
+from mmfl.engine.factored import GradientFactors
+from mmfl.engine.gpu.recorder import Recorder, Stream
 from mmfl.engine.vectorised import VmappedModule
-from mmfl.federation.objectives import per_example
 from mmfl.tensors import to_device
 
 _WIDTH = 64  # the width of recorded passes is a multiple of it
@@ -79,11 +77,9 @@ class PaddedExamples:
 
     def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets [workloads, rows, ...]."""
-        bases = [data.x for data in self._data], [data.y for data in self._data]
-        x, y = (
-            torch.stack([self._device_data(b).index_select(0, rows) for b, rows in zip(base, index, strict=True)])
-            for base in bases
-        )
+        pairs = list(zip(self._data, index, strict=True))
+        x = torch.stack([self._device_data(data.x).index_select(0, rows) for data, rows in pairs])
+        y = torch.stack([self._device_data(data.y).index_select(0, rows) for data, rows in pairs])
         return as_inputs(x), y
 
     def means(self, values: Tensor) -> Tensor:
@@ -97,8 +93,7 @@ def _losses(architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -
     module = VmappedModule(architecture, weights.device)
     architecture.functional.module.eval()
     try:
-        outputs = to_float32(module.forward(tuple(architecture.layout.views(weights)), x))
-        return per_example(architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1))).view(y.shape[:2])
+        return module.losses(architecture.layout.views(weights), GradientFactors(()), x, y)
     finally:
         architecture.functional.clear()
         architecture.functional.module.train()

@@ -88,14 +88,12 @@ class Recurrence(torch.autograd.Function):
                 cell(t)
                 torch.bmm(step, recurrent, out=by_h)
         by_gates, steps = gates.flatten(1, 2), gates.shape[2]
-        by_rows = by_input_weight = by_bias = by_recurrent = None
-        if ctx.needs_input_grad[0]:
-            by_rows = torch.bmm(by_gates, input_weight)
-        if ctx.needs_input_grad[1]:
-            by_input_weight = torch.bmm(by_gates.mT, rows)
-        if ctx.needs_input_grad[2]:
-            by_bias = by_gates.sum(1)
-        if ctx.needs_input_grad[3]:
+        needed = ctx.needs_input_grad
+        by_rows = torch.bmm(by_gates, input_weight) if needed[0] else None
+        by_input_weight = torch.bmm(by_gates.mT, rows) if needed[1] else None
+        by_bias = by_gates.sum(1) if needed[2] else None
+        by_recurrent = None
+        if needed[3]:
             before, first = (padded[:, 1:], steps - 1) if ctx.backwards else (padded[:, :-1], 0)
             by_recurrent = torch.bmm(by_gates.mT, before)
             # Before the first time step of an example is its initial h, not the last state of the example before it.

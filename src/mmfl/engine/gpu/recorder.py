@@ -1,17 +1,21 @@
-"""Recorder: the CUDA graphs of one engine, and the streams on which they are replayed."""
+"""Recorder: the CUDA graphs of one engine, and the streams on which they are recorded and replayed.
+
+A small cohort leaves most of a GPU idle; on several streams, cohorts train at the same time.
+"""
 
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
 from mmfl.engine.architecture import Architecture
-from mmfl.engine.gpu.streams import CudaStream, Replay, Stream
 
 T = TypeVar("T")
+Replay = Callable[[], None]
 _STREAMS = 8
 _MAX_EXAMPLES = 1 << 14  # in a step; larger ones keep a GPU busy for longer than it takes to start them
 _MAX_BYTES = 1 << 32  # of activations in a step
@@ -19,14 +23,60 @@ _MAX_RECORDINGS = 64
 _log = logging.getLogger("mmfl")
 
 
+class Stream:
+    """Does nothing: used where there is no GPU. `record` turns a step into a function that repeats it."""
+
+    def __init__(self, record: Callable[[Replay], Replay]):
+        self.record = record
+
+    def use(self) -> AbstractContextManager[Any]:
+        """A context whose operations run on this stream, after all that was started before."""
+        return nullcontext()
+
+    def join(self) -> None:
+        """Makes what follows wait for all that was started on this stream."""
+
+
+class CudaStream(Stream):
+    """A CUDA stream; its graphs share one memory pool, since no two are replayed at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__(self._record)
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+
+    def use(self) -> AbstractContextManager[Any]:
+        """A context in which this is the current stream."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self._stream)
+
+    def join(self) -> None:
+        """Makes the current stream wait for this one."""
+        if self._stream is not None:
+            torch.cuda.current_stream().wait_stream(self._stream)
+
+    def _record(self, step: Replay) -> Replay:
+        step()  # compiles kernels and allocates the workspaces of libraries
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, such as those that watch over several processes, may use the GPU meanwhile.
+        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+            step()
+        self._pool = graph.pool()
+        return graph.replay
+
+
 class Recorder:
     """Makes recordings when they are first needed, and keeps those used last.
 
     Steps of similar batch width are replayed one after another, others at the same time: results may be used after
-    `join`. `record` turns a step into a function that repeats it; tests pass one that needs no GPU.
+    `join`. `record` turns a step into a function that repeats it; tests pass one that needs no GPU. One that is not
+    `enabled` finds no step worth recording.
     """
 
-    def __init__(self, record: Callable[[Replay], Replay] | None = None):
+    def __init__(self, record: Callable[[Replay], Replay] | None = None, enabled: bool = True):
+        self._enabled = enabled
         self._new_stream: Callable[[], Stream] = partial(Stream, record) if record else CudaStream
         self._streams = [self._new_stream() for _ in range(_STREAMS)]
         self._in_use: list[object] = []
@@ -36,7 +86,7 @@ class Recorder:
     def fits(self, architecture: Architecture, examples: int) -> bool:
         """Whether a step over this many examples is small enough to be worth recording."""
         small = examples <= _MAX_EXAMPLES and examples * architecture.activation_bytes <= _MAX_BYTES
-        return small and architecture not in self._disabled
+        return self._enabled and small and architecture not in self._disabled
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """The recording under a key, made now if there is none."""
@@ -51,8 +101,7 @@ class Recorder:
     def disable(self, architecture: Architecture, reason: str) -> None:
         """Never records this architecture again."""
         self._disabled.add(architecture)
-        first = reason.strip().split("\n")[0]
-        _log.warning("%s cannot be recorded, so its kernels are started one by one (%s)", architecture.label, first)
+        _log.warning("%s cannot be recorded, so its kernels are started one by one (%s)", architecture.label, reason)
 
     def clear(self) -> None:
         """Releases all recordings and their memory."""

@@ -6,16 +6,13 @@ changes nothing.
 """
 
 import torch
-from torch import Tensor
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches, CohortBatch
-from mmfl.engine.cohort import Cohort
-from mmfl.engine.gpu.recorder import Recorder
-from mmfl.engine.gpu.streams import Stream
+from mmfl.engine.cohort import Cohort, JobTensors
+from mmfl.engine.gpu.recorder import Recorder, Stream
 from mmfl.engine.jobs import Jobs
-from mmfl.engine.local_steps import JobTensors
-from mmfl.engine.vectorised import CohortStep, VmappedModule, train_steps
+from mmfl.engine.vectorised import VmappedModule
 from mmfl.local import LocalRule
 
 
@@ -26,23 +23,20 @@ def can_record(recorder: Recorder, architecture: Architecture, rule: LocalRule, 
     return recorder.fits(architecture, len(jobs) * int(jobs.batch.max()))
 
 
-def train_recorded(recorder: Recorder, cohort: Cohort) -> Tensor:
+def train_recorded(recorder: Recorder, cohort: Cohort) -> None:
     """Trains as `train_vectorised` does; the results must not be used before `recorder.join`."""
-    jobs, width = _round_jobs(len(cohort.jobs)), _round_width(int(cohort.jobs.batch.max()))
-    starts = _round_starts(len(cohort.tensors.starts))
-    key = (cohort.architecture, cohort.rule, jobs, width, starts, cohort.tensors.corrections is not None)
+    jobs, width = _round_jobs(len(cohort.jobs)), -(-int(cohort.jobs.batch.max()) // 16) * 16
+    # The number of tasks that train differs from round to round.
+    starts = max(4, 1 << (len(cohort.tensors.starts) - 1).bit_length())
+    key = (cohort.architecture, cohort.rule, jobs, width, starts, cohort.tensors.correction is not None)
     stream = recorder.stream(width)
     recorder.hold(cohort)
     with torch.cuda.device_of(cohort.tensors.weights), stream.use():
-        steps = recorder.get(key, lambda: RecordedSteps(cohort, jobs, width, starts, stream))
-        steps.begin(cohort)
-        losses = train_steps(cohort, steps).clone()
-        steps.end()
-    return losses
+        recorder.get(key, lambda: RecordedStep(cohort, jobs, width, starts, stream)).train(cohort)
 
 
-class RecordedSteps:
-    """Runs steps by replaying a recorded one, which always reads and writes the tensors held here."""
+class RecordedStep:
+    """A recorded step, and the tensors that it always reads and writes."""
 
     def __init__(self, cohort: Cohort, jobs: int, width: int, starts: int, stream: Stream):
         given, (x, y, share, length, _) = cohort.tensors, cohort.batches.cohort(0, 1)
@@ -54,49 +48,43 @@ class RecordedSteps:
         )
         weights = given.starts[:1].repeat(jobs, 1)
         self._tensors = JobTensors(
-            weights,
-            given.starts[:1].repeat(starts, 1),
-            given.start_index.new_zeros(jobs),
-            given.rates.new_zeros(jobs, 1),
-            None if given.corrections is None else torch.zeros_like(weights),
-            tuple(torch.zeros_like(weights) for _ in range(cohort.rule.state_vectors)),
-        )
-        self._all_loss_sums = share.new_zeros(jobs)
-        module = VmappedModule(cohort.architecture, weights.device)
-        step = CohortStep(module, cohort.rule, self._tensors, self._all_loss_sums, factored=True)
-        self._replay = stream.record(lambda: step.run(self._batch))
+            weights=weights,
+            starts=given.starts[:1].repeat(starts, 1),
+            start_index=given.start_index.new_zeros(jobs),
+            correction=None if given.correction is None else torch.zeros_like(weights),
+            rates=given.rates.new_zeros(jobs, 1),
+            loss_sums=given.loss_sums.new_zeros(jobs),
+        ).with_state(cohort.rule)
+        rule, module = cohort.rule, VmappedModule(cohort.architecture, weights.device)
+        self._replay = stream.record(lambda: module.step(rule, self._tensors, self._batch, factored=True))
         cohort.architecture.functional.clear()
 
-    def begin(self, cohort: Cohort) -> None:
-        """Copies the cohort's tensors in. Rows without a job keep what they had: their learning rate is 0."""
-        jobs, given = len(cohort.jobs), cohort.tensors
-        self._cohort: Cohort | None = cohort
-        self._loaded = 0  # jobs whose batches are in the buffers
-        self._full_batches = bool((cohort.jobs.batch == cohort.jobs.size).all())
-        self.weights, self.loss_sums = self._tensors.weights[:jobs], self._all_loss_sums[:jobs]
-        cohort.copy_starts(self.weights)
-        self._tensors.starts[: len(given.starts)] = given.starts
-        self._tensors.start_index[:jobs] = given.start_index
-        if self._tensors.corrections is not None and given.corrections is not None:
-            self._tensors.corrections[:jobs] = given.corrections
-        for vector in self._tensors.state:
+    def train(self, cohort: Cohort) -> None:
+        """All local steps of a cohort; full batches are the same at every step."""
+        self._copy_from(cohort)
+        own, loaded = self._tensors, 0  # jobs whose batches are in the buffers
+        full_batches = bool((cohort.jobs.batch == cohort.jobs.size).all())
+        for step, active in enumerate(cohort.jobs.active()):
+            if not full_batches or active != loaded:
+                self._load_batches(cohort.batches, step, active)
+            if active != loaded:
+                own.rates[:active] = cohort.tensors.rates[:active]
+                own.rates[active:] = 0
+                loaded = active
+            self._replay()
+        cohort.store_updates(own.weights[: len(cohort.jobs)])
+        cohort.tensors.loss_sums.copy_(own.loss_sums[: len(cohort.jobs)])
+
+    def _copy_from(self, cohort: Cohort) -> None:
+        """Copies the cohort's tensors. Rows without a job keep what they had: their learning rate is 0."""
+        jobs, own, given = len(cohort.jobs), self._tensors, cohort.tensors
+        cohort.copy_starts(own.weights[:jobs])
+        own.starts[: len(given.starts)] = given.starts
+        own.start_index[:jobs] = given.start_index
+        if own.correction is not None and given.correction is not None:
+            own.correction[:jobs] = given.correction
+        for vector in (*own.state, own.loss_sums):
             vector.zero_()
-        self._all_loss_sums.zero_()
-
-    def end(self) -> None:
-        """Releases the cohort and its memory."""
-        self._cohort = None
-
-    def run(self, step: int, active: int) -> None:
-        """A local step of the first `active` jobs; full batches are the same at every step."""
-        assert self._cohort is not None
-        if not self._full_batches or active != self._loaded:
-            self._load_batches(self._cohort.batches, step, active)
-        if active != self._loaded:
-            self._tensors.rates[:active] = self._cohort.tensors.rates[:active]
-            self._tensors.rates[active:] = 0
-            self._loaded = active
-        self._replay()
 
     def _load_batches(self, batches: Batches, step: int, active: int) -> None:
         jobs, width = self._batch.share.shape
@@ -115,13 +103,3 @@ def _round_jobs(jobs: int) -> int:
     power = 1 << max(jobs - 1, 0).bit_length()
     step = max(power // (4 if power <= 32 else 16), 1)
     return -(-jobs // step) * step
-
-
-def _round_width(batch: int) -> int:
-    """The next multiple of 16."""
-    return -(-batch // 16) * 16
-
-
-def _round_starts(starts: int) -> int:
-    """The next power of two, at least 4: the number of tasks that train differs from round to round."""
-    return max(4, 1 << (starts - 1).bit_length())

@@ -1,0 +1,181 @@
+"""Modules of every kind that the engines must train alike, each as a small task."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from small import IMAGES, TOKENS, VECTORS, Model, normal, numbers, task
+from torch import Tensor, nn
+
+from mmfl import models
+from mmfl.federation.objectives import next_token, squared_error, value
+from mmfl.federation.task import Task
+
+
+def images(*layers: nn.Module, features: int) -> nn.Module:
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 3))
+
+
+def lstm(batch_first: bool = True, dropout_after: float = 0.0, **options: Any) -> nn.Module:
+    """An LSTM of which output, last state and last cell are all used."""
+
+    def compute(self: Any, x: Tensor) -> Tensor:
+        states, (h, c) = self.lstm(self.embedding(x if batch_first else x.T))
+        states = F.dropout(states, dropout_after, self.training)
+        return self.output(torch.cat([states[:, 1] if batch_first else states[1], h[0], c[-1]], -1))
+
+    features = 12 if options.get("bidirectional") else 9
+    layer = nn.LSTM(4, 3, batch_first=batch_first, **options)
+    return Model(compute, embedding=nn.Embedding(5, 4), lstm=layer, output=nn.Linear(features, 3))
+
+
+def attention(**options: Any) -> nn.Module:
+    def compute(self: Any, x: Tensor) -> Tensor:
+        return self.output(self.encoder(self.embedding(x)).mean(1))
+
+    encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, **options)
+    return Model(compute, embedding=nn.Embedding(5, 4), encoder=encoder, output=nn.Linear(4, 3))
+
+
+def embedding(**options: Any) -> nn.Module:
+    parts = {"embedding": nn.Embedding(5, 4, **options), "output": nn.Linear(4, 3)}
+    return Model(lambda self, x: self.output(self.embedding(x).mean(1)), **parts)
+
+
+def apply(compute: Callable[..., Tensor], inputs: int = 6, **parts: nn.Module) -> nn.Module:
+    """A function of the module and its inputs, which may use a linear layer `output` and other parts."""
+    return Model(compute, **parts, output=nn.Linear(inputs, 3))
+
+
+def frozen(*names: str) -> nn.Module:
+    module = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    for name in names:
+        module.get_parameter(name).requires_grad_(False)
+    return module
+
+
+def tied() -> nn.Module:
+    """A weight that is an embedding, a linear layer and another linear layer."""
+    parts = {"embedding": nn.Embedding(5, 5), "output": nn.Linear(5, 5), "again": nn.Linear(5, 5, bias=False)}
+    parts["output"].weight = parts["again"].weight = parts["embedding"].weight
+    return Model(lambda self, x: self.again(F.relu(self.output(self.embedding(x)))).mean(1), **parts)
+
+
+def half_unseen(self: Any, x: Tensor) -> Tensor:
+    """One layer runs without a gradient, the output of another is thrown away."""
+    with torch.no_grad():
+        seen = self.fixed(x)
+    self.unused(seen)
+    return self.output(seen)
+
+
+def part_of_a_weight(self: Any, x: Tensor) -> Tensor:
+    return F.linear(x[:, :3], self.weight[:3]) + F.linear(x, self.weight[:3].repeat(1, 2))
+
+
+def penalised(self: Any, x: Tensor) -> Tensor:
+    """Outputs that depend on `parameters()`, as with a penalty on the weights."""
+    return self.output(x) * (1 + sum(p.square().sum() for p in self.parameters()))
+
+
+def buffered() -> nn.Module:
+    module = apply(lambda self, x: self.output(x * self.scale + self.shift))
+    module.register_buffer("scale", torch.linspace(0.5, 2, 6))
+    module.register_buffer("shift", torch.ones(6), persistent=False)
+    return module
+
+
+def listed() -> nn.Module:
+    parts = {"matrices": nn.ParameterList([torch.ones(6, 4), torch.eye(4, 3)])}
+    return Model(lambda self, x: torch.tanh(x @ self.matrices[0]) @ self.matrices[1], **parts)
+
+
+def functional_norm(self: Any, x: Tensor) -> Tensor:
+    return self.output(F.batch_norm(self.conv(x), None, None, training=True).flatten(1))
+
+
+PICTURES = normal(100, 2, 18, 18)
+
+
+def residual(norm: str) -> nn.Module:
+    return models.PreActResNet18(3, width=4, channels=2, norm=norm)
+
+
+def faces(norm: str) -> nn.Module:
+    return models.CelebACNN(18, channels=2, width=4, classes=3, norm=norm)
+
+
+KINDS: dict[str, Task] = {
+    "logistic regression": task(lambda: models.LogisticRegression(6, 3)),
+    "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
+    "penalty on its parameters": task(lambda: apply(penalised)),
+    "small cnn": task(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1), IMAGES),
+    "larger cnn": task(lambda: models.LargerCNN(10, 2, (3, 4), 5, 3), normal(100, 2, 10, 10)),
+    "celeba cnn, batch norm": task(lambda: faces("batch"), PICTURES, lr=0.05),
+    "celeba cnn, group norm": task(lambda: faces("group"), PICTURES),
+    "residual network, batch norm": task(lambda: residual("batch"), PICTURES, lr=0.02, epochs=1),
+    "residual network, group norm": task(lambda: residual("group"), PICTURES, epochs=1),
+    "strided convolution": task(
+        lambda: images(nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 2)), features=132), IMAGES
+    ),
+    "dilated convolution": task(
+        lambda: images(nn.Conv2d(2, 3, 3, dilation=2, padding="same"), nn.Tanh(), features=192), IMAGES
+    ),
+    "grouped convolution": task(
+        lambda: images(nn.Conv2d(2, 4, 3), nn.Conv2d(4, 4, 3, groups=2, bias=False), features=64), IMAGES
+    ),
+    "reflected convolution": task(
+        lambda: images(nn.Conv2d(2, 3, 3, padding=1, padding_mode="reflect"), features=192), IMAGES
+    ),
+    "transposed convolution": task(lambda: images(nn.ConvTranspose2d(2, 2, 2), nn.MaxPool2d(3), features=18), IMAGES),
+    "convolution in time": task(lambda: images(nn.Conv1d(8, 4, 3), features=24), IMAGES[:, 0]),
+    "dropout": task(lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, 3), nn.Dropout(0.1))),
+    "channel dropout": task(lambda: images(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), features=144), IMAGES),
+    "lstm": task(lstm, TOKENS),
+    "lstm, time first": task(lambda: lstm(batch_first=False), TOKENS),
+    "lstm without bias": task(lambda: lstm(bias=False), TOKENS),
+    "lstm, two layers": task(lambda: lstm(num_layers=2), TOKENS),
+    "lstm, both ways": task(lambda: lstm(bidirectional=True), TOKENS),
+    "lstm, inner dropout": task(lambda: lstm(num_layers=2, bidirectional=True, dropout=0.4), TOKENS),
+    "lstm, inner dropout, time first": task(lambda: lstm(False, num_layers=2, dropout=0.4), TOKENS),
+    "lstm, time first, dropout after": task(lambda: lstm(False, dropout_after=0.4), TOKENS),
+    "character lstm": task(
+        lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token, lr=1.0
+    ),
+    "attention": task(lambda: attention(dropout=0.0), TOKENS),
+    "embedding": task(embedding, TOKENS),
+    "embedding with padding": task(lambda: embedding(padding_idx=0), TOKENS),
+    "group norm": task(lambda: images(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), features=144), IMAGES),
+    "layer norm": task(lambda: nn.Sequential(nn.Linear(6, 4), nn.LayerNorm(4), nn.Linear(4, 3))),
+    "instance norm": task(lambda: images(nn.InstanceNorm2d(2, affine=True), features=128), IMAGES),
+    "batch norm": task(lambda: images(nn.BatchNorm2d(2, track_running_stats=False), features=128), IMAGES),
+    "batch norm after a convolution": task(
+        lambda: images(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), features=108), IMAGES, lr=0.02
+    ),
+    "batch norm as a function": task(lambda: apply(functional_norm, 108, conv=nn.Conv2d(2, 3, 3)), IMAGES, lr=0.02),
+    "batch centred by hand": task(lambda: apply(lambda self, x: self.output(x - x.mean(0)))),
+    "regression": task(lambda: nn.Linear(6, 1), VECTORS, normal(100, seed=3), loss=squared_error),
+    "regression of two": task(
+        lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=squared_error
+    ),
+    "quadratic": task(
+        lambda: models.Quadratic(3), normal(100, 3, 4), torch.zeros(100), loss=value, metric=value, lr=0.05
+    ),
+    "frozen layer": task(lambda: frozen("0.weight", "0.bias")),
+    "frozen weight": task(lambda: frozen("0.weight")),
+    "tied weights": task(tied, TOKENS),
+    "an unused parameter": task(lambda: apply(lambda self, x: self.output(x), idle=nn.Linear(2, 2))),
+    "half unseen": task(lambda: apply(half_unseen, 4, fixed=nn.Linear(6, 4), unused=nn.Linear(4, 4))),
+    "part of a weight": task(lambda: Model(part_of_a_weight, weight=nn.Parameter(normal(4, 3, seed=4)))),
+    "linear without bias": task(
+        lambda: nn.Sequential(nn.Linear(6, 5, bias=False), nn.Tanh(), nn.Linear(5, 3, bias=False))
+    ),
+    "changed in place": task(lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(inplace=True), nn.Linear(5, 3))),
+    "strided convolution of single pixels": task(
+        lambda: images(nn.Conv2d(2, 3, 1, stride=2), nn.ReLU(), features=48), IMAGES
+    ),
+    "buffers": task(buffered),
+    "a list of parameters": task(listed),
+    "weight norm": task(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
+}
