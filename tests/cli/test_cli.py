@@ -16,8 +16,6 @@ from conftest import wait_for
 from prompt import PROGRAM, mmfl, started
 
 ROOT = Path(__file__).parents[2]
-LONG = "a" * 300
-NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
 SMALL = ["--set", "tasks.digits.epochs=1", "--rounds", "6", "--seeds", "1"]
 
 
@@ -63,16 +61,6 @@ def test_a_users_own_module_runs_by_dotted_path_from_anywhere(tmp_path):
     assert mmfl("resume", "run", cwd=tmp_path).returncode == 0
 
 
-def test_listings_name_every_method_and_data_set(answer):
-    for command, words in (
-        ("methods", ["mmfl-lvr", "fedcluster", "stalevre-systematic"]),
-        ("datasets", ["digits", "fashion-mnist", "[1, 8, 8]", "lvr-3tasks", "group-dynamic-clients"]),
-    ):
-        code, listing, _ = answer(command)
-        assert code == 0
-        assert all(word in listing for word in words)
-
-
 def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
     made = mmfl("run", "quadratic", "--rounds", "3", "--seeds", "2", "--out", "run", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
@@ -81,57 +69,6 @@ def test_a_preset_runs_by_name_and_its_partition_can_be_drawn(tmp_path):
     assert drawn.returncode == 0, drawn.stderr
     pictures = sorted(path.name for path in (tmp_path / "pictures").iterdir())
     assert pictures == ["labels-1-synthetic-a.png", "labels-2-synthetic-b.png", "volumes.png"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["run", "lvr-3taks"], ["error: configuration 'lvr-3taks' does not exist", "did you mean 'lvr-3tasks'?"]),
-        (["data", "plot", "--set", "tasks.digits.partition=labls"], ["error: unknown partition 'labls'"]),
-        (["run", "--set", "method=mmfl-lrv"], ["error: unknown method 'mmfl-lrv': did you mean 'mmfl-lvr'?"]),
-        (["run", "missing.toml"], ["error: configuration 'missing.toml' does not exist"]),
-        (["run", "--set", "rate=1.5", "--out", "unused"], ["error: rate is 1.5"]),
-        (["run", "--out", "."], ["error: run directory '.' exists"]),
-        (["run", "--out", "file"], ["error: run directory 'file' is a file; expected a new directory"]),
-        (["run", "--out", "file/run"], ["error: run directory 'file/run' cannot be made: Not a directory."]),
-        (["run", "--out", LONG], ["error: run directory 'aaa", "...' cannot be made: File name too long."]),
-        (["compare", "--out", "\udcff"], ["error: run directory '\\udcff': the name is not valid Unicode"]),
-        (
-            ["run", "--set", 'tasks.digits.name="a\\u0000b"', "--out", "unused"],
-            ["error: task 'a\\x00b': the name has a control"],
-        ),
-        (["run", "--set", NAMED, "--out", "unused"], ["error: method 'a\\x00b': the name has a control character"]),
-        (["run", "--set", NAMED], ["a\\x00b': the name has a control character"]),
-        (["resume", LONG], ["error: run directory 'aaa", "...' cannot be read: File name too long."]),
-        (["report", LONG], ["error: run directory 'aaa", "...' cannot be read: File name too long."]),
-        (["runs", LONG], ["error: 'aaa", "...': File name too long."]),
-        (["dashboard", LONG], ["error: 'aaa", "...': File name too long."]),
-        (["data", "plot", "--out", LONG], ["error: pictures in 'aaa", "...' cannot be written: File name too long."]),
-        (["data", "plot", "--out", "file"], ["error: pictures in 'file' cannot be written: File exists."]),
-        (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
-        (["resume", "nowhere"], ["error: 'nowhere' is not a run directory"]),
-        (["report", "nowhere"], ["error: 'nowhere' is not a run directory"]),
-        (["report", ".", "--export", "pgn"], ["error: --export: unknown format 'pgn': did you mean 'png'?"]),
-        (["dashboard"], ["error: dashboard: folder 'runs' does not exist"]),
-        (["dashboard", "--port", "99999"], ["error: dashboard: port is 99999; expected 1 to 65535"]),
-        (["dashboard", ".", "--port", "0"], ["error: dashboard: port is 0; expected 1 to 65535"]),
-        (["dashboard", ".", "--port", "-1"], ["error: dashboard: port is -1; expected 1 to 65535"]),
-        (["dashboard", ".", "--host", "0.0.0.0"], ["error: dashboard: host '0.0.0.0' can be reached by others"]),
-        (["compare", "--methods", ","], ["error: no methods given"]),
-        (["rnu"], ["No such command 'rnu'"]),
-        (["run", "--rounds", "ten"], ["--rounds", "integer"]),
-    ],
-)
-def test_mistakes_end_with_code_2_one_or_two_lines_and_no_traceback(tmp_path, monkeypatch, answer, arguments, words):
-    (tmp_path / "file").touch()
-    monkeypatch.chdir(tmp_path)
-    code, _, errors = answer(*arguments)
-    assert code == 2
-    assert all(word in errors for word in words), errors
-    assert "Traceback" not in errors
-    if words[0].startswith("error"):
-        assert len(errors.strip().splitlines()) <= 2
-    assert not (tmp_path / "unused").exists()
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +117,7 @@ main()
         pytest.param("mmfl.runs.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
         pytest.param("mmfl.runs.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
         pytest.param("mmfl.runs.directory:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
-        pytest.param("pathlib:Path.replace", 6, id="before a checkpoint gets its name"),
+        pytest.param("pathlib:Path.replace", 10, id="before a checkpoint gets its name"),
     ],
 )
 def test_resume_after_kill_gives_the_same_bits(tmp_path, reference, where, count):
@@ -268,14 +205,3 @@ def test_resume_refuses_what_python_started_and_what_is_damaged(tmp_path, monkey
         code, _, errors = answer("resume", name)
         assert code == 2
         assert words in errors
-
-
-def test_a_terminal_shows_live_progress_and_is_left_clean(tmp_path):
-    """Under a pseudo-terminal: a bar, the tasks' metrics, and the cursor shown again at the end."""
-    script = f"{sys.executable} -m mmfl compare --methods random,full {' '.join(SMALL)} --out run"
-    shown = subprocess.run(
-        ["script", "-qec", script, "/dev/null"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=True
-    )
-    assert "digits-linear" in shown.stdout
-    assert "6/6" in shown.stdout
-    assert shown.stdout.rindex("\x1b[?25h") > shown.stdout.rindex("\x1b[?25l")

@@ -6,10 +6,11 @@ import sys
 from typing import get_args
 
 import pytest
-from command import PROGRAM, UNDECIDED, mmfl
-from terminal import Terminal
+from terminal import UNDECIDED, Terminal
 
-from mmfl.cli import names
+import prompt
+from mmfl.cli import completion
+from mmfl.cli.names import names_in
 from mmfl.data import SOURCES
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine.precision import Precision
@@ -17,8 +18,9 @@ from mmfl.engine.trainer import Mode
 from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
-from mmfl.runs import config_schema
+from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, TaskConfig
 from mmfl.trackers import TRACKERS
+from prompt import PROGRAM
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "flwr")
 
@@ -34,14 +36,14 @@ def folder(tmp_path):
 
 
 def completed(line, cwd):
-    asked = {
-        "_MMFL_COMPLETE": "complete_lines",
-        "_MMFL_LINE": line,
-    }
-    done = mmfl(cwd=cwd, **asked)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    done = prompt.mmfl(cwd=cwd, env={**UNDECIDED, "_MMFL_COMPLETE": "complete_lines", "_MMFL_LINE": line})
+    assert (done.returncode, done.stderr) == (0, "")
     return [reply.split("\t")[0] for reply in done.stdout.splitlines() if reply]
+
+
+def in_new_process(program, *arguments, **options):
+    """What became of a program in a process that has imported nothing before."""
+    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, **options)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +54,10 @@ def completed(line, cwd):
         ("mmfl run --see", ["--seeds"]),
         ("mmfl run lvr-", ["lvr-3tasks", "lvr-5tasks"]),
         ("mmfl run m", ["mfa-faces", "mfa-synthetic", "mine.toml"]),
-        ("mmfl compare be", ["below/"]),
         ("mmfl data plot below/", ["below/other.toml"]),
         ("mmfl compare --methods mmfl-st", ["mmfl-stalevr", "mmfl-stalevre"]),
         ("mmfl compare --methods full,mmfl-stalevr,mmfl-st", ["full,mmfl-stalevr,mmfl-stalevre"]),
         ("mmfl resume runs/", ["runs/first", "runs/later/"]),
-        ("mmfl report runs/first r", ["runs/"]),
-        ("mmfl report runs/first --o", ["--out"]),
         ("mmfl report runs/first --export c", ["csv"]),
         ("mmfl report runs/first --export csv,p", ["csv,png", "csv,parquet"]),
         ("mmfl dashboard r", ["runs/"]),
@@ -70,13 +69,13 @@ def completed(line, cwd):
         ("mmfl run --set rou", ["rounds="]),
         ("mmfl run --set fed", ["federation."]),
         ("mmfl run --set federation.c", ["federation.clients=", "federation.capacity="]),
-        ("mmfl run --set privacy.", ["privacy.clip=", "privacy.noise="]),
         ("mmfl run --set tasks.", ["tasks.digits.", "tasks.digits-linear.", "tasks.synthetic."]),
         ("mmfl run mine.toml --rounds 3 --set tasks.", ["tasks.voices.", "tasks.faces."]),
         ("mmfl run --set tasks.faces.l", ["tasks.faces.lr=", "tasks.faces.loss="]),
         ("mmfl run missing.toml --set tasks.", []),
         ("mmfl run --set rounds=", []),
         ("mmfl run --set method=mmfl-l", ["method=mmfl-lvr"]),
+        ("mmfl run --set engine=s", ["engine=sequential"]),
         ("mmfl run --set tasks.digits.data=fa", ["tasks.digits.data=fashion-mnist", "tasks.digits.data=faces"]),
         ("mmfl deploy below/", ["below/app.py"]),
         ("mmfl deploy below/app.py --set gat", ["gather="]),
@@ -91,22 +90,28 @@ def test_a_run_is_offered_before_anything_is_typed(folder):
     assert "runs/first" in completed("mmfl resume ", folder)
 
 
-def test_names_read_from_the_source_are_those_of_the_tables():
-    assert names.methods() == list(METHODS)
-    assert names.data_sources() == list(SOURCES)
-    assert names.reproductions() == sorted(CATALOGUE)
-    assert names.trackers() == list(TRACKERS)
-    assert names.export_formats() == list(FORMATS)
-    assert names.precisions() == list(get_args(Precision))
-    assert names.engines() == list(get_args(Mode))
-    assert names.deployment_keys() == list(DeploymentSettings.model_fields)
-    for model in (
-        config_schema.Config,
-        config_schema.FederationConfig,
-        config_schema.PrivacyConfig,
-        config_schema.TaskConfig,
-    ):
-        assert names.config_keys(model.__name__) == list(model.model_fields)
+@pytest.mark.parametrize(
+    ("room", "table", "names"),
+    [
+        ("methods.py", "METHODS", METHODS),
+        ("data", "SOURCES", SOURCES),
+        ("trackers", "TRACKERS", TRACKERS),
+        ("report", "FORMATS", FORMATS),
+        ("engine", "Precision", get_args(Precision)),
+        ("engine", "Mode", get_args(Mode)),
+        ("deployment", "DeploymentSettings", DeploymentSettings.model_fields),
+        *(
+            ("runs", model.__name__, model.model_fields)
+            for model in (Config, FederationConfig, PrivacyConfig, TaskConfig)
+        ),
+    ],
+)
+def test_names_read_from_the_source_are_those_of_the_tables(room, table, names):
+    assert names_in(room, table) == list(names)
+
+
+def test_reproductions_read_from_the_source_are_those_of_the_catalogue():
+    assert completion.reproductions() == sorted(CATALOGUE)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +129,7 @@ def test_names_read_from_the_source_are_those_of_the_tables():
 )
 def test_nothing_heavy_is_imported_to_answer_a_question_of_the_shell(tmp_path, arguments, env):
     report = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
-    done = mmfl(*arguments, cwd=tmp_path, program=report + PROGRAM, **env)
+    done = in_new_process(report + PROGRAM, *arguments, cwd=tmp_path, env={**UNDECIDED, **env})
     imported = done.stderr.splitlines()[-1].split()
     assert "mmfl.cli" in imported
     assert [name for name in HEAVY if name in imported] == []
@@ -139,7 +144,7 @@ from mmfl import *
 assert train is mmfl.api.train
 mmfl.trian
 """
-    done = mmfl(cwd=tmp_path, program=program)
+    done = in_new_process(program, cwd=tmp_path)
     assert "AttributeError: module 'mmfl' has no attribute 'trian'" in done.stderr.splitlines()[-1]
 
 

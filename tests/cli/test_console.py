@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import PROGRAM, UNDECIDED, mmfl
-from terminal import COLOURS, Terminal
+from rich.console import Console
+from terminal import COLOURS, UNDECIDED, Terminal
 
 import prompt
+from mmfl.record import RoundRecord, TaskRecord
+from mmfl.report.display import Display
+from mmfl.runs.listener import RunInfo
+from mmfl.runs.status import RunEnd
+from prompt import PROGRAM
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/cli.md").read_text()
 TRAINING = ["run", "quadratic", "--rounds", "3", "--seeds", "2", "--out", "run"]
@@ -32,7 +37,9 @@ def test_progress_on_a_terminal_is_coloured_unless_no_color_is_set(tmp_path):
     coloured = shown(*TRAINING, cwd=tmp_path)
     plain = shown(*TRAINING, cwd=tmp_path / "plain", NO_COLOR="1", FORCE_COLOR="1")
     assert COLOURS.search(coloured)
+    assert coloured.rindex("\x1b[?25h") > coloured.rindex("\x1b[?25l")  # the cursor is shown again
     assert not COLOURS.search(plain)
+    assert "copy-a" in plain
     assert "3/3" in plain
 
 
@@ -109,16 +116,19 @@ def test_json_is_all_that_is_printed_and_has_the_documented_keys(answer, argumen
     assert all(list(row) == keys for row in rows)
 
 
-def test_listings_say_the_same_in_json_and_as_tables(answer):
-    for arguments, key in ((["methods"], "method"), (["reproduce", "--list"], "id")):
-        table, names = answer(*arguments)[1], [row[key] for row in json.loads(answer(*arguments, "--json")[1])]
-        assert [name for name in names if f" {name} " not in table] == []
-
-
-def test_json_of_reproduce_needs_a_list(answer):
-    code, out, err = answer("reproduce", "mfa-fig1", "--json")
-    assert (code, out) == (2, "")
-    assert "--json goes with --list" in err
+@pytest.mark.parametrize(
+    ("arguments", "part", "key"),
+    [
+        (["methods"], None, "method"),
+        (["reproduce", "--list"], None, "id"),
+        (["datasets"], "data", "data"),
+        (["datasets"], "presets", "preset"),
+    ],
+)
+def test_listings_say_the_same_in_json_and_as_tables(answer, arguments, part, key):
+    table, rows = answer(*arguments)[1], json.loads(answer(*arguments, "--json")[1])
+    assert [row[key] for row in (rows[part] if part else rows) if f" {row[key]} " not in f" {table}"] == []
+    assert "[1, 8, 8]" in table or key != "data"  # which is no markup
 
 
 def test_a_run_is_listed_with_its_state_and_means(answer, folder):
@@ -155,7 +165,7 @@ BROKEN = f"import mmfl.cli.listings\ndef broken(folder): raise {{}}\nmmfl.cli.li
     ],
 )
 def test_every_way_to_end_has_its_exit_code(tmp_path, program, code, word):
-    done = mmfl("runs", ".", cwd=tmp_path, program=program)
+    done = prompt.mmfl("runs", ".", cwd=tmp_path, program=program)
     assert done.returncode == code
     assert word in done.stderr
     assert ("Traceback" in done.stderr) == (code == 1)
@@ -177,8 +187,16 @@ commands.RunningNode = RunningNode
     assert done.stderr == ""
 
 
-def test_a_deployment_that_cannot_start_ends_with_2(tmp_path):
-    done = prompt.mmfl("deploy", "missing.py", "--local", "2", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "missing.py" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_progress_says_of_which_round_the_metrics_are(tmp_path):
+    with (tmp_path / "shown").open("w") as file:
+        display = Display(Console(file=file, width=100))
+        display.begin(RunInfo(["full"], [0], ["a"], clients=1, rate=1.0, rounds=4))
+        for round, metric in ((1, None), (3, 0.5), (4, None)):
+            display.spoken = -1e9  # the last line was long ago
+            display.round([RoundRecord(round, "full", 0, mean=metric, tasks={"a": TaskRecord(metric)})])
+        display.end(RunEnd("finished"))
+    first, tested, later = (tmp_path / "shown").read_text().splitlines()
+    assert first.startswith("round 1/4  (not tested yet)  ")
+    assert tested.startswith("round 3/4  full: a 0.500  ")
+    assert "tested" not in tested
+    assert later.startswith("round 4/4  full: a 0.500  (tested in round 3)  ")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from command import mmfl
 
 from mmfl.cli import EXIT_CODES, app
 from mmfl.methods import make_method
@@ -96,19 +95,3 @@ def test_lines_in_the_pages_are_understood():
 def test_exit_codes_of_the_help_are_those_of_the_page():
     codes = re.findall(r"^  (\d+)", EXIT_CODES, re.MULTILINE)
     assert codes == re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["comapre"], "did you mean 'compare'?"),
-        (["data", "plt"], "did you mean 'plot'?"),
-        (["zzz"], "expected one of: compare, dashboard, data,"),
-        (["run", "--ruonds", "3"], "--rounds"),
-    ],
-)
-def test_a_typo_is_answered_with_what_may_have_been_meant(tmp_path, arguments, words):
-    failed = mmfl(*arguments, cwd=tmp_path)
-    assert failed.returncode == 2
-    assert words in failed.stderr
-    assert failed.stdout == ""

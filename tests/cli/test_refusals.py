@@ -1,73 +1,85 @@
 """What is refused is named as it was typed, at once, and for the reason that holds."""
 
-import sys
-
 import pytest
-from rich.console import Console
 
-from mmfl import cli
-from mmfl.record import RoundRecord, TaskRecord
-from mmfl.report.display import Display
-from mmfl.runs.listener import RunInfo
-from mmfl.runs.status import RunEnd
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch, capsys):
-    """Types a command line in an empty folder: what is printed, and the error."""
-    monkeypatch.chdir(tmp_path)
-
-    def refused(*words):
-        monkeypatch.setattr(sys, "argv", ["mmfl", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        assert left.value.code == 2
-        return capsys.readouterr()
-
-    return refused
+LONG = "a" * 300
+NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
 
 
 @pytest.mark.parametrize(
-    ("words", "error"),
+    ("arguments", "words"),
     [
-        (["run", "--set", "tasks.digits.lr=fast"], "the embedded default: 'tasks.digits.lr' is 'fast'"),
-        (["run", "nothing-like-it"], "configuration 'nothing-like-it' does not exist, as a TOML file or as a preset: "),
-        (["run", "mine.toml"], "configuration 'mine.toml' does not exist; expected a TOML file."),
-        (["run", "--set", "seeds=[-1]"], "seed is -1; expected a whole number, 0 or above."),
-        (["data", "plot", "--seed", "-1"], "--seed is -1; expected 0 or above."),
-        (["dashboard", __file__], f"dashboard: folder '{__file__}' is a file; expected one with runs"),
-        (["dashboard", "nowhere"], "dashboard: folder 'nowhere' does not exist; expected one with runs"),
-        (["dashboard", ".", "--host", "foo"], "dashboard: host 'foo' is not an IPv4 loopback address; expected 127"),
-        (["dashboard", ".", "--host", "::1"], "dashboard: host '::1' is not an IPv4 loopback address; expected 127"),
-        (["dashboard", ".", "--host", "10.0.0.5"], "dashboard: host '10.0.0.5' can be reached by others"),
-        (["runs", __file__], f"'{__file__}' is a file; expected one that holds run directories."),
+        (
+            ["run", "lvr-3taks"],
+            ["error: configuration 'lvr-3taks' does not exist, as a TOML file or as a preset: did "],
+        ),
+        (["run", "missing.toml"], ["error: configuration 'missing.toml' does not exist; expected a TOML file."]),
+        (["data", "plot", "--set", "tasks.digits.partition=labls"], ["error: unknown partition 'labls'"]),
+        (["data", "plot", "--seed", "-1"], ["error: --seed is -1; expected 0 or above."]),
+        (["data", "plot", "--out", LONG], ["error: pictures in 'aaa", "...' cannot be written: File name too long."]),
+        (["data", "plot", "--out", "file"], ["error: pictures in 'file' cannot be written: File exists."]),
+        (["run", "--set", "method=mmfl-lrv"], ["error: unknown method 'mmfl-lrv': did you mean 'mmfl-lvr'?"]),
+        (["run", "--set", "tasks.digits.lr=fast"], ["error: the embedded default: 'tasks.digits.lr' is 'fast'"]),
+        (["run", "--set", "rate=1.5", "--out", "unused"], ["error: rate is 1.5"]),
+        (["run", "--out", "."], ["error: run directory '.' exists"]),
+        (["run", "--out", "file"], ["error: run directory 'file' is a file; expected a new directory"]),
+        (["run", "--out", "file/run"], ["error: run directory 'file/run' cannot be made: Not a directory."]),
+        (["run", "--out", LONG], ["error: run directory 'aaa", "...' cannot be made: File name too long."]),
+        (["compare", "--out", "\udcff"], ["error: run directory '\\udcff': the name is not valid Unicode"]),
+        (
+            ["run", "--set", 'tasks.digits.name="a\\u0000b"', "--out", "unused"],
+            ["error: task 'a\\x00b': the name has a control"],
+        ),
+        (["run", "--set", NAMED, "--out", "unused"], ["error: method 'a\\x00b': the name has a control character"]),
+        (["run", "--set", NAMED], ["a\\x00b': the name has a control character"]),
+        (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
+        (["compare", "--methods", ","], ["error: no methods given"]),
+        (["resume", LONG], ["error: run directory 'aaa", "...' cannot be read: File name too long."]),
+        (["resume", "nowhere"], ["error: 'nowhere' is not a run directory"]),
+        (["report", "nowhere"], ["error: 'nowhere' is not a run directory"]),
+        (["report", ".", "--export", "pgn"], ["error: --export: unknown format 'pgn': did you mean 'png'?"]),
+        (["runs", LONG], ["error: 'aaa", "...': File name too long."]),
+        (["runs", "file"], ["error: 'file' is a file; expected one that holds run directories."]),
+        (["dashboard", LONG], ["error: 'aaa", "...': File name too long."]),
+        (["dashboard", "file"], ["error: dashboard: folder 'file' is a file; expected one with runs"]),
+        (["dashboard"], ["error: dashboard: folder 'runs' does not exist; expected one with runs"]),
+        (["dashboard", "--port", "99999"], ["error: dashboard: port is 99999; expected 1 to 65535"]),
+        (["dashboard", ".", "--port", "0"], ["error: dashboard: port is 0; expected 1 to 65535"]),
+        (["dashboard", ".", "--host", "0.0.0.0"], ["error: dashboard: host '0.0.0.0' can be reached by others"]),
+        (
+            ["dashboard", ".", "--host", "foo"],
+            ["error: dashboard: host 'foo' is not an IPv4 loopback address; expected"],
+        ),
+        (
+            ["dashboard", ".", "--host", "::1"],
+            ["error: dashboard: host '::1' is not an IPv4 loopback address; expected"],
+        ),
+        (["reproduce", "mfa-fig1", "--json"], ["error: reproduce: --json goes with --list."]),
+        (["deploy", "missing.py", "--local", "2"], ["error: ", "missing.py"]),
+        (["comapre"], ["No such command 'comapre': did you mean 'compare'?"]),
+        (["data", "plt"], ["did you mean 'plot'?"]),
+        (["zzz"], ["expected one of: compare, dashboard, data,"]),
+        (["run", "--ruonds", "3"], ["--rounds"]),
+        (["run", "--rounds", "ten"], ["--rounds", "integer"]),
     ],
 )
-def test_a_refusal_says_what_where_and_what_was_expected(refused, words, error):
-    out, err = refused(*words)
-    assert err.startswith(f"error: {error}")
-    assert (out, len(err.splitlines())) == ("", 1)
+def test_mistakes_end_with_code_2_one_or_two_lines_and_no_traceback(tmp_path, monkeypatch, answer, arguments, words):
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    code, _, errors = answer(*arguments)
+    assert code == 2
+    assert all(word in errors for word in words), errors
+    assert "Traceback" not in errors
+    if words[0].startswith("error"):
+        assert errors.startswith(words[0])
+        assert len(errors.strip().splitlines()) <= 2
+    assert not (tmp_path / "unused").exists()
 
 
-def test_a_run_directory_that_exists_is_refused_before_anything_is_loaded_or_shown(refused, tmp_path, monkeypatch):
+def test_a_run_directory_that_exists_is_refused_before_anything_is_loaded_or_shown(answer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "notes.txt").touch()
     monkeypatch.setattr("mmfl.runs.config_schema.Config.experiment", lambda config: pytest.fail("data was loaded"))
-    out, err = refused("run", "--out", "used")
-    assert (out, "run directory 'used' exists" in err) == ("", True)
-
-
-def test_progress_says_of_which_round_the_metrics_are(tmp_path):
-    with (tmp_path / "shown").open("w") as file:
-        display = Display(Console(file=file, width=100))
-        display.begin(RunInfo(["full"], [0], ["a"], clients=1, rate=1.0, rounds=4))
-        for round, metric in ((1, None), (3, 0.5), (4, None)):
-            record = RoundRecord(round, "full", 0, mean=metric, tasks={"a": TaskRecord(metric)})
-            display.spoken = -1e9  # the last line was long ago
-            display.round([record])
-        display.end(RunEnd("finished"))
-    first, tested, later = (tmp_path / "shown").read_text().splitlines()
-    assert first.startswith("round 1/4  (not tested yet)  ")
-    assert tested.startswith("round 3/4  full: a 0.500  ")
-    assert "tested" not in tested
-    assert later.startswith("round 4/4  full: a 0.500  (tested in round 3)  ")
+    code, out, err = answer("run", "--out", "used")
+    assert (code, out, "run directory 'used' exists" in err) == (2, "", True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
@@ -45,8 +46,9 @@ class Stream(IterableDataset):
         yield 0, 0
 
 
-def picture(mode="RGB", size=(4, 3), value=0):
-    return pytest.importorskip("PIL.Image", reason="needs Pillow").new(mode, size, value)
+def in_both_ways(value):
+    """Data sets of four equal rows, from PyTorch and from Hugging Face."""
+    return from_torch_dataset(Items([(value, 0)] * 4)), from_huggingface(Columns(image=[value] * 4, label=[0] * 4))
 
 
 X = torch.arange(30.0).reshape(10, 3)
@@ -88,13 +90,9 @@ def test_a_test_set_is_shared_or_by_owner_as_its_owners_are_given():
         (np.float64(0.5), torch.tensor(0.5)),
         (torch.ones(2, requires_grad=True), torch.ones(2)),
     ],
-    ids=["tensor", "bytes", "list", "tuple", "number", "numpy number", "gradient"],
 )
 def test_a_row_may_be_anything_that_is_numbers(value, expected):
-    for made in (
-        from_torch_dataset(Items([(value, 0)] * 4)),
-        from_huggingface(Columns(image=[value] * 4, label=[0] * 4)),
-    ):
+    for made in in_both_ways(value):
         assert made.x.dtype == expected.dtype
         assert torch.equal(made.x[0], expected)
         assert not made.x.requires_grad
@@ -111,11 +109,8 @@ def test_a_row_may_be_anything_that_is_numbers(value, expected):
     ],
 )
 def test_a_pillow_image_becomes_bytes_with_the_channels_first(mode, value, expected):
-    image = picture(mode, (4, 3), value)
-    for made in (
-        from_torch_dataset(Items([(image, 0)] * 4)),
-        from_huggingface(Columns(image=[image] * 4, label=[0] * 4)),
-    ):
+    image = Image.new(mode, (4, 3), value)
+    for made in in_both_ways(image):
         assert made.x.dtype == torch.uint8
         assert made.x.shape[1:] == (len(expected), 3, 4)
         assert made.x[0, :, 1, 2].tolist() == expected
@@ -169,24 +164,18 @@ IMAGES = {"image": [[1.0], [2.0]], "label": [0, 1]}
 
 @refusals(
     (lambda: from_torch_dataset(Items([]), name="mine"), "mine", "input", "no rows"),
-    (lambda: from_torch_dataset(Items([(1, 2, 3)])), "row 0", "a pair"),
     (lambda: from_torch_dataset(Items([(1, 2), 3])), "row 1 is a int", "a pair"),
     (lambda: from_torch_dataset(Stream()), "Stream has no length", "map-style"),
     (lambda: from_torch_dataset(Items([(X[0], 0), (X[0, :2], 0)])), "input at row 1", "(2,)", "(3,)"),
-    (lambda: from_torch_dataset(Items([(X[0], 0), (X[0], [0])])), "label at row 1", "(1,)", "()"),
     (lambda: from_torch_dataset(Items([("cat", 0)])), "input at row 0 is 'cat'", "numbers or an image"),
-    (lambda: from_torch_dataset(Items([(0, None)])), "label at row 0 is None"),
     (lambda: from_torch_dataset(Items([(0, 0)] * 4), Items([])), "(test)", "no rows"),
     (lambda: from_torch_dataset(Items([(0, 0)] * 4), owner=[0, 1]), "4 examples", "2 owners"),
     (lambda: from_torch_dataset(Items([(0, 0)] * 4), owner_test=[0]), "owner_test", "no test set"),
     (lambda: from_huggingface(Columns(**IMAGES), x="imag"), "column 'imag'", "did you mean 'image'?"),
-    (lambda: from_huggingface(Columns(**IMAGES), y="lable"), "column 'lable'", "did you mean 'label'?"),
     (lambda: from_huggingface(Columns(**IMAGES), owner="who"), "column 'who'", "image, label"),
     (lambda: from_huggingface(Columns(**IMAGES), test=Columns(image=[[1.0]])), "(test)", "column 'label'"),
     (lambda: from_huggingface(Columns(image=[[1], [1, 2]], label=[0, 1])), "column 'image' at row 1", "(2,)", "(1,)"),
-    (lambda: from_huggingface(Columns(image=["a"], label=[0])), "column 'image' at row 0 is 'a'"),
     (lambda: from_huggingface(Columns(image=[{"bytes": b"0" * 99}], label=[0])), "column 'image' at row 0 is a dict"),
-    (lambda: from_huggingface(Columns(image=[], label=[])), "column 'image'", "no rows"),
     (lambda: from_huggingface(Columns(image=[[1.0]] * 2, label=[0])), "2 inputs", "1 targets"),
     (lambda: from_huggingface({"validation": Columns(**IMAGES)}), "no part 'train'", "validation"),
     (lambda: from_huggingface({"train": Columns(**IMAGES)}, test="tset"), "no part 'tset'", "train"),

@@ -1,5 +1,7 @@
 """Where examples come from: shapes, laws, splits, and what is refused."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -32,12 +34,6 @@ def test_held_out_rows_are_the_share_of_every_owner_and_never_all_of_its_rows(ow
     assert made.owners == len(names)
 
 
-def test_owners_may_be_names_and_test_rows_find_theirs():
-    made = from_arrays(X[:4], Y[:4], ["bob", "ann", "bob", "eve"], test=(X[4:7], Y[4:7], ["eve", "ann", "ann"]))
-    assert made.owner.tolist() == [1, 0, 1, 2]
-    assert made.owner_test.tolist() == [2, 0, 0]
-
-
 @pytest.mark.parametrize(
     ("owner", "names"),
     [
@@ -49,10 +45,10 @@ def test_owners_may_be_names_and_test_rows_find_theirs():
         (np.array([9, 7, 9, 30], dtype=object), [7, 9, 30]),
     ],
 )
-def test_a_data_set_keeps_the_names_of_its_owners(owner, names):
-    made = from_arrays(X[:4], Y[:4], owner, test=(X[4:6], Y[4:6], owner[:2]))
+def test_a_data_set_keeps_the_names_of_its_owners_and_test_rows_find_theirs(owner, names):
+    made = from_arrays(X[:4], Y[:4], owner, test=(X[4:7], Y[4:7], owner[1:]))
     assert made.owner_names.tolist() == names
-    assert (made.owner.tolist(), made.owner_test.tolist()) == ([1, 0, 1, 2], [1, 0])
+    assert (made.owner.tolist(), made.owner_test.tolist()) == ([1, 0, 1, 2], [0, 1, 2])
 
 
 def test_owners_of_a_data_set_made_directly_are_known_by_their_numbers():
@@ -62,12 +58,11 @@ def test_owners_of_a_data_set_made_directly_are_known_by_their_numbers():
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("x", "y", "kind"), [(3, None, "input"), (None, 3, "target")])
-def test_a_row_that_is_no_number_is_named_as_it_was_given_wherever_the_split_puts_it(seed, x, y, kind):
-    inputs = X if x is None else spoiled(x)
-    targets = X[:, 0] if y is None else spoiled(y)[:, 1]
-    with refused(f"data 'data': {kind} at row 3 is not"):
-        from_arrays(inputs, targets, test_share=0.5, seed=seed)
+def test_a_row_that_is_no_number_is_named_as_it_was_given_wherever_the_split_puts_it(seed):
+    with refused("data 'data': input at row 3 is not"):
+        from_arrays(spoiled(3), Y, test_share=0.5, seed=seed)
+    with refused("data 'data': target at row 3 is not"):
+        from_arrays(X, spoiled(3)[:, 1], test_share=0.5, seed=seed)
 
 
 def test_rows_without_owners_are_split_as_one_and_a_given_test_set_is_shared():
@@ -96,54 +91,37 @@ def spoiled(row, value=np.nan):
     (lambda: from_arrays(X, Y, test=(X[:3], Y[:2])), "test", "3 inputs", "2 targets"),
     (lambda: from_arrays(X, Y, Y, test=(X[:3], Y[:3], Y[:2])), "test", "3 examples", "2 owners"),
     (lambda: from_arrays(spoiled(7), Y, test=(X, Y)), "training", "input", "row 7", "finite"),
-    (lambda: from_arrays(spoiled(7, 1e300), Y, test=(X, Y)), "input", "row 7", "finite"),
     (lambda: from_arrays(X, spoiled(4)[:, 1], test=(X, Y)), "training", "target", "row 4", "finite"),
     (lambda: from_arrays(X, Y, test=(spoiled(2, np.inf), Y)), "test", "input", "row 2", "finite"),
     (lambda: from_arrays(X[:0], Y[:0], test=(X, Y)), "training", "no examples"),
     (lambda: from_arrays(X[:1], Y[:1]), "test", "no examples"),
     (lambda: from_arrays([["a"], ["b"]], [0, 1]), "x", "numbers"),
-    (lambda: from_arrays([[1], [1, 2]], [0, 1]), "x", "numbers"),
     (lambda: from_arrays(3.0, [0]), "x", "single number"),
     (lambda: from_arrays(X, Y, test_share=1.0), "test_share", "1.0", "between 0 and 1"),
-    (lambda: from_arrays(X, Y, test_share=0.0), "test_share", "0.0", "between 0 and 1"),
     (lambda: from_arrays(X, Y, ["a", "b"] * 5, test=(X[:1], Y[:1], ["zed"])), "test owner 'zed'"),
     (lambda: from_arrays(X, Y, Y[:, None]), "owner"),
     (lambda: from_arrays(X, Y, ["a", None] * 5), "owner None at row 1"),
-    (lambda: from_arrays(X, Y, ["a", np.nan] * 5), "owner nan at row 1"),
     (lambda: from_arrays(X, Y, ["a", 3] * 5), "names ('a') and numbers (3)"),
     (lambda: from_arrays(X, Y, ["a", ""] * 5), "owner '' at row 1"),
     (lambda: from_arrays(X, Y, [0, 1, 2, np.nan, 4] * 2), "owner nan at row 3", "whole number"),
     (lambda: from_arrays(X, Y, np.array([0, 1, np.nan, 3, 4] * 2)), "owner nan at row 2"),
-    (lambda: from_arrays(X, Y, [0, 1, 2, 3, -1] * 2), "owner -1 at row 4"),
     (lambda: from_arrays(X, Y, np.array([0, 1, 2, 3, -1] * 2)), "owner -1 at row 4"),
     (lambda: from_arrays(X, Y, [0, 1.5] * 5), "owner 1.5 at row 1"),
     (lambda: from_arrays(X, Y, [0, True] * 5), "owner True at row 1"),
-    (lambda: from_arrays(X, Y, [0, np.inf] * 5), "owner inf at row 1"),
     (lambda: from_arrays(X, Y, [0, 2**64] * 5), "owner 18446744073709551616 at row 1"),
     (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], [0, np.nan])), "(test)", "owner nan at row 1"),
-    (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], [0, -1])), "(test)", "owner -1 at row 1"),
     (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], ["a", "b"])), "test owner 'a'", "no training"),
-    (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], [7, 0])), "test owner '7'", "no training"),
     (lambda: from_arrays(X, Y, test=X), "test has a ndarray", "(x, y)"),
     (lambda: from_arrays(X, Y, test=(X, Y[:, None])), "training targets have shape ()", "test targets (1,)"),
-    (lambda: from_arrays(X, Y, test_share=True), "test_share is True", "between 0 and 1"),
-    (lambda: from_arrays(X, Y, test_share="0.2"), "test_share is '0.2'"),
     (lambda: from_arrays(X, Y, seed=1.5), "seed is 1.5", "whole number"),
-    (lambda: from_arrays(X, Y, seed=-1), "seed is -1", "at least 0"),
     (lambda: owned(np.full(10, np.nan)), "owner is float64", "whole numbers"),
     (lambda: owned([0] * 10, owner_names=np.array([], int)), "owner 0", "0 entries"),
     (lambda: owned([0, 1] * 5, owner_names=np.array(["b", "a"])), "not sorted"),
-    (lambda: owned([0, 1] * 5, owner_names=np.array(["a", "a"])), "one twice"),
-    (lambda: data.synthetic(clients="3"), "clients is '3'", "whole number"),
-    (lambda: data.synthetic(clients=True), "clients is True", "whole number"),
     (lambda: data.synthetic(beta=np.inf), "beta is inf"),
     (lambda: data.synthetic_iid(inputs=2.5), "inputs is 2.5", "whole number"),
     (lambda: data.blobs(examples=-1), "examples is -1", "at least 1"),
     (lambda: data.blobs(spread=np.nan), "spread is nan"),
     (lambda: data.images(side="8"), "side is '8'", "whole number"),
-    (lambda: data.faces(people=2.5), "people is 2.5", "whole number"),
-    (lambda: data.faces(1.5), "attribute is 1.5"),
-    (lambda: data.synthetic(clients=10**12), "1000000000000 clients would take at least", "this machine has"),
     (lambda: data.synthetic_iid(clients=10**12), "would take at least", "this machine has"),
     (lambda: data.blobs(10**12), "would take at least", "this machine has"),
     (lambda: data.images(10**12), "would take at least", "this machine has"),
@@ -154,11 +132,8 @@ def spoiled(row, value=np.nan):
     (lambda: from_arrays(X, Y, test=(X[:, :2], Y)), "test", "shape"),
     (lambda: owned([0] * 9 + [-1]), "owner", "-1", "row 9"),
     (lambda: data.synthetic(clients=0), "clients is 0", "at least 1"),
-    (lambda: data.synthetic_iid(clients=0), "clients is 0", "at least 1"),
     (lambda: data.synthetic(clients=2, cap=1), "cap is 1", "at least 2"),
     (lambda: data.synthetic(clients=2, alpha=-1), "alpha", "-1"),
-    (lambda: data.synthetic(clients=2, classes=0), "classes", "0"),
-    (lambda: data.blobs(classes=0), "classes", "0"),
     (lambda: data.quadratic(clients=0), "clients is 0", "at least 1"),
     (lambda: data.quadratic(block=0), "block is 0", "at least 1"),
 )
@@ -196,9 +171,8 @@ def test_synthetic_sets_have_an_owner_per_row_the_right_sizes_and_a_tenth_for_te
     assert set(made.y.tolist()) <= {0, 1, 2}
 
 
-@pytest.mark.parametrize("cap", [2, 5])
-def test_the_smallest_caps_leave_every_client_one_example_to_test(cap):
-    made = data.synthetic(clients=3, cap=cap)
+def test_the_smallest_cap_leaves_every_client_one_example_to_test():
+    made = data.synthetic(clients=3, cap=2)
     assert np.bincount(made.owner_test, minlength=3).tolist() == [1, 1, 1]
 
 
@@ -230,23 +204,18 @@ def test_synthetic_iid_has_one_labelling_model_and_synthetic_one_per_client():
 @pytest.mark.parametrize(
     "source",
     [
-        lambda seed: data.synthetic(clients=3, seed=seed),
-        lambda seed: data.synthetic_iid(clients=3, seed=seed),
-        lambda seed: data.blobs(50, seed=seed),
-        lambda seed: data.images(20, seed=seed),
-        lambda seed: data.digits(seed=seed),
+        partial(data.synthetic, clients=3),
+        partial(data.synthetic_iid, clients=3),
+        partial(data.blobs, 50),
+        partial(data.images, 20),
+        data.digits,
     ],
-    ids=["synthetic", "synthetic-iid", "blobs", "images", "digits"],
 )
 def test_the_same_seed_gives_the_same_data_and_another_seed_other_data(source):
-    one, again, other = source(3), source(3), source(4)
+    one, again, other = source(seed=3), source(seed=np.int64(3)), source(seed=4)
     assert torch.equal(one.x, again.x)
     assert torch.equal(one.y_test, again.y_test)
     assert not torch.equal(one.x_test[:1], other.x_test[:1])
-
-
-def test_a_seed_may_be_a_numpy_number():
-    assert torch.equal(data.blobs(20, seed=np.int64(3)).x, data.blobs(20, seed=3).x)
 
 
 def test_blobs_without_spread_are_their_class_centres():

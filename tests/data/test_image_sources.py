@@ -24,11 +24,10 @@ from mmfl.data import idx
 from mmfl.data.cifar10 import cifar10
 from mmfl.data.dataset import as_inputs
 from mmfl.data.emnist import emnist
-from mmfl.data.fashion_mnist import fashion_mnist
-from mmfl.data.mnist import mnist
+from mmfl.data.mnist import FILES, fashion_mnist, mnist, published_files
 
 ROWS, ROWS_TEST = 20, 10
-LIKE_MNIST = {"mnist": mnist, "fashion_mnist": fashion_mnist}
+LIKE_MNIST = {"mnist": mnist, "fashion-mnist": fashion_mnist}
 ALL = {**LIKE_MNIST, "emnist": emnist, "cifar10": cifar10}
 rng = np.random.default_rng(1)
 
@@ -56,7 +55,7 @@ def without_a_network(monkeypatch):
 def unchecked(monkeypatch):
     """Files written here cannot have the published checksums: their structure alone is checked."""
     for name in LIKE_MNIST:
-        monkeypatch.setattr(module(name), "FILES", idx.published_files("http://nowhere", [None] * 4))
+        monkeypatch.setitem(FILES, name, published_files("http://nowhere", [None] * 4))
     for name in ("emnist", "cifar10"):
         archive = module(name).ARCHIVE
         monkeypatch.setattr(module(name), "ARCHIVE", replace(archive, sha256=None, size=None))
@@ -85,7 +84,7 @@ def npz_file(folder, name="mnist", **changes):
     if name == "cifar10":
         arrays |= {"x_train": COLOUR.transpose(0, 2, 3, 1), "x_test": COLOUR_TEST.transpose(0, 2, 3, 1)}
         arrays |= {"y_test": Y_TEST[:4]}
-    np.savez(folder / f"{name}.npz", **{key: value for key, value in (arrays | changes).items() if value is not None})
+    np.savez(folder / f"{name}.npz", **(arrays | changes))
     return folder
 
 
@@ -122,26 +121,20 @@ def emnist_archive(folder, split="balanced"):
     return folder
 
 
-def check_grey(made, name):
+def check(made, name, x=X[:, None], x_test=X_TEST[:, None], y_test=Y_TEST):
     assert made.name == name
     assert made.x.dtype == made.x_test.dtype == torch.uint8
     assert made.y.dtype == made.y_test.dtype == torch.int64
     assert made.x.is_contiguous()
-    assert torch.equal(made.x, torch.from_numpy(X)[:, None])
-    assert torch.equal(made.x_test, torch.from_numpy(X_TEST)[:, None])
+    np.testing.assert_array_equal(made.x, x)
+    np.testing.assert_array_equal(made.x_test, x_test)
     assert made.y.tolist() == Y.tolist()
-    assert made.y_test.tolist() == Y_TEST.tolist()
+    assert made.y_test.tolist() == y_test.tolist()
     assert made.owner is None
 
 
 def check_colour(made):
-    assert made.name == "cifar10"
-    assert made.x.dtype == torch.uint8
-    assert made.x.is_contiguous()
-    assert torch.equal(made.x, torch.from_numpy(COLOUR))
-    assert torch.equal(made.x_test, torch.from_numpy(COLOUR_TEST))
-    assert made.y.tolist() == Y.tolist()
-    assert made.y_test.tolist() == Y_TEST[:4].tolist()
+    check(made, "cifar10", COLOUR, COLOUR_TEST, Y_TEST[:4])
 
 
 # --- what is read --------------------------------------------------------------------
@@ -150,33 +143,33 @@ def check_colour(made):
 @pytest.mark.parametrize("spelling", ["{}-{}.gz", "{}-{}", "{}.{}.gz", "{}.{}"])
 @pytest.mark.parametrize("name", LIKE_MNIST)
 def test_idx_files_are_read_packed_or_not_with_dash_or_dot(name, spelling, tmp_path, unchecked):
-    check_grey(LIKE_MNIST[name](idx_files(tmp_path, spelling)), name.replace("_", "-"))
+    check(LIKE_MNIST[name](idx_files(tmp_path, spelling)), name)
 
 
 @pytest.mark.parametrize("name", LIKE_MNIST)
 def test_npz_files_are_read_where_there_are_no_idx_files(name, tmp_path, unchecked):
-    other = npz_file(tmp_path, name, x_train=255 - X)
+    other = npz_file(tmp_path, name.replace("-", "_"), x_train=255 - X)
     assert torch.equal(LIKE_MNIST[name](other).x[:, 0], 255 - torch.from_numpy(X))
-    check_grey(LIKE_MNIST[name](idx_files(tmp_path)), name.replace("_", "-"))
+    check(LIKE_MNIST[name](idx_files(tmp_path)), name)
 
 
 def test_files_are_found_in_mmfl_data_and_in_its_sub_folder(tmp_path, monkeypatch, unchecked):
     monkeypatch.setenv("MMFL_DATA", str(tmp_path))
-    check_grey(mnist(npz_file(tmp_path)), "mnist")
-    check_grey(mnist(), "mnist")
+    check(mnist(npz_file(tmp_path)), "mnist")
+    check(mnist(), "mnist")
     idx_files(tmp_path / "fashion-mnist")
-    check_grey(fashion_mnist(), "fashion-mnist")
+    check(fashion_mnist(), "fashion-mnist")
     npz_file(tmp_path, "cifar10")
     check_colour(cifar10())
 
 
 @pytest.mark.parametrize("split", ["balanced", "byclass"])
 def test_emnist_is_turned_upright_pixel_by_pixel(split, tmp_path, unchecked):
-    check_grey(emnist(emnist_archive(tmp_path, split), split), f"emnist-{split}")
+    check(emnist(emnist_archive(tmp_path, split), split), f"emnist-{split}")
     (tmp_path / "gzip.zip").unlink()
-    check_grey(emnist(tmp_path / "parts", split), f"emnist-{split}")
+    check(emnist(tmp_path / "parts", split), f"emnist-{split}")
     (tmp_path / "parts").rename(tmp_path / "gzip")
-    check_grey(emnist(tmp_path, split), f"emnist-{split}")
+    check(emnist(tmp_path, split), f"emnist-{split}")
 
 
 def test_images_are_turned_the_same_in_every_block():
@@ -188,10 +181,10 @@ def test_images_are_turned_the_same_in_every_block():
 
 def test_the_stand_in_for_emnist_says_what_it_is_and_gives_way_to_emnist_itself(tmp_path, unchecked):
     npz_file(tmp_path, "femnist47")
-    check_grey(emnist(tmp_path), "femnist47 (in place of emnist)")
+    check(emnist(tmp_path), "femnist47 (in place of emnist)")
     with refused("gzip.zip", "MMFL_OFFLINE"):
         emnist(tmp_path, "byclass")
-    check_grey(emnist(emnist_archive(tmp_path)), "emnist-balanced")
+    check(emnist(emnist_archive(tmp_path)), "emnist-balanced")
 
 
 def test_emnist_arrives_as_an_archive_that_is_verified(tmp_path, monkeypatch):
@@ -202,45 +195,36 @@ def test_emnist_arrives_as_an_archive_that_is_verified(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     archive = replace(module("emnist").ARCHIVE, url=f"{line.url}/gzip.zip", sha256=checksum, size=len(line.body))
     monkeypatch.setattr(module("emnist"), "ARCHIVE", archive)
-    check_grey(emnist(tmp_path / "here"), "emnist-balanced")
+    check(emnist(tmp_path / "here"), "emnist-balanced")
     line.stop()
-    check_grey(emnist(tmp_path / "here"), "emnist-balanced")
+    check(emnist(tmp_path / "here"), "emnist-balanced")
 
 
-def test_cifar_is_read_from_its_batches_its_archive_and_an_npz_file(tmp_path, unchecked):
-    for number, made in enumerate(
-        (
-            lambda folder: cifar_files(folder),
-            lambda folder: cifar_files(folder / "cifar-10-batches-bin").parent,
-            lambda folder: cifar_archive(folder),
-            lambda folder: npz_file(folder, "cifar10"),
-        )
-    ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        check_colour(cifar10(made(folder)))
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: cifar_files(folder),
+        lambda folder: cifar_files(folder / "cifar-10-batches-bin").parent,
+        lambda folder: cifar_archive(folder),
+        lambda folder: npz_file(folder, "cifar10"),
+    ],
+    ids=["batches", "sub-folder", "archive", "npz"],
+)
+def test_cifar_is_read_from_its_batches_its_archive_and_an_npz_file_and_unpacks_nothing(write, tmp_path, unchecked):
+    written = sorted(write(tmp_path).rglob("*"))
+    check_colour(cifar10(tmp_path))
+    assert sorted(tmp_path.rglob("*")) == written
 
 
-def test_reading_cifar_unpacks_nothing_to_disk(tmp_path, unchecked):
-    cifar10(cifar_archive(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-binary.tar.gz"]
-
-
-def test_bytes_are_shown_to_a_model_as_numbers_from_0_to_1(tmp_path, unchecked):
-    made = mnist(idx_files(tmp_path, x=np.stack([np.zeros((28, 28), np.uint8), np.full((28, 28), 255, np.uint8)] * 10)))
-    assert as_inputs(made.x)[:2, 0, 0, 0].tolist() == [0.0, 1.0]
+def test_bytes_are_shown_to_a_model_as_numbers_from_0_to_1():
+    assert as_inputs(torch.tensor([0, 51, 255], dtype=torch.uint8)).tolist() == [0.0, pytest.approx(0.2), 1.0]
 
 
 # --- what is refused -----------------------------------------------------------------
 
 
 def spoil(folder, name, change):
-    """Changes the content of a file, packed or not."""
-    path = folder / name
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(change(gzip.decompress(path.read_bytes()))))
-    else:
-        path.write_bytes(change(path.read_bytes()))
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
     return folder
 
 
@@ -248,16 +232,14 @@ IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
 
 def spoiled(name, change):
-    return lambda folder: spoil(idx_files(folder, "{}-{}.gz" if name.endswith(".gz") else "{}-{}"), name, change)
+    return lambda folder: spoil(idx_files(folder, "{}-{}"), name, change)
 
 
 @refusals(
     (spoiled(IMAGES, lambda content: content[:-1]), IMAGES, "cut short", "15,679", "15,680"),
-    (spoiled(f"{IMAGES}.gz", lambda content: content[:-784]), IMAGES, "cut short", "14,896", "15,680"),
     (spoiled(IMAGES, lambda content: content[:10]), IMAGES, "cut short", "header"),
     (spoiled(IMAGES, lambda content: b""), IMAGES, "idx"),
     (spoiled(IMAGES, lambda content: content + b"x"), IMAGES, "goes on after the 20 entries"),
-    (spoiled(f"{LABELS}.gz", lambda content: content + b"x"), LABELS, "goes on after the 20 entries"),
     (spoiled(IMAGES, lambda content: b"\0\0\x0d\3" + content[4:]), IMAGES, "00 00 0d 03", "00 00 08 03"),
     (spoiled(LABELS, lambda content: b"\0\0\x08\3" + content[4:]), LABELS, "00 00 08 03", "00 00 08 01"),
     (spoiled(IMAGES, lambda content: content[:4] + b"\xff" * 4 + content[8:]), IMAGES, "4,294,967,295"),
@@ -283,12 +265,11 @@ def test_a_gzip_file_that_was_cut_short_or_changed_is_refused_by_name(tmp_path, 
 
 @pytest.mark.parametrize("spelling", ["{}-{}.gz", "{}-{}"])
 def test_files_of_another_data_set_under_the_same_names_are_refused(spelling, tmp_path):
-    with refused("'mnist'", IMAGES, "not the published file", "content", module("mnist").FILES[0].content):
+    with refused("'mnist'", IMAGES, "not the published file", "content", FILES["mnist"][0].content):
         mnist(idx_files(tmp_path, spelling))
 
 
 @refusals(
-    (lambda folder: npz_file(folder, y_train=None), "mnist.npz", "has no y_train"),
     (lambda folder: npz_file(folder, x_train=X / 255), "x_train", "float64", "uint8"),
     (lambda folder: npz_file(folder, x_test=X_TEST[:, :27]), "x_test", "(10, 27, 28)", "(rows, 28, 28)"),
     (lambda folder: npz_file(folder, y_train=Y[:-1]), "20 training images", "(19,)"),
@@ -296,9 +277,6 @@ def test_files_of_another_data_set_under_the_same_names_are_refused(spelling, tm
     (lambda folder: npz_file(folder, y_train=Y / 1), "labels are float64"),
     (lambda folder: npz_file(folder, y_train=Y.astype(int) - 1), "label -1", "row 0"),
     (lambda folder: npz_file(folder, y_train=np.where(Y == 7, 10, Y)), "label 10", "row 7"),
-    (lambda folder: npz_file(folder, x_train=np.array([None] * ROWS)), "plain arrays"),
-    (lambda folder: spoil(npz_file(folder), "mnist.npz", lambda content: content[:-100]), "cut short"),
-    (lambda folder: spoil(npz_file(folder), "mnist.npz", lambda content: content.replace(b"\1", b"\2")), "mnist.npz"),
 )
 def test_an_npz_file_with_the_wrong_arrays_is_refused(make, words, tmp_path, unchecked):
     with refused("'mnist'", *words):
@@ -355,7 +333,7 @@ def test_a_folder_without_the_data_is_refused_in_two_lines_that_say_what_to_put_
     with pytest.raises(Exception, match="not found in") as caught:
         ALL[name](tmp_path / "none")
     _, second = str(caught.value).splitlines()
-    wanted = module(name).FILES if name in LIKE_MNIST else [module(name).ARCHIVE]
+    wanted = FILES[name] if name in LIKE_MNIST else [module(name).ARCHIVE]
     assert all(file.name in second for file in wanted)
     assert second.endswith(f"into {tmp_path / 'none'}.")
 

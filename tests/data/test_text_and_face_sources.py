@@ -23,22 +23,20 @@ from mmfl.federation import objectives
 real_data = pytest.mark.skipif("MMFL_TEST_DATA" not in os.environ, reason="MMFL_TEST_DATA names no folder of real data")
 
 
-def leaf_content(users) -> dict:
-    return {
-        "users": list(users),
-        "num_samples": [len(y) for _, y in users.values()],
-        "user_data": {user: {"x": list(x), "y": list(y)} for user, (x, y) in users.items()},
-    }
-
-
 def write_leaf(folder: Path, train, test, per_file=2) -> Path:
     """LEAF's folders, with `per_file` users in each file; users as {name: (x, y)}."""
     for part, users in (("train", train), ("test", test)):
         (folder / part).mkdir(parents=True, exist_ok=True)
         names = list(users)
         for start in range(0, len(names), per_file):
+            own = names[start : start + per_file]
+            content = {
+                "users": own,
+                "num_samples": [len(users[name][1]) for name in own],
+                "user_data": {name: {"x": list(users[name][0]), "y": list(users[name][1])} for name in own},
+            }
             file = folder / part / f"all_data_{start}_niid_0_keep_0_{part}_9.json"
-            file.write_text(json.dumps(leaf_content({name: users[name] for name in names[start : start + per_file]})))
+            file.write_text(json.dumps(content))
     return folder
 
 
@@ -134,10 +132,8 @@ def spoil_npz(spoil):
         path = stored_femnist(folder, some, some, handwriting({"eve": 1}, 1)) / "femnist62.npz"
         with np.load(path) as file:
             arrays = dict(file)
-        if not isinstance(raw := spoil(arrays), bytes):
-            np.savez(path, **arrays)
-        else:
-            path.write_bytes(path.read_bytes()[: -len(raw)])
+        spoil(arrays)
+        np.savez(path, **arrays)
         return femnist(folder)
 
     return make
@@ -150,25 +146,18 @@ def of_ann(content) -> dict:
 @refusals(
     (femnist, "femnist", "not found", "train and test", "femnist62.npz"),
     (spoil_leaf(lambda c: json.dumps(c)[:-40]), "train_9.json", "not LEAF's JSON"),
-    (spoil_leaf(lambda c: "[1, 2]"), "train_9.json", "'users'"),
     (spoil_leaf(lambda c: c.pop("num_samples")), "train_9.json", "has no 'num_samples'"),
     (spoil_leaf(lambda c: c["user_data"].pop("bob")), "train_9.json", "has no 'bob'"),
-    (spoil_leaf(lambda c: of_ann(c).pop("y")), "train_9.json", "has no 'y'"),
     (spoil_leaf(lambda c: c["num_samples"].pop()), "train_9.json", "'num_samples'", "2 users"),
     (spoil_leaf(lambda c: c["num_samples"].__setitem__(0, 3)), "user 'ann'", "'num_samples' is 3"),
     (spoil_leaf(lambda c: of_ann(c)["y"].pop()), "user 'ann'", "x has 2, y has 1"),
     (spoil_leaf(lambda c: of_ann(c)["x"][1].pop()), "user 'ann'", "784"),
-    (spoil_leaf(lambda c: of_ann(c)["x"].__setitem__(0, "000001.jpg")), "user 'ann'", "784"),
     (spoil_leaf(lambda c: of_ann(c)["x"][1].__setitem__(3, 255)), "user 'ann'", "[0, 1]"),
-    (spoil_leaf(lambda c: of_ann(c)["x"][1].__setitem__(3, float("nan"))), "user 'ann'", "[0, 1]"),
     (spoil_leaf(lambda c: of_ann(c)["y"].__setitem__(0, 62)), "user 'ann'", "0 to 61"),
-    (spoil_leaf(lambda c: of_ann(c)["y"].__setitem__(0, "a")), "user 'ann'", "0 to 61"),
     (spoil_npz(lambda a: a.pop("writer_train")), "femnist62.npz", "writer_train"),
     (spoil_npz(lambda a: a.update(x_test=a["x_test"][:, :27])), "femnist62.npz", "x_test", "28"),
     (spoil_npz(lambda a: a.update(y_train=a["y_train"] + 62)), "femnist62.npz", "0 to 61"),
-    (spoil_npz(lambda a: bytes(300)), "femnist62.npz"),
     (spoil_npz(lambda a: a["writer_train"].__setitem__(1, -1)), "writer_train is -1 at row 1", "writers 0 to"),
-    (spoil_npz(lambda a: a["writer_test"].__setitem__(0, 99)), "writer_test is 99 at row 0", "writers 0 to"),
     (spoil_npz(lambda a: a.update(writer_train=a["writer_train"] * np.nan)), "writer_train is float64", "writers 0 to"),
     (spoil_leaf(lambda c: c.update(users=["ann", "ann"], num_samples=[2, 2])), "user 'ann' again"),
     (lambda folder: femnist(spoil_npz(dict)(folder) and folder, least=0), "least is 0", "at least 1"),
@@ -307,12 +296,10 @@ def spoil_rows(x, y):
     (shakespeare, "shakespeare", "not found", "shakespeare.jsonl.gz", "train and test"),
     (spoil_roles(lambda lines: slice(0, -20)), "shakespeare.jsonl.gz", "damaged"),
     (spoil_roles(lambda lines: [lines[0], lines[1][:-5]]), "shakespeare.jsonl.gz", "line 2"),
-    (spoil_roles(lambda lines: [lines[0], '{"user": "B"}']), "line 2", "'text'"),
     (spoil_roles(lambda lines: [lines[0], '{"user": "B", "text": 3}']), "line 2", "strings"),
     (spoil_roles(lambda lines: [*lines, lines[0]]), "line 3", "role 'A' again"),
     (spoil_roles(lambda lines: ['{"user": "A", "text": "brief"}']), "no owner has 1 examples"),
     (spoil_rows(["a" * 80], ["bc"]), "user 'KING'", "single characters"),
-    (spoil_rows([[1, 2]], ["b"]), "user 'KING'", "strings"),
     (spoil_rows(["a" * 80, "a" * 79], ["b", "b"]), "user 'KING'", "79 characters", "expected 80"),
     (lambda folder: shakespeare(folder, window=0), "window is 0", "at least 1"),
     (lambda folder: shakespeare(folder, stride=0), "stride is 0", "at least 1"),
@@ -333,11 +320,9 @@ def test_generated_faces_are_bytes_by_person_and_all_attributes_share_them():
     assert one.x is two.x
     assert one.x_test is two.x_test
     assert (one.x.dtype, one.x.shape, one.x_test.shape) == (torch.uint8, (40, 3, 16, 16), (10, 3, 16, 16))
-    assert np.bincount(one.owner).tolist() == [8] * 5
-    assert np.bincount(one.owner_test).tolist() == [2] * 5
+    assert (np.bincount(one.owner).tolist(), np.bincount(one.owner_test).tolist()) == ([8] * 5, [2] * 5)
     assert one.y.dtype == torch.int64
-    assert one.name == "generated faces, Smiling"
-    assert two.name == "generated faces, Eyeglasses"
+    assert (one.name, two.name) == ("generated faces, Smiling", "generated faces, Eyeglasses")
     assert one.y.tolist() != two.y.tolist()
 
 
@@ -369,7 +354,7 @@ def test_every_attribute_of_a_generated_face_can_be_learned_but_not_read_off_and
 @refusals(
     (lambda: faces("smiling"), "faces", "did you mean 'Smiling'?"),
     (lambda: faces(9), "attribute is 9", "0 to 8"),
-    (lambda: faces(-1), "attribute is -1"),
+    (lambda: faces(1.5), "attribute is 1.5"),
     (lambda: faces(people=0), "people is 0", "at least 1"),
     (lambda: faces(images=1), "images is 1", "at least 2"),
     (lambda: faces(side=7), "side is 7", "at least 8"),

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 import mmfl
 from conftest import refusals, refused, toy_task
-from mmfl import Federation, Task, UserError, data, models, partition
+from mmfl import Federation, Task, data, models, partition
 from mmfl.data import from_arrays
 from mmfl.federation.arrivals import exponential
-from mmfl.federation.availability import Always, Bernoulli, Trace
+from mmfl.federation.availability import Bernoulli, Trace
 from mmfl.randomness import Purpose, generator
 
 TASKS = [toy_task("red"), toy_task("green"), toy_task("blue")]
@@ -135,8 +135,8 @@ def test_other_partitions_of_data_with_owners_leave_clients_to_their_numbers():
 def test_lists_by_client_are_in_the_order_of_the_names():
     tasks = [belonging("one", ["cat", "ann"]), belonging("other", ["cat", "bob"])]
     made = Federation(tasks, capacity=[1, 1, 2], arrivals=[4, 5, 6], lacks=[[0, 0], [0, 0], [0, 0]])
-    assert dict(zip(made.client_names.tolist(), made.capacity.tolist(), strict=True)) == {"ann": 1, "bob": 1, "cat": 2}
-    assert dict(zip(made.client_names.tolist(), made.arrivals.tolist(), strict=True)) == {"ann": 4, "bob": 5, "cat": 6}
+    assert made.client_names.tolist() == ["ann", "bob", "cat"]
+    assert (made.capacity.tolist(), made.arrivals.tolist()) == ([1, 1, 2], [4, 5, 6])
     with refused("client 1 ('bob')", "capacity 2", "1 to 1"):
         Federation(tasks, capacity=[1, 2, 2])
 
@@ -173,11 +173,7 @@ def test_owners_that_cannot_be_clients_are_refused(make, words):
 def test_the_seed_fixes_partition_capacity_and_gaps():
     def drawn(seed):
         made = federation(40, capacity="mixed", lacks=0.5, seed=seed)
-        return [
-            [shards.index.tolist() for shards in made.shards],
-            made.capacity.tolist(),
-            made.sizes.tolist(),
-        ]
+        return [shards.index.tolist() for shards in made.shards], made.capacity.tolist(), made.sizes.tolist()
 
     assert drawn(0) == drawn(0)
     assert all(one != other for one, other in zip(drawn(0), drawn(1), strict=True))
@@ -190,20 +186,11 @@ def test_tasks_of_the_same_data_are_split_independently():
 
 @pytest.mark.parametrize(
     ("capacity", "expected"),
-    [
-        (1, [1] * 8),
-        (2, [2] * 8),
-        ([3, 1, 2, 1, 1, 1, 3, 2], [3, 1, 2, 1, 1, 1, 3, 2]),
-        ([1, 3, 2], [1, 3, 2, 1, 3, 2, 1, 3]),
-        ("all", [3] * 8),
-    ],
+    [(1, [1] * 4), ([2, 1, 3, 1], [2, 1, 3, 1]), ([1, 3, 2], [1, 3, 2, 1]), ("all", [3, 3, 3, 1])],
 )
-def test_capacity_is_a_number_a_list_a_repeated_list_or_all(capacity, expected):
-    assert federation(8, capacity=capacity).capacity.tolist() == expected
-
-
-def test_capacity_all_counts_the_tasks_that_a_client_has():
-    assert federation(2, lacks=[[0, 1, 1], [0, 0, 0]], capacity="all").capacity.tolist() == [1, 3]
+def test_capacity_is_a_number_a_list_a_repeated_list_or_all_of_a_clients_tasks(capacity, expected):
+    lacks = [[0, 0, 0]] * 3 + [[0, 1, 1]]
+    assert federation(4, lacks=lacks, capacity=capacity).capacity.tolist() == expected
 
 
 def test_mixed_capacity_is_a_quarter_all_a_half_half_and_a_quarter_one():
@@ -254,11 +241,6 @@ def test_clients_and_tasks_take_part_from_the_round_of_their_arrival():
     assert [made.present_tasks(t).tolist() for t in (2, 3)] == [[True, True, False], [True, True, True]]
 
 
-def test_everyone_is_always_available_by_default():
-    assert federation().availability == Always()
-    assert federation().view(3, rate=1.0, seed=5).present.all()
-
-
 def test_bernoulli_clients_are_there_as_often_as_it_says_independently_of_each_other():
     there = np.array([Bernoulli(0.3).available(t, 50, seed=2) for t in range(200)])
     assert there.mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / there.size))
@@ -280,7 +262,6 @@ def test_a_trace_starts_over_at_its_end():
 @refusals(
     (lambda: federation(tasks=[]), "no tasks"),
     (lambda: federation(0), "clients is 0", "at least 1"),
-    (lambda: federation(-3), "clients is -3", "at least 1"),
     (lambda: federation(None), "no owners", "clients=..."),
     (lambda: federation(tasks=[toy_task("red"), toy_task("red")]), "two tasks", "'red'"),
     (lambda: federation(61), "client 60", "no example"),
@@ -293,15 +274,9 @@ def test_a_trace_starts_over_at_its_end():
     (lambda: federation(tasks=TASKS[:1], lacks=0.1), "lacks", "two tasks"),
     (lambda: federation(capacity=0), "client 0", "capacity 0", "1 to 3"),
     (lambda: federation(capacity=[1, 4]), "client 1", "capacity 4", "1 to 3"),
-    (
-        lambda: federation(2, capacity=[3, 3], lacks=[[0, 0, 0], [0, 1, 0]]),
-        "client 1",
-        "capacity 3",
-        "1 to 2",
-    ),
+    (lambda: federation(2, capacity=3, lacks=[[0, 0, 0], [0, 1, 0]]), "client 1", "capacity 3", "1 to 2"),
     (lambda: federation(2, capacity=[1, 1, 1]), "3 capacities for 2 clients"),
     (lambda: federation(capacity="mixd"), "'mixd'", "did you mean 'mixed'?"),
-    (lambda: federation(capacity="plenty"), "'plenty'", "all, mixed"),
     (lambda: federation(capacity=1.5), "capacity", "1.5"),
     (lambda: federation(3, arrivals=[1, 2]), "2 arrivals for 3 clients"),
     (lambda: federation(task_arrivals={"gren": 2}), "'gren'", "did you mean 'green'?"),
@@ -312,7 +287,6 @@ def test_a_trace_starts_over_at_its_end():
     (lambda: federation(float("nan")), "clients is nan", "whole number"),
     (lambda: federation(10**12), "1000000000000 clients would take at least", "this machine has"),
     (lambda: federation(seed=1.5), "seed is 1.5", "whole number"),
-    (lambda: federation(seed="a"), "seed is 'a'", "whole number"),
     (lambda: federation(lacks=float("nan")), "lacks is nan", "[0, 1]"),
     (lambda: federation(lacks="0.1"), "lacks is '0.1'", "[0, 1]"),
     (lambda: federation(lacks=True), "lacks is True", "[0, 1]"),
@@ -320,22 +294,15 @@ def test_a_trace_starts_over_at_its_end():
     (lambda: federation(2, lacks=[["", "x", ""], ["", "", ""]]), "lacks", "values other than 0 and 1"),
     (lambda: federation(capacity=True), "capacity is True", "whole numbers"),
     (lambda: federation(2, capacity=[True, 2]), "capacity is [True, 2]", "whole numbers"),
-    (lambda: federation(2, capacity=[1, float("nan")]), "capacity is [1, nan]", "whole numbers"),
     (lambda: federation(2, capacity=[[1, 2]]), "capacity is [[1, 2]]", "whole numbers"),
-    (lambda: federation(2, capacity=["1", "2"]), "capacity is ['1', '2']", "whole numbers"),
     (lambda: federation(2, arrivals=[1, 1.5]), "arrivals is [1, 1.5]", "whole numbers"),
-    (lambda: federation(2, arrivals=[1, "2"]), "arrivals is [1, '2']", "whole numbers"),
-    (lambda: federation(2, arrivals=[1, float("nan")]), "arrivals is [1, nan]", "whole numbers"),
     (lambda: federation(2, arrivals=3), "arrivals is 3", "a round for each client"),
     (lambda: federation(2, departures=[0, -1]), "departures has -1"),
     (lambda: federation(2, departures=[0, True]), "departures is [0, True]", "whole numbers"),
     (lambda: federation(task_arrivals={"red": 2.5}), "arrival of task 'red' is 2.5", "whole number"),
-    (lambda: federation(task_arrivals={"red": "3"}), "arrival of task 'red' is '3'", "whole number"),
-    (lambda: exponential(1.5), "first is 1.5", "at least 1"),
+    (lambda: exponential(0), "first is 0", "at least 1"),
     (lambda: exponential(1, float("inf")), "gap is inf", "positive"),
-    (lambda: exponential(1, "2"), "gap is '2'", "positive"),
-    (lambda: Bernoulli("0.5"), "probability is '0.5'", "(0, 1]"),
-    (lambda: Bernoulli(True), "probability is True", "(0, 1]"),
+    (lambda: federation(arrivals=exponential(99)), "first is 99", "12 clients"),
     (lambda: Trace([[1, 0.5]]), "values other than 0 and 1"),
     (lambda: Bernoulli(0.0), "probability is 0.0", "(0, 1]"),
     (lambda: Bernoulli(1.1), "probability is 1.1", "(0, 1]"),
@@ -364,12 +331,6 @@ def test_clients_arrive_one_by_one_after_the_first_with_random_gaps():
     assert (federation(arrivals=exponential(5, 3.0), seed=5).arrivals != made.arrivals).any()
     gaps = exponential(1, 3.0)(4000, np.random.default_rng(0))
     assert gaps[-1] / 4000 == pytest.approx(3.0, rel=0.1)
-
-
-@pytest.mark.parametrize(("first", "gap", "words"), [(0, 2.0, "first is 0"), (3, 0.0, "gap is 0.0"), (99, 1.0, "99")])
-def test_impossible_arrivals_are_refused(first, gap, words):
-    with pytest.raises(UserError, match=words):
-        federation(arrivals=exponential(first, gap))
 
 
 # --- rounds in which nothing would train ---------------------------------------------

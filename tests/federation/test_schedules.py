@@ -1,7 +1,5 @@
 """Step sizes and batch sizes that change with the round: against their formulas, and as a task uses them."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -25,10 +23,6 @@ def test_decay_is_beta_over_round_plus_gamma(beta, gamma, round):
 def test_frame_decay_is_the_decay_of_the_frames_constant_within_each(beta, gamma, tasks, frame):
     steps = {FrameDecay(beta, gamma, tasks)(frame * tasks + place) for place in range(1, tasks + 1)}
     assert steps == {Decay(beta, gamma)(frame + 1)}
-
-
-def test_a_frame_of_one_round_makes_both_decays_the_same():
-    assert [FrameDecay(2, 3, 1)(t) for t in ROUNDS] == [Decay(2, 3)(t) for t in ROUNDS]
 
 
 @pytest.mark.parametrize("schedule", [Decay(30, 100), Decay(1, -0.5), FrameDecay(5, 10, 3), FrameDecay(1, -0.9, 2)])
@@ -67,27 +61,16 @@ def test_a_growing_share_follows_any_function_of_the_round():
 
 @refusals(
     (lambda: Decay(0, 1), "Decay", "beta is 0", "more than 0"),
-    (lambda: Decay(-2, 1), "Decay", "beta is -2", "more than 0"),
     (lambda: Decay(float("nan"), 1), "Decay", "beta is nan", "more than 0"),
     (lambda: Decay(1, -1), "Decay", "gamma is -1", "more than -1"),
-    (lambda: Decay(1, float("nan")), "Decay", "gamma is nan", "more than -1"),
-    (lambda: FrameDecay(0, 1, 2), "FrameDecay", "beta is 0", "more than 0"),
-    (lambda: FrameDecay(1, -1.5, 2), "FrameDecay", "gamma is -1.5", "more than -1"),
     (lambda: FrameDecay(1, 1, 0), "FrameDecay", "tasks is 0", "at least 1"),
     (lambda: GrowingShare(-0.1, Decay(1, 1)), "GrowingShare", "scale is -0.1", "at least 0"),
     (lambda: GrowingShare(1, Decay(1, 1), 0), "GrowingShare", "least is 0", "more than 0"),
-    (lambda: GrowingShare(1, Decay(1, 1), -1), "GrowingShare", "least is -1", "more than 0"),
     (lambda: GrowingShare(1, Decay(1, 1), 32), "GrowingShare", "least is 32", "at most 1"),
-    (lambda: GrowingShare(float("nan"), Decay(1, 1)), "GrowingShare", "scale is nan"),
     (lambda: GrowingShare(1, 0.5), "GrowingShare", "step is 0.5", "a schedule"),
-    (lambda: GrowingShare(1, "decay"), "GrowingShare", "step is 'decay'", "a schedule"),
     (lambda: build("schedule", {"name": "decai", "beta": 1}, SCHEDULES), "'decai'", "did you mean 'decay'?"),
     (lambda: build("schedule", {"name": "decay", "beta": 1}, SCHEDULES), "'decay'", "gamma"),
-    (lambda: build("schedule", {"name": "decay", "bta": 1, "gamma": 1}, SCHEDULES), "'bta'", "did you mean 'beta'?"),
     (lambda: build("schedule", {"name": "decay", "beta": "1", "gamma": 1}, SCHEDULES), "Decay", "beta is '1'"),
-    (lambda: Decay(float("inf"), 1), "Decay", "beta is inf"),
-    (lambda: Decay(True, 1), "Decay", "beta is True"),
-    (lambda: FrameDecay(1, 0, 2.5), "FrameDecay", "tasks is 2.5", "whole number"),
     (lambda: build("schedule", {"name": "growing", "scale": 1, "step": 0.1}, SCHEDULES), "step is 0.1", "a schedule"),
 )
 def test_settings_without_meaning_are_refused(make, words):
@@ -107,39 +90,17 @@ def test_schedules_go_by_name_and_one_may_hold_another():
 SIZES = np.array([1, 2, 3, 7, 10, 55, 1000])
 
 
-def test_a_task_takes_its_step_size_from_a_schedule():
-    task = toy_task(lr=FrameDecay(1, 0, 2))
-    assert [task.learning_rate(t) for t in (1, 2, 3, 4, 5)] == [1, 1, 0.5, 0.5, 1 / 3]
-
-
 def test_batches_are_all_of_the_data_by_default_and_a_number_as_far_as_there_is_data():
     assert toy_task().batches(5, SIZES).tolist() == SIZES.tolist()
     assert toy_task(batch_size=8).batches(5, SIZES).tolist() == [1, 2, 3, 7, 8, 8, 8]
     assert toy_task(batch_size=1).batches(5, SIZES).tolist() == [1] * 7
 
 
-def test_batches_of_a_share_are_rounded_up_to_whole_examples():
-    halves = toy_task(batch_size=lambda t: 0.5)
-    assert halves.batches(1, SIZES).tolist() == [1, 1, 2, 4, 5, 28, 500]
-
-
-@given(
-    st.floats(0, 5),
-    st.floats(0.1, 5),
-    st.integers(1, 4),
-    st.floats(0.01, 1),
-    st.lists(st.integers(1, 5000), min_size=1, max_size=6),
+@pytest.mark.parametrize(
+    ("share", "expected"), [(1e-9, [1] * 7), (0.5, [1, 1, 2, 4, 5, 28, 500]), (1.0, SIZES.tolist())]
 )
-@example(1.0, 1.0, 1, 0.1, [1, 10, 100])
-def test_growing_batches_grow_to_all_of_the_data_from_at_least_one_example(scale, beta, tasks, least, sizes):
-    task = toy_task(batch_size=GrowingShare(scale, FrameDecay(beta, 0, tasks), least))
-    size = np.array(sizes)
-    batches = [task.batches(t, size) for t in [*ROUNDS, 10**9]]
-    assert all(batch.dtype == np.int64 for batch in batches)
-    assert all(((batch >= 1) & (batch <= size)).all() for batch in batches)
-    assert all((batch >= least * size - 1e-6).all() for batch in batches)
-    assert all((late >= early).all() for early, late in itertools.pairwise(batches))
-    assert (batches[-1] == size).all()
+def test_batches_of_a_share_are_rounded_up_to_whole_examples(share, expected):
+    assert toy_task(batch_size=lambda t: share).batches(1, SIZES).tolist() == expected
 
 
 def test_growing_batches_leave_out_the_part_of_the_data_that_the_theorem_allows():
@@ -147,11 +108,6 @@ def test_growing_batches_leave_out_the_part_of_the_data_that_the_theorem_allows(
     task = toy_task(batch_size=GrowingShare(2, FrameDecay(1, 0, 2), 0.05))
     batches = [int(task.batches(t, np.array([60]))[0]) for t in (1, 2, 3, 5, 6, 7, 9)]
     assert batches == [3, 3, 3, 20, 20, 30, 36]
-
-
-def test_the_smallest_share_makes_batches_of_one_example_and_the_largest_of_everything():
-    assert (toy_task(batch_size=lambda t: 1e-9).batches(1, SIZES) == 1).all()
-    assert (toy_task(batch_size=lambda t: 1.0).batches(1, SIZES) == SIZES).all()
 
 
 def step_of(value):

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from conftest import refusals, refused, toy_task
-from mmfl import data, models
 from mmfl.data import from_arrays
 from mmfl.errors import UserError
 from mmfl.federation import objectives
@@ -53,41 +52,10 @@ def test_learning_rate_is_a_number_or_a_function_of_the_round():
     [
         {},
         {"model": network(nn.ReLU(), nn.BatchNorm1d(5, track_running_stats=False))},
-        {
-            "loss": objectives.squared_error,
-            "model": partial(nn.Linear, 3, 1),
-            "metric": objectives.absolute_error,
-        },
+        {"model": partial(nn.Linear, 3, 1), "loss": objectives.squared_error, "metric": objectives.absolute_error},
         {"loss": nn.CrossEntropyLoss(reduction="none")},
-        {
-            "data": data.quadratic(3, 2),
-            "model": partial(models.Quadratic, 7),
-            "loss": objectives.value,
-            "metric": objectives.value,
-        },
-        {
-            "data": from_arrays(np.zeros((10, 6), int), np.zeros((10, 6), int)),
-            "model": partial(models.CharacterLSTM, vocabulary=5, embedding=3, hidden=4),
-            "loss": objectives.next_token,
-        },
-        {"data": data.images(20, side=28), "model": partial(models.SmallCNN, widths=(2, 3), hidden=4)},
-        {
-            "data": data.digits(),
-            "model": partial(models.SmallCNN, side=8, padding=1, widths=(2, 3), hidden=4),
-        },
-        {"model": partial(models.Perceptron, 3, 5, 4)},
     ],
-    ids=[
-        "plain",
-        "batch norm",
-        "regression",
-        "torch loss",
-        "quadratic",
-        "text",
-        "28x28",
-        "8x8",
-        "perceptron",
-    ],
+    ids=["plain", "batch norm", "regression", "torch loss"],
 )
 def test_a_sound_task_passes(options):
     toy_task(**options).check()
@@ -97,20 +65,11 @@ def test_a_sound_task_passes(options):
     (lambda: toy_task(""), "name is empty"),
     (lambda: toy_task("mean"), "task 'mean'", "reserved"),
     (lambda: toy_task(lr=0), "'toy'", "lr is 0", "positive"),
-    (lambda: toy_task(lr=-0.1), "'toy'", "lr is -0.1", "positive"),
     (lambda: toy_task(lr=float("nan")), "'toy'", "lr is nan", "positive"),
     (lambda: toy_task(lr=float("inf")), "'toy'", "lr is inf", "positive"),
     (lambda: toy_task(lr="0.1"), "'toy'", "lr is '0.1'", "positive"),
     (lambda: toy_task(lr=True), "'toy'", "lr is True", "positive"),
-    (lambda: toy_task(lr=None), "'toy'", "lr is None", "positive"),
-    (lambda: toy_task(epochs="3"), "'toy'", "epochs is '3'", "whole number"),
-    (lambda: toy_task(epochs=True), "'toy'", "epochs is True", "whole number"),
-    (lambda: toy_task(epochs=float("nan")), "'toy'", "epochs is nan", "whole number"),
-    (lambda: toy_task(batch_size="8"), "'toy'", "batch_size is '8'", "whole number"),
-    (lambda: toy_task(batch_size=True), "'toy'", "batch_size is True", "whole number"),
     (lambda: toy_task("a\0b"), r"task 'a\x00b'", "control character"),
-    (lambda: toy_task("a\nb"), r"task 'a\nb'", "line break"),
-    (lambda: toy_task("a\x1b[2Jb"), "control character"),
     (lambda: toy_task("a\u2028b"), "line break"),
     (lambda: toy_task(3), "the name is 3", "text"),
     (lambda: toy_task(model=nn.Linear(3, 4)), "'toy'", "a class or a function", "model=Linear"),
@@ -157,28 +116,12 @@ def broken(outputs, targets):
     (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model", "tuple"),
     (lambda: toy_task(model=lambda: nn.Linear(-3, 4)), "'toy'", "the model cannot be built:", "negative"),
     (lambda: toy_task(model=nn.Linear), "'toy'", "the model", "in_features"),
-    (
-        lambda: toy_task(data=from_arrays(np.zeros((9, 3)), np.zeros(9))),
-        "'toy'",
-        "not class",
-        "squared_error",
-    ),
-    (
-        lambda: toy_task(loss=lambda o, t: o.mean()),
-        "'toy'",
-        "the loss gives shape ()",
-        "one value per example",
-    ),
+    (lambda: toy_task(data=from_arrays(np.zeros((9, 3)), np.zeros(9))), "'toy'", "not class", "squared_error"),
+    (lambda: toy_task(loss=lambda o, t: o.mean()), "'toy'", "the loss gives shape ()", "one value per example"),
     (lambda: toy_task(loss=lambda o, t: 0.5), "'toy'", "the loss", "one value per example"),
     (lambda: toy_task(metric=lambda o, t: o.mean()), "'toy'", "the metric gives shape ()"),
-    (
-        lambda: toy_task(loss=lambda o, t: o.T.flatten()[:3]),
-        "'toy'",
-        "the loss gives shape (3,)",
-        "2 examples",
-    ),
+    (lambda: toy_task(loss=lambda o, t: o.T.flatten()[:3]), "'toy'", "the loss gives shape (3,)", "2 examples"),
     (lambda: toy_task(loss=broken), "'toy'", "the loss fails", "(2, 4)", "(2,)", "out of order"),
-    (lambda: toy_task(loss=lambda o, t: o.nothing), "'toy'", "the loss fails", "nothing"),
     (lambda: toy_task(metric=broken), "'toy'", "the metric fails", "out of order"),
     (lambda: toy_task(loss=lambda o, t: o[:, 0] / 0), "'toy'", "the loss is not finite"),
 )
@@ -211,11 +154,7 @@ def centred(outputs, targets):
     (lambda: regression(loss=difference), "the loss gives shape (2, 2)", "outputs (2, 1) and targets (2,)", "[n, 1]"),
     (lambda: regression(metric=difference), "the metric gives shape (2, 2)", "outputs.squeeze(1)"),
     (lambda: regression(rows=2, loss=difference), "the loss gives shape (2, 2)"),
-    (
-        lambda: regression(outputs=2, loss=difference, metric=difference),
-        "the loss fails",
-        "outputs (3, 2) and targets (3,)",
-    ),
+    (lambda: regression(outputs=2, loss=difference, metric=difference), "the loss fails", "(3, 2) and targets (3,)"),
     (lambda: regression((1,), loss=lambda o, y: difference(o[:, 0], y)), "the loss gives shape (2, 2)", "(2, 1)"),
     (lambda: regression((1,), loss=centred), "the loss of an example changes with the other examples"),
     (lambda: regression((1,), metric=centred), "the metric of an example changes with the other examples"),

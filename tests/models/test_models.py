@@ -133,13 +133,6 @@ def test_a_task_accepts(name):
 
 
 @every_network
-def test_weights_are_the_same_for_the_same_seed_and_others_for_another(name):
-    one, same, other = (torch.cat([p.flatten() for p in task_of(name).build(seed).parameters()]) for seed in (1, 1, 2))
-    assert torch.equal(one, same)
-    assert name == "quadratic" or not torch.equal(one, other)
-
-
-@every_network
 def test_two_tasks_with_the_same_network_can_share_a_cohort(name):
     assert signature(task_of(name)) == signature(task_of(name))
 
@@ -207,28 +200,18 @@ def test_characters_are_predicted_from_those_before_alone():
     assert same.tolist() == [True] * 4 + [False] * 3
 
 
-def test_the_character_network_is_that_of_the_papers():
-    module = CharacterLSTM()
-    assert (module.embedding.embedding_dim, module.recurrent.hidden_size, module.recurrent.num_layers) == (128, 256, 2)
-    assert module(torch.zeros(1, 80, dtype=torch.long)).shape == (1, 80, 80)
-
-
 @refusals(
     (lambda: LogisticRegression(0), "'LogisticRegression'", "inputs is 0", "at least 1"),
     (lambda: Perceptron(hidden=-1), "'Perceptron'", "hidden is -1"),
-    (lambda: SmallCNN(classes=0), "'SmallCNN'", "classes is 0"),
     (lambda: SmallCNN(28.0), "'SmallCNN'", "side is 28.0", "whole number"),
     (lambda: SmallCNN(widths=(4,)), "'SmallCNN'", "widths are [4]", "two convolutions"),
     (lambda: SmallCNN(widths=(4, 0)), "'SmallCNN'", "the second width is 0"),
     (lambda: SmallCNN(padding=-1), "'SmallCNN'", "padding is -1", "0 or 1"),
     (lambda: SmallCNN(8), "'SmallCNN'", "8x8 images", "at least 10, or padding=1"),
-    (lambda: LargerCNN(3, padding=1), "'LargerCNN'", "3x3 images", "at least 4."),
     (lambda: PreActResNet18(width=0), "'PreActResNet18'", "width is 0"),
-    (lambda: PreActResNet18(channels=0), "'PreActResNet18'", "channels is 0"),
     (lambda: PreActResNet18(norm="bacth"), "'PreActResNet18'", "unknown norm 'bacth'", "did you mean 'batch'?"),
     (lambda: PreActResNet18(width=6, groups=4), "'PreActResNet18'", "4 groups do not divide 6 channels"),
     (lambda: PreActResNet18(groups=0), "'PreActResNet18'", "groups is 0"),
-    (lambda: CelebACNN(side=0), "'CelebACNN'", "side is 0"),
     (lambda: CelebACNN(norm="layer"), "'CelebACNN'", "unknown norm 'layer'", "batch, group"),
     (lambda: CelebACNN(width=5, norm="group"), "'CelebACNN'", "2 groups do not divide 5 channels"),
     (lambda: CharacterLSTM(layers=0), "'CharacterLSTM'", "layers is 0"),

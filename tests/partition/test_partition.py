@@ -68,12 +68,13 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_a_partition_is_a_function_of_its_generator(rule):
+@pytest.mark.parametrize("name", RULES)
+def test_a_partition_is_a_function_of_its_generator_and_only_clusters_have_groups(name):
     dataset = labelled(np.arange(300) % 5, owner=np.arange(300) // 10)
-    one, again, other = (rule(dataset, 9, generator(seed)).train for seed in (1, 1, 2))
-    assert (one.index.tolist(), one.offset.tolist()) == (again.index.tolist(), again.offset.tolist())
-    assert one.index.tolist() != other.index.tolist()
+    made = [split(RULES[name], dataset, 9, seed) for seed in (1, 1, 2)]
+    one, again, other = ((each.train.index.tolist(), each.train.offset.tolist()) for each in made)
+    assert one == again != other
+    assert (made[0].groups is not None) == name.startswith("clusters")
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
@@ -139,12 +140,6 @@ def test_the_rich_differ_between_tasks_without_a_seed_and_between_seeds():
     assert len(rich) == 4
 
 
-@given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 200), st.integers(0, 99))
-def test_uniform_sizes_stay_in_their_range(least, more, clients, seed):
-    sizes = partition.uniform(least, least + more)(clients, generator(seed), 10**6)
-    assert ((sizes >= least) & (sizes <= least + more)).all()
-
-
 def test_uniform_sizes_reach_both_ends():
     assert np.unique(partition.uniform(30, 40)(2000, generator(), 10**6)).tolist() == list(range(30, 41))
 
@@ -182,13 +177,6 @@ def test_dirichlet_sizes_have_the_variance_of_the_distribution():
     share = np.stack([partition.dirichlet_sizes(alpha)(clients, rng, 10**7) for _ in range(4000)]) / 10**7
     expected = (1 / clients) * (1 - 1 / clients) / (clients * alpha + 1)
     assert abs(share.var(0).mean() / expected - 1) < 0.05
-
-
-@given(st.integers(1, 50), st.integers(0, 500))
-def test_equal_sizes_use_up_what_there_is(clients, available):
-    sizes = partition.equal()(clients, generator(), available)
-    assert sizes.sum() == available
-    assert np.ptp(sizes) <= 1
 
 
 # One pool.
@@ -268,12 +256,7 @@ def test_labels_shrinks_what_is_asked_to_what_there_is(clients, seed, rows):
     assert clients == 1 or shards.sizes.sum() == rows
 
 
-def test_labels_lets_small_clients_keep_their_one_example_of_a_scarce_label():
-    shards = split(partition.labels(1.0, [1, 1, 1, 10]), labelled([0] * 6), 4).train
-    assert shards.sizes.tolist() == [1, 1, 1, 3]
-
-
-def test_a_scarce_label_is_divided_in_proportion():
+def test_a_scarce_label_is_divided_in_proportion_and_small_clients_keep_their_one_example():
     shards = split(partition.labels(1.0, [1, 21, 41, 101]), labelled([0] * 84), 4).train
     assert shards.sizes.tolist() == [1, 1 + 10, 1 + 20, 1 + 50]  # 80 of the 160 further ones
 
@@ -320,15 +303,6 @@ def test_dirichlet_keeps_sizes_exactly_while_there_are_examples(alpha, sizes, fr
     further = np.array(sizes) - 1
     exact = 1 + further * (rows - clients) / further.sum()
     assert (np.abs(shards.sizes - exact) < 1).all()
-
-
-@given(st.integers(1, 30), st.integers(0, 70), st.integers(0, 99))
-def test_dirichlet_without_sizes_deals_out_everything_in_equal_shares(clients, extra, seed):
-    label = generator(seed).integers(0, 5, clients + extra)
-    shards = split(partition.dirichlet(0.1), labelled(label), clients, seed).train
-    check_disjoint(shards, clients, len(label))
-    assert shards.sizes.sum() == len(label)
-    assert np.ptp(shards.sizes) <= 1
 
 
 @pytest.mark.parametrize("frequency", [(25_000, 25_000, 25_000, 25_000), (70_000, 20_000, 5_000, 5_000)])
@@ -396,19 +370,6 @@ def test_clusters_divide_labels_and_clients_evenly(number, more, extra, seed):
     assert np.ptp(sets.sum(1)) <= 1
 
 
-@pytest.mark.parametrize(("classes", "each"), [(10, {2}), (47, {9, 10})])
-def test_the_five_clusters_of_group_sampling_have_a_fifth_of_the_labels_each(classes, each):
-    label = np.arange(classes * 200) % classes
-    rule = partition.clusters(5, 0.2, partition.uniform(30, 40))
-    made = split(rule, labelled(label), 30)
-    assert np.bincount(made.groups).tolist() == [6] * 5
-    counts = counts_of(made.train, label)
-    assert set((counts > 0).sum(1)) == each
-    assert ((made.train.sizes >= 30) & (made.train.sizes <= 40)).all()
-    held = [set(np.flatnonzero(counts[made.groups == group].sum(0))) for group in range(5)]
-    assert sum(map(len, held)) == len(set.union(*held)) == classes
-
-
 @given(st.integers(2, 8), st.integers(0, 12), st.floats(0.01, 1), st.integers(0, 99))
 def test_the_label_sets_of_clusters_differ_whatever_the_fraction(number, extra, within, seed):
     classes = number + extra
@@ -462,11 +423,6 @@ def test_a_federation_has_the_same_clusters_in_all_tasks_only_with_a_seed(consis
     sets = [counts_of(shards, task.data.y) > 0 for shards, task in zip(made.shards, tasks, strict=True)]
     same = [(held[:, None] == held[None]).all(2).tolist() for held in sets]
     assert (same[0] == same[1]) == consistent
-
-
-@pytest.mark.parametrize("rule", [partition.iid(), partition.owners(), partition.labels(), partition.dirichlet()])
-def test_other_partitions_have_no_groups(rule):
-    assert split(rule, labelled(np.arange(300) % 5, owner=np.arange(300) // 10), 9).groups is None
 
 
 # Natural owners.
@@ -527,21 +483,15 @@ OWNED = labelled([0, 1, 2, 3], owner=[0, 0, 1, 1])
     (lambda: split(partition.iid(), FIVE, 6), "client 5", "no example", "5 for 6 clients"),
     (lambda: split(partition.iid(3), FIVE, 2), "iid", "2 clients need 6 examples", "has 5"),
     (lambda: split(partition.iid([1, 0]), FIVE, 2), "client 1", "no example"),
-    (lambda: split(partition.iid([1, 2, 1]), FIVE, 2), "3", "2 clients"),
     (lambda: split(partition.iid([1.5, 2]), FIVE, 2), "sizes is [1.5, 2]", "whole numbers"),
     (lambda: split(partition.iid("many"), FIVE, 2), "sizes is 'many'", "whole numbers"),
     (lambda: split(partition.iid(lambda *_: np.ones(3, int)), FIVE, 2), "3 sizes for 2 clients"),
     (lambda: split(partition.labels(), REAL, 2), "labels", "not class numbers"),
-    (lambda: split(partition.labels(1.0, 9), FIVE, 6), "6 of 6 clients share label 1", "has only 2."),
     (lambda: split(partition.labels(0.5, 1), RARE, 4), "2 of 4 clients share label 1", "has only 1."),
-    (lambda: split(partition.dirichlet(), REAL, 2), "dirichlet", "not class numbers"),
     (lambda: split(partition.dirichlet(1.0, 9), FIVE, 6), "dirichlet", "6 clients", "has 5 examples"),
-    (lambda: split(partition.dirichlet(), FIVE, 6), "client 5", "no example", "5 for 6 clients"),
-    (lambda: split(partition.clusters(2), REAL, 2), "clusters", "not class numbers"),
     (lambda: split(partition.clusters(3), FIVE, 2), "clusters", "2 clients for 3 clusters"),
     (lambda: split(partition.clusters(3), FIVE, 4), "3 clusters cannot have different labels", "the 2 labels"),
     (lambda: split(partition.clusters(2, 1.0), FIVE, 4), "2 clusters cannot", "2 of the 2 labels"),
-    (lambda: split(partition.clusters(2, sizes=1), RARE, 4), "clusters", "2 of 4 clients share label 1"),
     (lambda: split(partition.owners(), FIVE, 2), "owners", "has no owners"),
     (lambda: split(partition.owners(), OWNED, 3), "owners", "2 owners for 3 clients"),
     (lambda: split(partition.owners(least=3), OWNED, 1), "0 owners with at least 3 examples for 1 clients"),
@@ -557,26 +507,19 @@ def test_a_partition_that_cannot_be_made_is_refused(make, words):
     (lambda: partition.high_low(high=(5, 3)), "high is (5, 3)", "(least, most)"),
     (lambda: partition.high_low(low=(0, 3)), "low is (0, 3)", "(least, most)"),
     (lambda: partition.high_low(low=(1, 2, 3)), "low is (1, 2, 3)", "two whole numbers"),
-    (lambda: partition.high_low(low=(1.5, 3)), "low is (1.5, 3)", "whole numbers"),
     (lambda: partition.high_low(low=7), "low is 7", "two whole numbers"),
     (lambda: partition.high_low(seed=-1), "seed is -1", "whole number"),
     (lambda: partition.uniform(0), "uniform", "least is 0"),
     (lambda: partition.uniform(5, 4), "uniform", "most is 4", "from 5"),
     (lambda: partition.lognormal(mean=float("nan")), "lognormal", "mean is nan"),
     (lambda: partition.lognormal(sigma=-1), "lognormal", "sigma is -1"),
-    (lambda: partition.lognormal(least=0), "lognormal", "least is 0"),
     (lambda: partition.lognormal(least=5, most=4), "lognormal", "most is 4", "from 5"),
     (lambda: partition.dirichlet_sizes(alpha=0), "sizes 'dirichlet'", "alpha is 0", "above 0"),
     (lambda: partition.dirichlet_sizes(least=0.5), "sizes 'dirichlet'", "least is 0.5"),
     (lambda: partition.labels(0.0), "labels", "fraction is 0.0", "(0, 1]"),
-    (lambda: partition.labels(1.5), "labels", "fraction is 1.5", "(0, 1]"),
     (lambda: partition.labels("half"), "labels", "fraction is 'half'", "(0, 1]"),
-    (lambda: partition.labels(seed=0.5), "labels", "seed is 0.5"),
     (lambda: partition.dirichlet(0.0), "partition 'dirichlet'", "alpha is 0.0"),
-    (lambda: partition.dirichlet(float("inf")), "partition 'dirichlet'", "alpha is inf"),
-    (lambda: partition.dirichlet(seed="x"), "partition 'dirichlet'", "seed is 'x'"),
     (lambda: partition.clusters(0), "clusters", "number is 0"),
-    (lambda: partition.clusters(2.5), "clusters", "number is 2.5"),
     (lambda: partition.clusters(2, 0.0), "clusters", "fraction is 0.0"),
     (lambda: partition.clusters(2, seed=True), "clusters", "seed is True"),
     (lambda: partition.owners(least=0), "owners", "least is 0"),

@@ -51,19 +51,15 @@ def test_the_embedded_default_is_the_example_and_has_three_tasks():
 
 
 def test_settings_reach_every_place(small):
-    read = config.read(
-        small,
-        [
-            "rounds=7",
-            "federation.clients=9",
-            "tasks.digits.lr=0.25",
-            "tasks.0.epochs=3",
-            "tasks.digits.data.seed=4",
-            'method={name="mine", allocation="full", aggregation="average"}',
-        ],
-        seeds=3,
-        device=None,
-    )
+    settings = [
+        "rounds=7",
+        "federation.clients=9",
+        "tasks.digits.lr=0.25",
+        "tasks.0.epochs=3",
+        "tasks.digits.data.seed=4",
+    ]
+    settings.append('method={name="mine", allocation="full", aggregation="average"}')
+    read = config.read(small, settings, seeds=3, device=None)
     assert (read.rounds, read.federation.clients, read.seeds, read.device) == (7, 9, 3, None)
     assert (read.tasks[0].lr, read.tasks[0].epochs) == (0.25, 3)
     assert read.tasks[0].data == {"name": "digits", "seed": 4}
@@ -87,11 +83,14 @@ def test_tasks_with_the_same_data_share_one_copy(small):
     assert first.data is second.data
 
 
+def reread(read: config.Config) -> config.Config:
+    """A configuration as a run's directory gives it back."""
+    return config.parse(tomllib.loads(tomli_w.dumps(read.plain())), "config.toml")
+
+
 def test_what_is_written_to_a_run_reads_back_equal(small):
     for source in (small, EXAMPLES / "own_module.toml", None):
-        read = config.read(source)
-        again = config.parse(tomllib.loads(tomli_w.dumps(read.plain())), "config.toml")
-        assert again == read
+        assert reread(config.read(source)) == config.read(source)
 
 
 def test_nested_tables_build_partitions_availability_and_capacities(small):
@@ -100,11 +99,13 @@ def test_nested_tables_build_partitions_availability_and_capacities(small):
         'federation.availability={name="bernoulli", probability=0.5}',
         "federation.capacity=all",
         "federation.arrivals=[1, 1, 1, 1, 2, 2]",
+        "federation.departures=[0, 0, 0, 9, 0, 8]",
         "federation.task_arrivals.digits=2",
     ]
     federation = config.read(small, settings).experiment().federation_of(0)
     assert federation.sizes.max() <= 50
     assert federation.arrivals.tolist() == [1, 1, 1, 1, 2, 2]
+    assert federation.departures.tolist() == [0, 0, 0, 9, 0, 8]
     assert federation.task_arrivals.tolist() == [2]
 
 
@@ -128,22 +129,16 @@ methods = [
     assert stale.aggregation.beta == 0.2
     assert mine.aggregation.keep == StorageOptions("host", "float16")
     assert isinstance(parts.allocation.inner, allocation.RandomClients)
-    assert config.parse(tomllib.loads(tomli_w.dumps(read.plain())), "config.toml") == read
+    assert reread(read) == read
 
 
 def test_parts_are_made_of_parts_to_any_depth(small):
-    (method,) = (
-        config.read(
-            small,
-            [
-                'method.allocation={name="warm-up", inner={name="sequential-tasks", inner={name="fair", alpha=2}}}',
-                'method.aggregation={name="adam", inner={name="fedvarp", keep={where="host"}}, lr=0.01}',
-                "method.name=mine",
-            ],
-        )
-        .experiment()
-        .methods
-    )
+    settings = [
+        'method.allocation={name="warm-up", inner={name="sequential-tasks", inner={name="fair", alpha=2}}}',
+        'method.aggregation={name="adam", inner={name="fedvarp", keep={where="host"}}, lr=0.01}',
+        "method.name=mine",
+    ]
+    (method,) = config.read(small, settings).experiment().methods
     assert isinstance(method.allocation, allocation.WarmUp)
     assert method.allocation.inner.inner.alpha == 2
     assert isinstance(method.aggregation, aggregation.Adam)
@@ -161,14 +156,7 @@ def test_step_and_batch_sizes_may_follow_a_schedule(small):
     # Frames of two rounds leave out 1, 1/2, 1/3 of the data, but never more than nine tenths.
     sizes = [task.batches(t, np.array([50, 1])).tolist() for t in (1, 2, 3, 4, 5, 6)]
     assert sizes == [[5, 1], [5, 1], [25, 1], [25, 1], [34, 1], [34, 1]]
-    assert config.parse(tomllib.loads(tomli_w.dumps(read.plain())), "config.toml") == read
-
-
-def test_departures_reach_the_federation(small):
-    federation = config.read(small, ["federation.departures=[0, 0, 0, 0, 2, 3]"]).experiment().federation_of(0)
-    present = [federation.view(t, rate=1.0, seed=0).present.tolist() for t in (1, 2, 3)]
-    assert [sum(row) for row in present] == [6, 5, 4]
-    assert present[2] == [True] * 4 + [False] * 2
+    assert reread(read) == read
 
 
 @pytest.mark.parametrize(
@@ -177,7 +165,6 @@ def test_departures_reach_the_federation(small):
         (["roundz=3"], ["unknown key 'roundz'", "did you mean 'rounds'"]),
         (["federation.client=3"], ["unknown key 'federation.client'", "did you mean 'clients'"]),
         (["tasks.digits.learning_rate=3"], ["unknown key 'tasks.digits.learning_rate'"]),
-        (["rounds=many"], ["'rounds' is 'many'", "integer"]),
         *(
             ([f"{key}={value}"], [f"'{key}' is {shown}", "valid"])
             for key in ("rounds", "seeds", "evaluate_every", "evaluate_last", "checkpoint_every", "federation.clients")
@@ -194,7 +181,6 @@ def test_departures_reach_the_federation(small):
             for value in ('"0.5"', "true")
         ),
         (["federation.capacity=true"], ["'federation.capacity' is True", "valid"]),
-        (["federation.capacity=[1, 2.5]"], ["'federation.capacity", "2.5", "valid"]),
         (["federation.seed=1.5"], ["'federation.seed' is 1.5", "valid"]),
         (["seeds=[0, true]"], ["'seeds", "True", "valid"]),
         (["engine=vectorized"], ["'engine' is 'vectorized'", "vectorised"]),
@@ -206,10 +192,7 @@ def test_departures_reach_the_federation(small):
         (["interval=3"], ["unknown key 'interval'"]),  # which begins like the name of a type
         (["str=3"], ["unknown key 'str'"]),
         (["federation.strict=3"], ["unknown key 'federation.strict'"]),
-        (["tasks.digits.lr=fast"], ["'tasks.digits.lr' is 'fast'", "number"]),
-        (["tasks.digits.batch_size=half"], ["'tasks.digits.batch_size' is 'half'", "integer"]),
         (["federation.departures=3"], ["'federation.departures' is 3", "list"]),
-        (["federation.departure=[3]"], ["unknown key 'federation.departure'", "did you mean 'departures'"]),
         (["federation.capacity=[1.5]"], ["'federation.capacity' is [1.5]", "integer"]),
         (["methods=[3]"], ["'methods.0' is 3"]),
     ],
@@ -233,6 +216,7 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (["federation.partition.fraction=3"], ["a table needs a 'name'"]),
         (["federation.availability=allways"], ["unknown availability", "did you mean 'always'"]),
         (["tasks.digits.data=no_such_module.load"], ["cannot import 'no_such_module'"]),
+        (["tasks.digits.data={name='builtins.dict', x=1}"], ["data 'builtins.dict' has no signature; expected a fun"]),
         (["tasks.digits.data=math.pi"], ["gives a float", "expected an mmfl data set"]),
         (["tasks.digits.model=mmfl.models.LogisticRegresion"], ["did you mean 'LogisticRegression'"]),
         (["federation.clients=0"], ["clients is 0"]),
@@ -245,7 +229,6 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (["rate=nan"], ["rate is nan", "(0, 1]"]),
         (["federation.lacks=nan"], ["lacks is nan", "[0, 1]"]),
         (["tasks.digits.lr=inf"], ["'digits'", "lr is inf", "positive"]),
-        (["tasks.digits.lr=nan"], ["'digits'", "lr is nan", "positive"]),
         ([r'tasks.digits.name="a\u0000b"'], [r"'a\x00b'", "control character"]),
         (["seeds=[0, -1]"], ["seed is -1"]),
         (["tasks.digits.data.seed=1.5"], ["seed is 1.5", "whole number"]),
@@ -264,20 +247,14 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (['methods=[{method="fedavg", rounds=0}]'], ["rounds is 0"]),
         (["method={beta=3}"], ["unknown key 'beta'"]),
         ([_inner("allocation", "warm-up", '"random-client"')], ["'random-client'", "did you mean 'random-clients'"]),
-        ([_inner("allocation", "warm-up", '{name="random-client"}')], ["did you mean 'random-clients'"]),
         ([_inner("allocation", "warm-up", '{name="fair", alpha=0}')], ["'fair'", "alpha is 0"]),
-        ([_inner("allocation", "warm-up", "{alpha=1}")], ["'warm-up'", "inner is {'alpha': 1}"]),
         ([_inner("allocation", "warm-up", "7")], ["'warm-up'", "inner is 7"]),
         ([_inner("aggregation", "adam", '"fedvrp"')], ["'fedvrp'", "did you mean 'fedvarp'"]),
         ([_inner("aggregation", "adam", '{name="fedstale", beta=7}')], ["'fedstale'", "beta is 7"]),
         ([_inner("aggregation", "adam", '"fedvarp", lr=-1')], ["lr is -1"]),
-        ([_inner("aggregation", "adam", '"fedvarp", beta3=0')], ["'adam'", "'beta3'", "did you mean 'beta"]),
         (["method={name='m', allocation='full', aggregation={name='adam'}}"], ["'adam'", "needs the option 'inner'"]),
         (['tasks.digits.lr={name="decai", beta=1, gamma=1}'], ["unknown schedule 'decai'", "did you mean 'decay'"]),
-        (['tasks.digits.lr={name="decay", beta=30}'], ["schedule 'decay'", "needs the option 'gamma'"]),
-        (['tasks.digits.lr={name="decay", beta=30, gama=1}'], ["'gama'", "did you mean 'gamma'"]),
         (['tasks.digits.lr={name="decay", beta=0, gamma=1}'], ["beta is 0", "more than 0"]),
-        (["tasks.digits.lr={beta=3}"], ["needs a 'name'"]),
         (['tasks.digits.batch_size={name="growing", scale=1, step={name="frame"}}'], ["unknown schedule 'frame'"]),
         (['tasks.digits.batch_size={name="growing", scale=-1, step={name="decay", beta=1, gamma=0}}'], ["scale is -1"]),
         (["federation.departures=[3]"], ["1 departures for 6 clients"]),
@@ -287,9 +264,8 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
 def test_mistakes_in_meaning_are_named_when_the_experiment_is_built(small, settings, words):
     with pytest.raises(UserError) as caught:
         config.read(small, settings).experiment().federation_of(0)
-    message = str(caught.value)
-    assert [word for word in words if word not in message] == []
-    assert len(message.splitlines()) <= 2
+    assert [word for word in words if word not in str(caught.value)] == []
+    assert len(str(caught.value).splitlines()) <= 2
 
 
 @pytest.mark.parametrize(

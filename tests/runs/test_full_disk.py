@@ -5,10 +5,11 @@ import os
 import subprocess
 
 import pytest
+from toy_runs import train
 
 import mmfl
-from conftest import refused, toy_task
-from mmfl.runs import checkpoint
+from conftest import refused
+from mmfl.runs import files
 from prompt import PROGRAM
 from prompt import mmfl as command
 
@@ -101,11 +102,6 @@ def test_files_that_may_not_grow_are_told_like_a_full_disk(tmp_path, reference, 
     resumed(tmp_path, reference)
 
 
-def train(path, **options):
-    federation = mmfl.Federation([toy_task()], clients=4)
-    return mmfl.train(federation, "random", 6, 0.5, directory=path, checkpoint_every=2, **options)
-
-
 @pytest.mark.parametrize("call", [3, 6, 7])
 def test_in_python_a_full_disk_is_a_user_error(tmp_path, monkeypatch, call):
     """Whichever file could not be forced onto the disk."""
@@ -128,7 +124,7 @@ def test_in_python_a_full_disk_is_a_user_error(tmp_path, monkeypatch, call):
 
 def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
     def write():
-        with checkpoint.atomically(tmp_path / "file") as file:
+        with files.atomically(tmp_path / "file") as file:
             file.write(b"half")
             raise OSError("full")
 

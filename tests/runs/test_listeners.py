@@ -1,29 +1,14 @@
 """Listeners: what they are told, what they can read, and how they stop a run."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
+from toy_runs import Heard
 
 import mmfl
 from mmfl.runs import status
 from mmfl.runs.status import RunEnd
-
-
-class Heard(mmfl.Listener):
-    """Remembers what it hears, and does something after a round."""
-
-    def __init__(self, at=0, act=lambda info: None):
-        self.at, self.act, self.rounds = at, act, []
-
-    def begin(self, info):
-        self.info = info
-
-    def round(self, records):
-        self.rounds.append(records[0].round)
-        if records[0].round == self.at:
-            self.act(self.info)
-
-    def end(self, end):
-        self.ended = end
 
 
 def compare(*listeners, **options) -> mmfl.Comparison:
@@ -76,16 +61,13 @@ def test_a_stop_that_is_asked_for_in_the_last_round_changes_nothing():
 @pytest.mark.parametrize(
     ("error", "end"),
     [
-        (KeyboardInterrupt, RunEnd("stopped", "interrupted")),
+        (KeyboardInterrupt(), RunEnd("stopped", "interrupted")),
         (MemoryError("all gone"), RunEnd("failed", "MemoryError: all gone")),
         (mmfl.UserError("no such thing."), RunEnd("failed", "no such thing.")),
     ],
 )
 def test_listeners_hear_why_a_run_ended(error, end):
-    def act(info):
-        raise error
-
-    heard, other = Heard(at=3, act=act), Heard()
-    with pytest.raises(error if isinstance(error, type) else type(error)):
+    heard, other = Heard(at=3, act=Mock(side_effect=error)), Heard()
+    with pytest.raises(type(error)):
         compare(heard, other)
     assert heard.ended == other.ended == end

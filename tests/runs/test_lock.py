@@ -8,19 +8,16 @@ import socket
 import subprocess
 import sys
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from toy_runs import Heard, train
 
-import mmfl
-import prompt
-from conftest import refused, toy_task
+from conftest import refused
 from mmfl.errors import UserError
 from mmfl.runs import lock
-from mmfl.runs.listener import Listener
 from mmfl.runs.lock import Holder, hold, is_alive, start_time
-from prompt import PROGRAM, started
 
 HERE = socket.gethostname()
 WAIT = "wait until it ends, or end it."
@@ -38,22 +35,6 @@ try:
 except UserError as error:
     print(error, flush=True)
 """
-WAITING = """
-import pathlib, time
-import mmfl.training.loop as training
-original = training.measure
-def measure(*args):
-    training.measure = original
-    pathlib.Path("ready").touch()
-    while not pathlib.Path("go").exists():
-        time.sleep(0.02)
-    return original(*args)
-training.measure = measure
-"""
-
-
-def train(path, **options):
-    return mmfl.train(mmfl.Federation([toy_task()], clients=4), "random", 3, 0.5, directory=path, **options)
 
 
 def locked(path: Path, **told) -> Path:
@@ -93,59 +74,30 @@ def test_of_many_that_start_at_the_same_instant_exactly_one_wins(tmp_path, left_
     assert list(place.iterdir()) == []
 
 
-def test_a_second_resume_is_refused_while_the_first_goes_on_undisturbed(tmp_path, monkeypatch, answer):
-    monkeypatch.chdir(tmp_path)
-    small = ["--set", "tasks.digits.epochs=1", "--rounds", "3", "--seeds", "1", "--out", "run"]
-    with started("run", *small, cwd=tmp_path, program=WAITING + PROGRAM) as (pid, end):
-        waited = time.monotonic()
-        while not (tmp_path / "ready").exists():
-            assert time.monotonic() - waited < 60
-            time.sleep(0.02)
-        code, _, err = answer("resume", "run")
-        assert (code, err) == (2, f"error: run 'run' is in use by process {pid} on {HERE}; {WAIT}\n")
-        code, _, err = answer("run", *small)
-        assert (code, "run directory 'run' exists" in err) == (2, True)
-        (tmp_path / "go").touch()
-        done = end()
-    assert done.returncode == 0, done.stderr
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 3
-    assert not (tmp_path / "run" / "lock").exists()
+def test_a_second_resume_is_refused_and_the_run_goes_on_undisturbed_and_lets_go_however_it_ends(tmp_path, answer):
+    problem = f"run '{tmp_path / 'run'}' is in use by process {os.getpid()} on {HERE}; {WAIT}"
 
-
-def test_python_holds_the_same_lock_and_lets_go_of_it_however_it_ends(tmp_path):
-    class Fails(Listener):
-        def round(self, records):
-            with refused(f"in use by process {os.getpid()} on {HERE}"):
-                train(tmp_path / "run", resume=True)
-            raise MemoryError
+    def fail(info):
+        with refused(problem):
+            train(tmp_path / "run", resume=True)
+        assert answer("resume", str(tmp_path / "run")) == (2, "", f"error: {problem}\n")
+        raise MemoryError
 
     with pytest.raises(MemoryError):
-        train(tmp_path / "run", listeners=[Fails()])
+        train(tmp_path / "run", Heard(1, fail))
     assert not (tmp_path / "run" / "lock").exists()
-    assert len(train(tmp_path / "run", resume=True).records) == 3
+    assert len(train(tmp_path / "run", resume=True).records) == 6
     assert not (tmp_path / "run" / "lock").exists()
 
 
-@pytest.mark.parametrize(
-    "left",
-    [
-        {"pid": "gone"},
-        {"birth": "12"},  # the number has been given to another process, this one, since
-        {"pid": 2**40},
-        "",
-        "{",
-        "[]",
-        '{"pid": "x"}',
-    ],
-)
-def test_a_lock_that_nobody_holds_is_taken_over(tmp_path, left):
-    if isinstance(left, dict):
-        locked(tmp_path, **(left | ({"pid": gone()} if left.get("pid") == "gone" else {})))
-    else:
-        (tmp_path / "lock").write_text(left)
-    with hold(tmp_path):
-        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
-    assert list(tmp_path.iterdir()) == []
+def test_a_lock_that_nobody_holds_is_taken_over(tmp_path):
+    mine = vars(Holder.current())
+    reused = mine | {"birth": "12"}  # the number has been given to another process, this one, since
+    for left in (mine | {"pid": gone()}, reused, mine | {"pid": 2**40}, {"pid": "x"}, [], None):
+        (tmp_path / "lock").write_text("{" if left is None else json.dumps(left))
+        with hold(tmp_path):
+            assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_that_has_ended_and_was_not_waited_for_is_gone(tmp_path):
@@ -168,41 +120,7 @@ def test_a_lock_of_another_machine_stands_and_the_error_says_which_file_to_delet
     assert (code, len(err.splitlines())) == (2, 2)
     assert (tmp_path / "run" / "lock").exists()
     (tmp_path / "run" / "lock").unlink()
-    assert len(train(tmp_path / "run", resume=True).records) == 3
-
-
-def test_a_killed_run_leaves_its_lock_and_can_be_resumed(tmp_path):
-    program = (
-        "import os, sys; sys.path.append('..'); from test_lock import Killing, train; "
-        "train(sys.argv[1], listeners=[Killing()])"
-    )
-    killed = prompt.mmfl(str(tmp_path / "run"), cwd=Path(__file__).parent, program=program)
-    assert killed.returncode == -9, killed.stderr
-    assert (tmp_path / "run" / "lock").exists()
-    assert len(train(tmp_path / "run", resume=True).records) == 3
-    assert not (tmp_path / "run" / "lock").exists()
-
-
-class Killing(Listener):
-    def round(self, records):
-        os.kill(os.getpid(), 9)
-
-
-def test_two_threads_of_a_process_are_kept_apart_too(tmp_path):
-    said = []
-
-    def second():
-        try:
-            with hold(tmp_path):
-                said.append("held")
-        except UserError as error:
-            said.append(str(error))
-
-    with hold(tmp_path):
-        thread = threading.Thread(target=second)
-        thread.start()
-        thread.join()
-    assert "in use by process" in said[0]
+    assert len(train(tmp_path / "run", resume=True).records) == 6
 
 
 def test_between_judging_a_lock_and_taking_it_over_nobody_else_can_do_so(tmp_path, monkeypatch):
@@ -211,11 +129,9 @@ def test_between_judging_a_lock_and_taking_it_over_nobody_else_can_do_so(tmp_pat
     said, proceed, read, flock = [], threading.Event(), lock._read, fcntl.flock
 
     def second():
-        try:
-            with hold(tmp_path):
-                said.append("held")
-        except UserError:
-            said.append("refused")
+        with suppress(UserError), hold(tmp_path):
+            said.append("held")
+        said.append("over")
         proceed.set()
 
     thread = threading.Thread(target=second)
@@ -231,12 +147,12 @@ def test_between_judging_a_lock_and_taking_it_over_nobody_else_can_do_so(tmp_pat
     monkeypatch.setattr(lock, "_read", read_and_be_interrupted)
     with hold(tmp_path):
         thread.join()
-    assert said == ["refused"]
+    assert said == ["over"]
 
 
 def test_a_lock_that_stayed_behind_does_not_make_an_empty_directory_used(tmp_path):
     locked(tmp_path / "run", pid=gone())
-    assert len(train(tmp_path / "run").records) == 3
+    assert len(train(tmp_path / "run").records) == 6
 
 
 def test_where_there_are_no_hard_links_the_lock_is_renamed(tmp_path, monkeypatch):

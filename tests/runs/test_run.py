@@ -4,12 +4,15 @@ import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from toy_runs import Heard
 
 import mmfl
+from conftest import refused
 from mmfl.runs import checkpoint
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.snapshots import CheckpointPace
@@ -80,14 +83,9 @@ def test_a_directory_gives_back_the_run(tmp_path):
 def test_a_resumed_run_ends_with_the_same_bits_and_one_unbroken_record(tmp_path, stop):
     """Stopped by an exception in the middle of round `stop + 1`; checkpoints are written every second round."""
 
-    class Crash(mmfl.Listener):
-        def round(self, records):
-            if records[0].round == stop:
-                raise MemoryError
-
     whole = compare(tmp_path / "whole")
     with pytest.raises(MemoryError):
-        compare(tmp_path / "broken", listeners=[Crash()])
+        compare(tmp_path / "broken", listeners=[Heard(stop, Mock(side_effect=MemoryError))])
     resumed = compare(tmp_path / "broken", resume=True)
     for a, b in zip(whole, resumed, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a.weights, b.weights, strict=True))
@@ -175,22 +173,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
 
 def test_a_directory_that_holds_something_is_never_written_over(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(mmfl.UserError, match="exists; choose another"):
+    with refused("exists; choose another"):
         compare(tmp_path)
-    with pytest.raises(mmfl.UserError, match="is a file; expected a new directory"):
-        compare(tmp_path / "notes.txt")
-    with pytest.raises(mmfl.UserError, match="not a run directory"):
-        mmfl.load(tmp_path)
-    with pytest.raises(mmfl.UserError, match="not a run directory"):
+    with refused("not a run directory"):
         compare(tmp_path / "nothing", resume=True)
-
-
-def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path):
-    compare(tmp_path / "run")
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    metrics.write_text(metrics.read_text() + '{"round": 7, "meth')
-    assert max(record.round for record in RunDirectory(tmp_path / "run").records()) == 6
-    assert len(mmfl.load(tmp_path / "run").runs[0].records) == 6
 
 
 def test_records_are_plain_json_with_the_diagnostics_of_the_specification(tmp_path):

@@ -4,32 +4,15 @@ import json
 import logging
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from toy_runs import Heard, train
 
-import mmfl
 import prompt
 from mmfl.runs import status as state
-from mmfl.runs.listener import Listener
 
 ENDED = "its process has ended without a word"
-
-
-class At(Listener):
-    """Does something after a round."""
-
-    def __init__(self, round, act):
-        self.at, self.act = round, act
-
-    def round(self, records):
-        if records[0].round == self.at:
-            self.act()
-
-
-def train(path, *listeners, **options):
-    task = mmfl.Task("toy", mmfl.models.LogisticRegression, mmfl.data.digits())
-    settings = {"rounds": 6, "rate": 0.5, "directory": path, "checkpoint_every": 2, "listeners": listeners}
-    return mmfl.train(mmfl.Federation([task], clients=6), "random", **{**settings, **options})
 
 
 def log(path) -> list[str]:
@@ -39,7 +22,7 @@ def log(path) -> list[str]:
 
 def test_a_run_says_that_it_runs_and_that_it_finished(tmp_path):
     seen = []
-    train(tmp_path / "run", At(3, lambda: seen.append(state.read(tmp_path / "run"))))
+    train(tmp_path / "run", Heard(3, lambda info: seen.append(state.read(tmp_path / "run"))))
     during, after = seen[0], state.read(tmp_path / "run")
     assert (during.condition, during.round, during.rounds, during.pid) == ("running", 3, 6, os.getpid())
     assert (after.condition, after.round, after.reason) == ("finished", 6, "")
@@ -51,11 +34,8 @@ def test_a_run_says_that_it_runs_and_that_it_finished(tmp_path):
 
 
 def test_a_stopped_run_says_so_and_its_log_goes_on_when_it_is_resumed(tmp_path):
-    def stop():
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "run", At(3, stop))
+        train(tmp_path / "run", Heard(3, Mock(side_effect=KeyboardInterrupt)))
     stopped = state.read(tmp_path / "run")
     assert (stopped.condition, stopped.round) == ("stopped", 3)
     assert log(tmp_path / "run")[-1] == "stopped after round 3; `mmfl resume` goes on from here"
@@ -66,20 +46,17 @@ def test_a_stopped_run_says_so_and_its_log_goes_on_when_it_is_resumed(tmp_path):
 
 
 def test_a_failed_run_gives_its_reason_on_one_line(tmp_path):
-    def fail():
-        raise ValueError("first\nsecond")
-
     with pytest.raises(ValueError, match="first"):
-        train(tmp_path / "run", At(4, fail))
+        train(tmp_path / "run", Heard(4, Mock(side_effect=ValueError("first\nsecond"))))
     failed = state.read(tmp_path / "run")
     assert (failed.condition, failed.round, failed.reason) == ("failed", 4, "ValueError: first second")
     assert log(tmp_path / "run")[-1] == "failed after round 4: ValueError: first second"
 
 
-def test_a_run_whose_process_is_gone_is_lost_even_if_its_number_is_taken(tmp_path):
+def test_a_killed_run_is_lost_even_if_its_number_is_taken_and_its_lock_keeps_nobody_from_resuming_it(tmp_path):
     program = (
-        "import os, sys; sys.path.append('..'); from test_state import At, train\n"
-        "train(sys.argv[1], At(2, lambda: os.kill(os.getpid(), 9)))"
+        "import os, sys; sys.path.append('..'); from toy_runs import Heard, train\n"
+        "train(sys.argv[1], Heard(2, lambda info: os.kill(os.getpid(), 9)))"
     )
     killed = prompt.mmfl(str(tmp_path / "run"), cwd=Path(__file__).parent, program=program)
     assert killed.returncode == -9, killed.stderr
@@ -93,6 +70,9 @@ def test_a_run_whose_process_is_gone_is_lost_even_if_its_number_is_taken(tmp_pat
     ):
         (tmp_path / "run" / "state.json").write_text(json.dumps(told | change))
         assert state.read(tmp_path / "run").condition == condition
+    assert (tmp_path / "run" / "lock").exists()
+    assert len(train(tmp_path / "run", resume=True).records) == 6
+    assert not (tmp_path / "run" / "lock").exists()
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"condition": "running"}', '{"condition": 3, "extra": 1}'])
@@ -103,7 +83,7 @@ def test_a_state_that_cannot_be_read_is_none(tmp_path, content):
 
 def test_warnings_of_the_package_are_noted_on_one_line_while_the_run_lasts(tmp_path, caplog):
     logger = logging.getLogger("mmfl.somewhere")
-    train(tmp_path / "run", At(1, lambda: logger.warning("slow\nbecause of %s", "this")))
+    train(tmp_path / "run", Heard(1, lambda info: logger.warning("slow\nbecause of %s", "this")))
     logger.warning("after the run")
     assert "warning: slow because of this" in log(tmp_path / "run")
     assert not any("after the run" in line for line in log(tmp_path / "run"))
@@ -111,12 +91,12 @@ def test_warnings_of_the_package_are_noted_on_one_line_while_the_run_lasts(tmp_p
 
 
 def test_where_state_and_log_cannot_be_written_the_run_goes_on(tmp_path):
-    def obstruct():
+    def obstruct(info):
         for name in ("state.json", "log.txt"):
             (tmp_path / "run" / name).unlink()
             (tmp_path / "run" / name).mkdir()
 
-    run = train(tmp_path / "run", At(2, obstruct))
+    run = train(tmp_path / "run", Heard(2, obstruct))
     assert len(run.records) == 6
 
 

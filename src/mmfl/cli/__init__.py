@@ -1,6 +1,6 @@
 """The command line: a module for each family of commands, and what they share.
 
-`program` holds all commands and `main`. The families are `training`, `reports`, `reproduction`, `listings`, `data`,
+`program` holds all commands and `main`. The families are `training`, `reports`, `reproduction`, `listings`,
 `deploy` and `machines`; they share `options`, `console`, `help`, `completion` and `names`. Whatever imports torch
 is imported inside the commands that need it, because that takes seconds, and help and completion answer at once.
 """

@@ -9,20 +9,11 @@ from pathlib import Path
 import typer
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
 
-from mmfl.cli import names
+from mmfl.cli.names import names_in
 from mmfl.runs import presets
 from mmfl.runs.layout import CONFIG
 
-_DEVICES = ("cpu", "cuda")
 _SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "tasks": "TaskConfig"}
-_VALUES: dict[str, Callable[[], Iterable[str]]] = {
-    "method": names.methods,
-    "engine": names.engines,
-    "precision": names.precisions,
-    "device": lambda: _DEVICES,
-    "diagnose": lambda: ("true", "false"),
-    "data": names.data_sources,
-}
 
 
 @add_completion_class
@@ -58,39 +49,50 @@ def use_our_scripts() -> None:
         _completion_shared._completion_scripts[path.suffix[1:]] = path.read_text().replace("%", "%%")
 
 
-def methods(incomplete: str) -> list[str]:
-    """Methods, separated by commas, each at most once."""
-    return _comma_separated(incomplete, names.methods())
+def _names_of(room: str, table: str) -> Callable[[], list[str]]:
+    """Completes the names in a table."""
+
+    def complete() -> list[str]:
+        return names_in(room, table)
+
+    return complete
 
 
-def exports(incomplete: str) -> list[str]:
-    """Formats of figures, separated by commas, each at most once."""
-    return _comma_separated(incomplete, names.export_formats())
+def _several(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
+    """Completes names that are separated by commas, each at most once."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, _ = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names() if name not in before.split(",")]
+
+    return complete
 
 
-def method() -> Iterable[str]:
-    """One method."""
-    return names.methods()
+method = _names_of("methods.py", "METHODS")
+methods = _several(method)
+precisions = _names_of("engine", "Precision")
+trackers = _names_of("trackers", "TRACKERS")
+exports = _several(_names_of("report", "FORMATS"))
 
 
-def reproductions() -> Iterable[str]:
+def reproductions() -> list[str]:
     """Tables and figures of the papers."""
-    return names.reproductions()
+    return sorted(names_in("papers", "REPRODUCTIONS"))
 
 
-def trackers() -> Iterable[str]:
-    """Trackers to log to."""
-    return names.trackers()
-
-
-def devices() -> Iterable[str]:
+def devices() -> list[str]:
     """Devices to compute on."""
-    return _DEVICES
+    return ["cpu", "cuda"]
 
 
-def precisions() -> Iterable[str]:
-    """Precisions of matrix products."""
-    return names.precisions()
+_VALUES: dict[str, Callable[[], list[str]]] = {
+    "method": method,
+    "engine": _names_of("engine", "Mode"),
+    "precision": precisions,
+    "device": devices,
+    "diagnose": lambda: ["true", "false"],
+    "data": _names_of("data", "SOURCES"),
+}
 
 
 def configurations(incomplete: str) -> list[str]:
@@ -120,23 +122,18 @@ def settings(context: typer.Context, incomplete: str) -> list[str]:
     *path, _ = incomplete.split(".")
     match path:
         case []:
-            keys = [key for key in ["method", *names.config_keys()] if key not in _SECTIONS]
+            keys = [key for key in ["method", *names_in("runs", "Config")] if key not in _SECTIONS]
             return [*_assignments("", keys), *(f"{section}." for section in _SECTIONS)]
         case ["tasks"]:
-            return [f"tasks.{name}." for name in _task_names(_config_file(context))]
+            return [f"tasks.{name}." for name in _task_names(context)]
         case [section] | ["tasks" as section, _] if section in _SECTIONS:
-            return _assignments(".".join([*path, ""]), names.config_keys(_SECTIONS[section]))
+            return _assignments(".".join([*path, ""]), names_in("runs", _SECTIONS[section]))
     return []
 
 
 def deployment_settings(incomplete: str) -> list[str]:
     """Keys of a deployment's settings, and known values."""
-    return _values(incomplete) if "=" in incomplete else _assignments("", names.deployment_keys())
-
-
-def _comma_separated(incomplete: str, known: Iterable[str]) -> list[str]:
-    before, comma, _ = incomplete.rpartition(",")
-    return [f"{before}{comma}{name}" for name in known if name not in before.split(",")]
+    return _values(incomplete) if "=" in incomplete else _assignments("", names_in("deployment", "DeploymentSettings"))
 
 
 def _assignments(path: str, keys: Iterable[str]) -> list[str]:
@@ -145,19 +142,17 @@ def _assignments(path: str, keys: Iterable[str]) -> list[str]:
 
 def _values(incomplete: str) -> list[str]:
     key = incomplete.partition("=")[0]
-    return [f"{key}={value}" for value in _VALUES.get(key.rpartition(".")[2], tuple)()]
+    return [f"{key}={value}" for value in _VALUES.get(key.rpartition(".")[2], list)()]
 
 
-def _config_file(context: typer.Context) -> Path:
-    """The configuration that was typed. While an option lacks its value, click counts arguments as extra ones."""
-    return Path(context.params.get("file") or (*context.args, "demo")[0])
+def _task_names(context: typer.Context) -> list[str]:
+    """The tasks of the configuration that was typed; none where it cannot be read, as running it will say.
 
-
-def _task_names(file: Path) -> list[str]:
-    """The tasks of a file or preset; none where it cannot be read, for which running it will give the reason."""
-    path = presets.path_of(str(file)) if str(file) in presets.NAMES and not file.is_file() else file
+    While an option lacks its value, click counts arguments as extra ones.
+    """
+    file = presets.find(context.params.get("file") or (*context.args, "demo")[0])
     try:
-        return [str(task["name"]) for task in tomllib.loads(path.read_text())["tasks"]]
+        return [str(task["name"]) for task in tomllib.loads(file.read_text())["tasks"]]
     except (OSError, ValueError, LookupError, TypeError):
         return []
 

@@ -42,8 +42,11 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2), flush=True)
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], *headings: str) -> None:
-    """Prints a table with these headings."""
+def show_rows(rows: Sequence[Mapping[str, Any]], *headings: str, as_json: bool = False) -> None:
+    """Prints a table with these headings, or JSON."""
+    if as_json:
+        show_json(rows)
+        return
     table = listing(*headings)
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))

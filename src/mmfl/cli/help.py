@@ -1,8 +1,11 @@
 """Commands and groups whose help ends with examples."""
 
-from typing import TYPE_CHECKING, Any, get_type_hints
+from collections.abc import Callable
+from typing import TYPE_CHECKING, get_type_hints
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandFunctionType
 
 from mmfl.errors import nearest
 
@@ -16,7 +19,21 @@ def examples(*lines: str) -> str:
     return "\n  ".join(["Examples:", *lines])
 
 
-class Command(TyperCommand):
+def command(app: typer.Typer, *lines: str) -> Callable[[CommandFunctionType], CommandFunctionType]:
+    """Adds a function to an app, as a command whose help ends with these examples."""
+    return app.command(cls=Command, epilog=examples(*lines))
+
+
+class _PlainEpilog:
+    epilog: str | None
+
+    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """Writes the epilog as it is, without wrapping its lines."""
+        if self.epilog:
+            formatter.write(f"\n{self.epilog}\n")
+
+
+class Command(_PlainEpilog, TyperCommand):
     """A command whose help ends with its epilog as it was written.
 
     With click 8.5 or newer, typer 0.20 loses the help of arguments, and escapes brackets although there is no markup;
@@ -42,12 +59,8 @@ class Command(TyperCommand):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
-    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Writes the epilog as it is, without wrapping its lines."""
-        _write_epilog(self, formatter)
 
-
-class Group(TyperGroup):
+class Group(_PlainEpilog, TyperGroup):
     """A group of commands whose help ends with its epilog as it was written; it suggests the nearest command."""
 
     def resolve_command(self, ctx: "Context", args: list[str]) -> "tuple[str | None, ClickCommand | None, list[str]]":
@@ -55,12 +68,3 @@ class Group(TyperGroup):
         if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}': {nearest(args[0], self.commands)}")
         return super().resolve_command(ctx, args)
-
-    def format_epilog(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """Writes the epilog as it is, without wrapping its lines."""
-        _write_epilog(self, formatter)
-
-
-def _write_epilog(command: Any, formatter: "HelpFormatter") -> None:
-    if command.epilog:
-        formatter.write(f"\n{command.epilog}\n")

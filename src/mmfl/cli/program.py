@@ -10,7 +10,7 @@ import typer
 from rich.logging import RichHandler
 
 import mmfl
-from mmfl.cli import completion, data, deploy, listings, machines, reports, reproduction, training
+from mmfl.cli import completion, deploy, listings, machines, reports, reproduction, training
 from mmfl.cli.console import console
 from mmfl.cli.help import Group, examples
 from mmfl.errors import LostProcessError, UserError, shorten
@@ -32,21 +32,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _family in (training, reports, reproduction, listings):
-    app.add_typer(_family.app)
-app.add_typer(data.app, name="data")
-app.add_typer(deploy.app)
-app.add_typer(machines.app)
+for _family in (training.app, reports.app, reproduction.app, listings.app, listings.data, deploy.app, machines.app):
+    app.add_typer(_family)
 # Errors of the operating system that are not mistakes of the program.
-_SYSTEM_ERRORS = {
-    errno.EACCES,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.ENAMETOOLONG,
-    errno.ENOSPC,
-    errno.EPERM,
-    errno.EROFS,
-}
+_SYSTEM_ERRORS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS}
 
 
 def main() -> None:

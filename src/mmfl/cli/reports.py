@@ -8,18 +8,16 @@ import typer
 
 from mmfl.cli import completion
 from mmfl.cli.console import console, on_stderr, say, show_json
-from mmfl.cli.help import Command, examples
+from mmfl.cli.help import command
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "mmfl report runs/try",
-        "mmfl report runs/try runs/again --out both.html --export png,csv",
-        "mmfl report runs/try --json",
-    ),
+@command(
+    app,
+    "mmfl report runs/try",
+    "mmfl report runs/try runs/again --out both.html --export png,csv",
+    "mmfl report runs/try --json",
 )
 def report(
     directories: Annotated[list[Path], typer.Argument(help="Run directories.", autocompletion=completion.runs)],
@@ -67,10 +65,7 @@ def report(
     say(f"wrote {path}{more}")
 
 
-@app.command(
-    cls=Command,
-    epilog=examples("mmfl dashboard", "mmfl dashboard experiments/faces --port 9000 --no-open"),
-)
+@command(app, "mmfl dashboard", "mmfl dashboard experiments/faces --port 9000 --no-open")
 def dashboard(
     folder: Annotated[
         Path, typer.Argument(help="Folder with runs, at any depth.", autocompletion=completion.folders)

@@ -6,22 +6,15 @@ from typing import Annotated
 import typer
 
 from mmfl.cli import completion
-from mmfl.cli.console import console, show_json, show_rows
-from mmfl.cli.help import Command, examples
+from mmfl.cli.console import console, say, show_rows
+from mmfl.cli.help import command
 from mmfl.cli.options import Device
 from mmfl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "mmfl reproduce --list",
-        "mmfl reproduce mfa-fig1 --quick",
-        "mmfl reproduce table1-3tasks --device cuda",
-    ),
-)
+@command(app, "mmfl reproduce --list", "mmfl reproduce mfa-fig1 --quick", "mmfl reproduce table1-3tasks --device cuda")
 def reproduce(
     ids: Annotated[
         list[str] | None,
@@ -62,10 +55,7 @@ def reproduce(
     if list_:
         papers = {paper: name.rsplit(", ", 1)[0] for paper, name in PAPERS.items()}
         rows = [{"id": each.id, "title": each.title, "paper": papers[each.paper]} for each in CATALOGUE.values()]
-        if json_:
-            show_json(rows)
-        else:
-            show_rows(rows, "id", "what it is", "from")
+        show_rows(rows, "id", "what it is", "from", as_json=json_)
         return
     if json_:
         raise UserError("reproduce: --json goes with --list.")
@@ -83,7 +73,7 @@ def reproduce(
         show_texts(console, each.title, findings.table)
         if findings.claims:
             show_texts(console, "claims", claims_table(findings.claims))
-        console.print(f"wrote {results.folder / each.id}.md and .png", highlight=False, soft_wrap=True)
+        say(f"wrote {results.folder / each.id}.md and .png")
     if not found:
         raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")
-    console.print(f"wrote {experiments.index(CATALOGUE, results, quick)}", highlight=False, soft_wrap=True)
+    say(f"wrote {experiments.index(CATALOGUE, results, quick)}")

@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmfl.cli import completion, deploy
 from mmfl.cli.console import console, say
-from mmfl.cli.help import Command, examples
+from mmfl.cli.help import command
 from mmfl.cli.options import ConfigFile, Device, Out, Quiet, Rounds, Seeds, Settings, Track, default_directory
 from mmfl.errors import LostProcessError, UserError
 
@@ -23,13 +24,11 @@ app = typer.Typer(rich_markup_mode=None)
 DEFAULT_METHODS = "random,mmfl-lvr,full"
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "mmfl run",
-        "mmfl run experiment.toml --set method=mmfl-lvr --seeds 5",
-        "mmfl run lvr-3tasks --rounds 20 --set tasks.fashion-a.lr=0.1 --out runs/try",
-    ),
+@command(
+    app,
+    "mmfl run",
+    "mmfl run experiment.toml --set method=mmfl-lvr --seeds 5",
+    "mmfl run lvr-3tasks --rounds 20 --set tasks.fashion-a.lr=0.1 --out runs/try",
 )
 def run(
     file: ConfigFile = None,
@@ -42,19 +41,14 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Train with one method."""
-    from mmfl.runs import config as configuration
-
-    config = configuration.read(file, set_ or (), seeds=seeds, rounds=rounds, device=device, trackers=track or None)
-    start_run(config, out, quiet)
+    start_run(file, set_, out, quiet, seeds=seeds, rounds=rounds, device=device, trackers=track or None)
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "mmfl compare",
-        "mmfl compare experiment.toml --methods random,mmfl-lvr,full --seeds 5",
-        "mmfl compare --methods random,mmfl-stalevre --rounds 50 --quiet",
-    ),
+@command(
+    app,
+    "mmfl compare",
+    "mmfl compare experiment.toml --methods random,mmfl-lvr,full --seeds 5",
+    "mmfl compare --methods random,mmfl-stalevre --rounds 50 --quiet",
 )
 def compare(
     file: ConfigFile = None,
@@ -70,18 +64,12 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Train with several methods in lockstep."""
-    from mmfl.runs import config as configuration
-
     names = [name.strip() for name in methods.split(",") if name.strip()]
-    given = {"seeds": seeds, "rounds": rounds, "device": device, "methods": names, "trackers": track or None}
-    config = configuration.read(file, set_ or (), **given)
-    start_run(config, out, quiet)
+    given = {"seeds": seeds, "rounds": rounds, "device": device, "trackers": track or None}
+    start_run(file, set_, out, quiet, methods=names, **given)
 
 
-@app.command(
-    cls=Command,
-    epilog=examples("mmfl resume runs/20260131-120000-mmfl-lvr", "mmfl resume runs/try --device cuda"),
-)
+@command(app, "mmfl resume runs/20260131-120000-mmfl-lvr", "mmfl resume runs/try --device cuda")
 def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.", autocompletion=completion.runs)],
     device: Device = None,
@@ -108,10 +96,12 @@ def resume(
     return train_and_show(config, directory, device or config.device, lambda _: opened, resume=True)
 
 
-def start_run(config: "Config", out: Path | None, quiet: bool) -> None:
+def start_run(file: Path | None, settings: list[str] | None, out: Path | None, quiet: bool, **overrides: Any) -> None:
     """Trains in a new run directory."""
+    from mmfl.runs import config as configuration
     from mmfl.runs.directory import RunDirectory
 
+    config = configuration.read(file, settings or (), **overrides)
     names = [method if isinstance(method, str) else str(method.get("name")) for method in config.methods]
     path = out or default_directory(names[0] if len(names) == 1 else "comparison")
     RunDirectory.refuse_used(path)
@@ -154,15 +144,10 @@ def train_and_show(
         show_summary(console, summary)
     started = time.monotonic()
     try:
-        comparison = conduct(
-            experiment,
-            engine,
-            open_directory=lambda: open_directory(engine.device),
-            resume=resume,
-            listener=listener,
-        )
+        opened = partial(open_directory, engine.device)
+        comparison = conduct(experiment, engine, open_directory=opened, resume=resume, listener=listener)
     except KeyboardInterrupt:
-        console.print(f"\nstopped; go on with: mmfl resume {path}", highlight=False, soft_wrap=True)
+        say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130) from None
     except LostProcessError as error:
         raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None

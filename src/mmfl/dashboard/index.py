@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from mmfl.errors import UserError, nearest
+from mmfl.runs.files import TailReader
 from mmfl.runs.layout import CONFIG, METRICS, STATE
 from mmfl.runs.listing import RunSummary, WatchedRun
 from mmfl.runs.records import Records
-from mmfl.runs.tail import TailReader
 
 _DEPTH = 5  # folders below the one that is served
 _MAX_KEPT_BYTES = 100 << 20  # bytes of records that are kept read

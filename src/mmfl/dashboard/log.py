@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from mmfl.runs.files import last_lines
 from mmfl.runs.layout import EVENTS, LOG
 from mmfl.runs.status import timestamp
-from mmfl.runs.tail import last_lines
 
 _MOST = 1 << 18  # bytes from the end of a file
 

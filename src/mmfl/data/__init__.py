@@ -13,10 +13,9 @@ from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.data.digits import digits
 from mmfl.data.emnist import emnist
 from mmfl.data.faces import faces
-from mmfl.data.fashion_mnist import fashion_mnist
 from mmfl.data.femnist import femnist
 from mmfl.data.generated import blobs, images
-from mmfl.data.mnist import mnist
+from mmfl.data.mnist import fashion_mnist, mnist
 from mmfl.data.quadratic import quadratic
 from mmfl.data.shakespeare import shakespeare
 from mmfl.data.synthetic import synthetic, synthetic_iid

@@ -35,9 +35,9 @@ def from_torch_dataset(
     """
     if test is None and owner_test is not None:
         raise UserError(f"data '{name}': owner_test is given, but no test set.")
-    test_arrays = None if test is None else (*_pairs(test, f"data '{name}' (test)"), *_optional_array(owner_test))
+    test_part = None if test is None else _part(*_pairs(test, f"data '{name}' (test)"), owner_test)
     x, y = _pairs(dataset, f"data '{name}'")
-    return from_arrays(x, y, owner, test=test_arrays, test_share=test_share, name=name, seed=seed)
+    return from_arrays(x, y, owner, test=test_part, test_share=test_share, name=name, seed=seed)
 
 
 def from_huggingface(
@@ -66,19 +66,17 @@ def from_huggingface(
         dataset = dataset["train"]
     if isinstance(test, str):
         raise UserError(f"data '{name}': test is '{test}', but the data set has no parts; expected a data set.")
-    where = f"data '{name}'"
-    test_arrays = None
+    test_part = None
     if test is not None:
-        test_where = f"{where} (test)"
-        owners = list(_values(test, owner, test_where)) if owner and owner in _columns(test, test_where) else None
-        test_arrays = (_column(test, x, test_where), _column(test, y, test_where), *_optional_array(owners))
-    names = None if owner is None else list(_values(dataset, owner, where))
-    inputs, targets = _column(dataset, x, where), _column(dataset, y, where)
-    return from_arrays(inputs, targets, names, test=test_arrays, test_share=test_share, name=name, seed=seed)
+        where = f"data '{name}' (test)"
+        test_part = _part(*_columns(test, x, y, owner if owner in _names(test, where) else None, where))
+    train = _columns(dataset, x, y, owner, f"data '{name}'")
+    return from_arrays(*train, test=test_part, test_share=test_share, name=name, seed=seed)
 
 
-def _optional_array(value: Any) -> tuple[Any, ...]:
-    return () if value is None else (np.asarray(value),)
+def _part(x: Tensor, y: Tensor, owner: ArrayLike | None) -> tuple[Any, ...]:
+    """A test set, with owners if it has any."""
+    return (x, y) if owner is None else (x, y, owner)
 
 
 def _pairs(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
@@ -101,7 +99,14 @@ def _pairs(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
     return _stack(inputs(), rows, f"{where}, input"), _stack(labels, rows, f"{where}, label")
 
 
-def _columns(dataset: Any, where: str) -> Sequence[str]:
+def _columns(dataset: Any, x: str, y: str, owner: str | None, where: str) -> tuple[Tensor, Tensor, list[Any] | None]:
+    """The inputs, the targets and, if there is an owner column, the owners."""
+    columns = {name: _values(dataset, name, where) for name in (owner, x, y) if name is not None}
+    inputs, targets = (_stack(columns[name], len(columns[name]), f"{where}, column '{name}'") for name in (x, y))
+    return inputs, targets, None if owner is None else list(columns[owner])
+
+
+def _names(dataset: Any, where: str) -> Sequence[str]:
     names = getattr(dataset, "column_names", None)
     if names is None or isinstance(names, Mapping):
         raise UserError(f"{where}: a {type(dataset).__name__} has no column_names; expected a data set with columns.")
@@ -110,7 +115,7 @@ def _columns(dataset: Any, where: str) -> Sequence[str]:
 
 def _values(dataset: Any, column: str, where: str) -> Any:
     """The values of a column, which must have a length."""
-    names = _columns(dataset, where)
+    names = _names(dataset, where)
     if column not in names:
         raise UserError(f"{where}: unknown column '{column}': {nearest(column, names)}")
     try:
@@ -119,11 +124,6 @@ def _values(dataset: Any, column: str, where: str) -> Any:
     except (TypeError, NotImplementedError):
         raise UserError(f"{where}: a {type(dataset).__name__} streams its rows; expected one with a length.") from None
     return values
-
-
-def _column(dataset: Any, column: str, where: str) -> Tensor:
-    values = _values(dataset, column, where)
-    return _stack(values, len(values), f"{where}, column '{column}'")
 
 
 def _stack(values: Iterable[Any], rows: int, where: str) -> Tensor:
@@ -154,10 +154,7 @@ def _tensor(value: Any, where: str) -> Tensor:
         try:
             entry = torch.tensor(value)
         except (TypeError, ValueError, RuntimeError):
-            raise UserError(f"{where} is {_short(value)}; expected numbers or an image.") from None
+            text = repr(value)
+            short = text if len(text) <= 40 else f"a {type(value).__name__}"
+            raise UserError(f"{where} is {short}; expected numbers or an image.") from None
     return entry.float() if entry.is_floating_point() else entry
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"a {type(value).__name__}"

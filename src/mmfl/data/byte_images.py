@@ -1,5 +1,6 @@
 """Image data sets stored as bytes: a tensor [rows, channels, height, width] with one byte per pixel; labels from 0."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +13,29 @@ from mmfl.data import files
 from mmfl.data.dataset import Dataset
 from mmfl.errors import UserError
 
-Labelled = tuple[NDArray[np.uint8], NDArray[Any]]
-"""Images [rows, channels, height, width] and their labels [rows]."""
+
+def dataset(name: str, where: Path, arrays: Iterable[NDArray[Any]], classes: int) -> Dataset:
+    """The data set of training images, training labels, test images and test labels.
+
+    Images are [rows, channels, height, width]; `where` is the file or folder named in errors.
+    """
+    x, y, x_test, y_test = arrays
+    for part, images, labels in (("training", x, y), ("test", x_test, y_test)):
+        if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
+            raise UserError(
+                f"data '{name}' in {where}: {len(images)} {part} images, but labels are {labels.dtype} of shape "
+                f"{labels.shape}; expected a whole number for each."
+            )
+        if (wrong := (labels < 0) | (labels >= classes)).any():
+            row = int(wrong.argmax())
+            raise UserError(
+                f"data '{name}' in {where}: label {labels[row]} at row {row} of the {part} part; "
+                f"labels are 0 to {classes - 1}."
+            )
+    return Dataset(name, *_tensors(x, y), *_tensors(x_test, y_test))
 
 
-def dataset(name: str, where: Path, train: Labelled, test: Labelled, classes: int) -> Dataset:
-    """The data set of these images; `where` is the file or folder named in errors."""
-    return Dataset(
-        name, *_check_part(name, where, "training", *train, classes), *_check_part(name, where, "test", *test, classes)
-    )
-
-
-def _check_part(
-    name: str, where: Path, part: str, images: NDArray[np.uint8], labels: NDArray[Any], classes: int
-) -> tuple[Tensor, Tensor]:
-    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-        raise UserError(
-            f"data '{name}' in {where}: {len(images)} {part} images, but labels are {labels.dtype} of shape "
-            f"{labels.shape}; expected a whole number for each."
-        )
-    if (wrong := (labels < 0) | (labels >= classes)).any():
-        row = int(wrong.argmax())
-        raise UserError(
-            f"data '{name}' in {where}: label {labels[row]} at row {row} of the {part} part; "
-            f"labels are 0 to {classes - 1}."
-        )
+def _tensors(images: NDArray[np.uint8], labels: NDArray[Any]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels.astype(np.int64))
 
 
@@ -56,4 +55,4 @@ def from_npz(name: str, path: Path, shape: tuple[int, int, int], classes: int) -
                 f"expected uint8 of shape (rows, {', '.join(map(str, stored_shape))})."
             )
     x, x_test = (np.moveaxis(images.reshape(-1, height, width, channels), 3, 1) for images in (x, x_test))
-    return dataset(name, path, (x, y), (x_test, y_test), classes)
+    return dataset(name, path, (x, y, x_test, y_test), classes)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,13 +66,13 @@ def _leaf_images(
     known = None if table is None else _attribute(table, attribute)
     names: list[str] = []
 
-    def rows(celebrity: leaf.Examples) -> leaf.Rows:
-        places = np.arange(len(names), len(names) + len(celebrity.x))
-        names.extend(str(name) for name in celebrity.x)
-        labels = celebrity.y if known is None else [known.get(str(name)) for name in celebrity.x]
+    def rows(x: list[Any], y: list[Any], where: str) -> leaf.Rows:
+        places = np.arange(len(names), len(names) + len(x))
+        names.extend(str(name) for name in x)
+        labels = y if known is None else [known.get(str(name)) for name in x]
         if not all(label in (0, 1) for label in labels):
             lacking = "a label is not 0 or 1" if known is None else f"{table} lacks one of the images"
-            raise UserError(f"{celebrity.where}: {lacking}.")
+            raise UserError(f"{where}: {lacking}.")
         return places, np.array(labels, dtype=np.int64)
 
     train, test = (leaf.rows_by_user("celeba", part, rows) for part in split)

@@ -5,13 +5,13 @@ import tarfile
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mmfl.data import byte_images, files
 from mmfl.data.dataset import Dataset
+from mmfl.data.remote import RemoteFile
 from mmfl.errors import UserError
 
-ARCHIVE = files.RemoteFile(
+ARCHIVE = RemoteFile(
     "cifar-10-binary.tar.gz",
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -30,7 +30,7 @@ def cifar10(folder: str | Path | None = None) -> Dataset:
     place = files.folder_of("cifar10", folder)
     unpacked = files.find_all(place, [(name, f"cifar-10-batches-bin/{name}") for name in BATCHES])
     if unpacked:
-        return _dataset(place, [_read_batch(path) for path in unpacked])
+        return _dataset(place, {path: _read(path) for path in unpacked})
     npz = files.find(place, "cifar10.npz")
     if npz and not files.find(place, ARCHIVE.name):
         return byte_images.from_npz("cifar10", npz, SHAPE, 10)
@@ -38,39 +38,34 @@ def cifar10(folder: str | Path | None = None) -> Dataset:
     return _dataset(archive, _read_archive(archive))
 
 
-def _read_batch(path: Path) -> NDArray[np.uint8]:
+def _read(path: Path) -> bytes:
     with files.reading("cifar10", path):
-        return _batch(path, path.read_bytes())
+        return path.read_bytes()
 
 
-def _read_archive(archive: Path) -> list[NDArray[np.uint8]]:
+def _read_archive(archive: Path) -> dict[Path, bytes]:
     """Reads the batches from the archive without unpacking it to disk."""
-    found: dict[str, NDArray[np.uint8]] = {}
+    found: dict[str, bytes] = {}
     with files.reading("cifar10", archive), tarfile.open(archive, "r:gz") as tar:
         for member in tar:
             name = PurePosixPath(member.name).name
             if name in BATCHES and (stream := tar.extractfile(member)):
-                found[name] = _batch(archive / name, stream.read())
+                found[name] = stream.read()
     if missing := [name for name in BATCHES if name not in found]:
         raise UserError(f"data 'cifar10': {archive} has no {', '.join(missing)}.")
-    return [found[name] for name in BATCHES]
+    return {archive / name: found[name] for name in BATCHES}
 
 
-def _batch(path: Path, content: bytes) -> NDArray[np.uint8]:
-    """One record per image: its label, then the red, green and blue pixels row by row."""
-    record = 1 + math.prod(SHAPE)
-    if len(content) % record:
-        raise UserError(f"data 'cifar10': {path} has {len(content):,} bytes, which is not a multiple of {record:,}.")
-    return np.frombuffer(content, np.uint8).reshape(-1, record)
-
-
-def _dataset(where: Path, batches: list[NDArray[np.uint8]]) -> Dataset:
-    sizes = [len(batch) for batch in batches]
-    if len(set(sizes)) > 1:
-        raise UserError(f"data 'cifar10' in {where}: batches of {sizes} images; expected the same number in each.")
-    return byte_images.dataset("cifar10", where, _images_and_labels(batches[:-1]), _images_and_labels(batches[-1:]), 10)
-
-
-def _images_and_labels(batches: list[NDArray[np.uint8]]) -> byte_images.Labelled:
-    images = np.concatenate([batch[:, 1:] for batch in batches])
-    return images.reshape(-1, *SHAPE), np.concatenate([batch[:, 0] for batch in batches])
+def _dataset(where: Path, batches: dict[Path, bytes]) -> Dataset:
+    """The last batch is for testing. Every record is a label, then the red, green and blue pixels row by row."""
+    size = 1 + math.prod(SHAPE)
+    for path, content in batches.items():
+        if len(content) % size:
+            raise UserError(f"data 'cifar10': {path} has {len(content):,} bytes, which is not a multiple of {size:,}.")
+    records = [np.frombuffer(content, np.uint8).reshape(-1, size) for content in batches.values()]
+    numbers = [len(batch) for batch in records]
+    if len(set(numbers)) > 1:
+        raise UserError(f"data 'cifar10' in {where}: batches of {numbers} images; expected the same number in each.")
+    train, test = np.concatenate(records[:-1]), records[-1]
+    x, x_test = (part[:, 1:].reshape(-1, *SHAPE) for part in (train, test))
+    return byte_images.dataset("cifar10", where, (x, train[:, 0], x_test, test[:, 0]), 10)

@@ -102,9 +102,10 @@ def _check_owner(where: str, owner: NDArray[np.int64], rows: int) -> None:
 def check_finite(where: str, x: Tensor, y: Tensor) -> None:
     """Refuses inputs and targets that are not finite; the error names the row."""
     for kind, values in (("input", x), ("target", y)):
-        if values.is_floating_point() and not bool((finite := _finite_rows(values)).all()):
-            row = int((~finite).nonzero()[0])
-            raise UserError(f"{where}: {kind} at row {row} is not a finite number.")
+        if values.is_floating_point():
+            wrong = (~torch.isfinite(values.reshape(len(values), -1)).all(1)).nonzero()
+            if len(wrong):
+                raise UserError(f"{where}: {kind} at row {int(wrong[0])} is not a finite number.")
 
 
 def as_inputs(x: Tensor) -> Tensor:
@@ -112,16 +113,18 @@ def as_inputs(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
-def _finite_rows(values: Tensor) -> Tensor:
-    return torch.isfinite(values.reshape(len(values), -1)).all(1)
-
-
 _EMPTY = torch.zeros(1, 1)
 ELSEWHERE = Dataset("elsewhere", _EMPTY, _EMPTY, _EMPTY, _EMPTY)
 """A placeholder for data that is on the nodes of a deployment."""
 
 
-def as_tensor(values: Any, what: str) -> Tensor:
+def _tensors(x: Any, y: Any, where: str) -> tuple[Tensor, Tensor]:
+    """Inputs and targets as tensors; whole numbers as targets are class numbers, which are int64."""
+    inputs, targets = _tensor(x, f"{where}x"), _tensor(y, f"{where}y")
+    return inputs, targets if targets.is_floating_point() else targets.long()
+
+
+def _tensor(values: Any, what: str) -> Tensor:
     """A tensor of the values: real numbers as float32, integers unchanged."""
     try:
         tensor = torch.as_tensor(values)
@@ -153,8 +156,7 @@ def from_arrays(
     (2, 8, 2)
     """
     where = f"data '{name}'"
-    inputs, targets = as_tensor(x, f"{where}: x"), as_tensor(y, f"{where}: y")
-    targets = targets if targets.is_floating_point() else targets.long()
+    inputs, targets = _tensors(x, y, f"{where}: ")
     if len(inputs) != len(targets):
         raise UserError(f"{where}: {len(inputs)} inputs but {len(targets)} targets.")
     names: NDArray[Any] | None = None
@@ -164,38 +166,35 @@ def from_arrays(
         if len(numbers) != len(inputs):
             raise UserError(f"{where}: {len(inputs)} examples but {len(numbers)} owners.")
     if test is not None:
-        if not isinstance(test, tuple | list) or not 2 <= len(test) <= 3:
-            parts = f"{len(test)} parts" if isinstance(test, tuple | list) else f"a {type(test).__name__}"
-            raise UserError(f"{where}: test has {parts}; expected (x, y) or (x, y, owner).")
-        if len(test) == 3 and names is None:
-            raise UserError(f"{where}: test rows have owners, but the training rows have none (owner=...).")
-        x_test, y_test = as_tensor(test[0], f"{where}: test x"), as_tensor(test[1], f"{where}: test y")
-        y_test = y_test if y_test.is_floating_point() else y_test.long()
-        owner_test = None
-        if len(test) == 3 and names is not None:
-            test_owners = read_owners(test[2], f"{where} (test)")
-            owner_test = find_owners(names, test_owners)
-            if (owner_test < 0).any():
-                unknown = str(test_owners[np.argmax(owner_test < 0)])
-                raise UserError(f"{where}: test owner {unknown!r} has no training examples.")
+        x_test, y_test, owner_test = _given_test(test, names, where)
         return Dataset(name, inputs, targets, x_test, y_test, numbers, owner_test, names)
     check_share(where, "test_share", test_share)
     check_finite(where, inputs, targets)
     groups = numbers if numbers is not None else np.zeros(len(inputs), dtype=np.int64)
     held_out = _hold_out(groups, test_share, generator(seed, Purpose.DATA))
-    train_index, test_index = np.flatnonzero(~held_out), np.flatnonzero(held_out)
-    train_rows, test_rows = torch.from_numpy(train_index), torch.from_numpy(test_index)
-    return Dataset(
-        name,
-        inputs[train_rows],
-        targets[train_rows],
-        inputs[test_rows],
-        targets[test_rows],
-        None if numbers is None else numbers[train_index],
-        None if numbers is None else numbers[test_index],
-        names,
-        (train_index, test_index),
-    )
+    rows = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    x_train, x_test = (inputs[torch.from_numpy(part)] for part in rows)
+    y_train, y_test = (targets[torch.from_numpy(part)] for part in rows)
+    owner_train, owner_test = (None if numbers is None else numbers[part] for part in rows)
+    return Dataset(name, x_train, y_train, x_test, y_test, owner_train, owner_test, names, rows)
+
+
+def _given_test(test: Any, names: NDArray[Any] | None, where: str) -> tuple[Tensor, Tensor, NDArray[np.int64] | None]:
+    """Inputs, targets and owners of a test set; `names` are the owners of the training rows."""
+    if not isinstance(test, tuple | list) or not 2 <= len(test) <= 3:
+        parts = f"{len(test)} parts" if isinstance(test, tuple | list) else f"a {type(test).__name__}"
+        raise UserError(f"{where}: test has {parts}; expected (x, y) or (x, y, owner).")
+    x, y = _tensors(test[0], test[1], f"{where}: test ")
+    if len(test) == 2:
+        return x, y, None
+    if names is None:
+        raise UserError(f"{where}: test rows have owners, but the training rows have none (owner=...).")
+    owners = read_owners(test[2], f"{where} (test)")
+    numbers = find_owners(names, owners)
+    if (numbers < 0).any():
+        unknown = str(owners[np.argmax(numbers < 0)])
+        raise UserError(f"{where}: test owner {unknown!r} has no training examples.")
+    return x, y, numbers
 
 
 def _hold_out(groups: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 from mmfl.data import byte_images, files, idx
 from mmfl.data.dataset import Dataset
+from mmfl.data.remote import RemoteFile
 from mmfl.errors import UserError, nearest
 
-ARCHIVE = files.RemoteFile(
+ARCHIVE = RemoteFile(
     "gzip.zip",
     "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
     sha256="fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",

@@ -1,6 +1,7 @@
 """FEMNIST: handwritten digits and letters, 62 classes, by writer (NIST's special database 19, prepared by LEAF)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +22,8 @@ def femnist(folder: str | Path | None = None, unseen: bool = False, least: int |
     """
     place = files.folder_of("femnist", folder)
     if path := files.find(place, "femnist62.npz"):
-        train, own, unseen_writers = _read_npz(path)
+        (writers,) = files.arrays("femnist", path, "writers")
+        train, own, unseen_writers = (_by_writer(path, part, writers) for part in ("train", "test", "heldout"))
         return leaf.to_dataset("femnist", train, unseen_writers if unseen else own, least)
     if found := leaf.split_files(place):
         train, test = (leaf.rows_by_user("femnist", part, _images) for part in found)
@@ -29,12 +31,6 @@ def femnist(folder: str | Path | None = None, unseen: bool = False, least: int |
     raise files.not_found_error(
         "femnist", place, "the folders train and test of LEAF's FEMNIST (https://leaf.cmu.edu), or femnist62.npz"
     )
-
-
-def _read_npz(path: Path) -> list[dict[str, leaf.Rows]]:
-    """Training rows, test rows and rows of further writers, each by writer."""
-    (writers,) = files.arrays("femnist", path, "writers")
-    return [_by_writer(path, part, writers) for part in ("train", "test", "heldout")]
 
 
 def _by_writer(path: Path, part: str, writers: NDArray[np.str_]) -> dict[str, leaf.Rows]:
@@ -54,14 +50,14 @@ def _by_writer(path: Path, part: str, writers: NDArray[np.str_]) -> dict[str, le
     }
 
 
-def _images(writer: leaf.Examples) -> leaf.Rows:
+def _images(x: list[Any], y: list[Any], where: str) -> leaf.Rows:
     try:
-        x = np.array(writer.x, dtype=np.float32).reshape(len(writer.x), _SIDE * _SIDE)
+        pixels = np.array(x, dtype=np.float32).reshape(len(x), _SIDE * _SIDE)
     except (TypeError, ValueError):
-        raise UserError(f"{writer.where}: an image in x is not {_SIDE * _SIDE} numbers.") from None
-    if not ((x >= 0) & (x <= 1)).all():
-        raise UserError(f"{writer.where}: a pixel in x is not a number in [0, 1].")
-    return np.rint(x * 255).astype(np.uint8).reshape(-1, 1, _SIDE, _SIDE), _labels(writer.y, writer.where)
+        raise UserError(f"{where}: an image in x is not {_SIDE * _SIDE} numbers.") from None
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise UserError(f"{where}: a pixel in x is not a number in [0, 1].")
+    return np.rint(pixels * 255).astype(np.uint8).reshape(-1, 1, _SIDE, _SIDE), _labels(y, where)
 
 
 def _labels(y: ArrayLike, where: str) -> NDArray[np.int64]:

@@ -12,27 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mmfl.data.remote import DownloadError, RemoteFile, download, mismatch, open_unpacked
+from mmfl.data.remote import DownloadError, RemoteFile, download, mismatch
 from mmfl.errors import UserError
-
-__all__ = [
-    "RemoteFile",
-    "arrays",
-    "cache_folder",
-    "fetch",
-    "find",
-    "find_all",
-    "folder_of",
-    "not_found_error",
-    "open_unpacked",
-    "reading",
-    "verify",
-]
 
 
 def cache_folder() -> Path:
-    """The folder for downloads and other data that can be recreated: `MMFL_CACHE`, or `mmfl` in the user's cache
-    folder."""
+    """The folder for what can be downloaded or made again: `MMFL_CACHE`, or `mmfl` in the user's cache folder."""
     if folder := os.environ.get("MMFL_CACHE"):
         return Path(folder).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mmfl"
@@ -72,11 +57,11 @@ def not_found_error(source: str, folder: Path, what: str) -> UserError:
 
 def fetch(source: str, folder: Path, files: Sequence[RemoteFile]) -> list[Path]:
     """The paths of these files in the folder, verified; missing files are downloaded first."""
-    found = [find(folder, *file.names) for file in files]
-    for path, file in zip(found, files, strict=True):
+    found = {file: find(folder, *file.names) for file in files}
+    for file, path in found.items():
         if path is not None:
-            verify(source, folder, path, file)
-    if to_download := [file for path, file in zip(found, files, strict=True) if path is None]:
+            _verify(source, folder, path, file)
+    if to_download := [file for file, path in found.items() if path is None]:
         try:
             download(folder, to_download)
         except (DownloadError, OSError) as error:
@@ -84,19 +69,17 @@ def fetch(source: str, folder: Path, files: Sequence[RemoteFile]) -> list[Path]:
             names = ", ".join(file.name for file in to_download)
             origin = " and ".join(dict.fromkeys(file.url.rpartition("/")[0] for file in to_download))
             raise UserError(f"data '{source}': {reason}.\nPut {names} from {origin} into {folder}.") from None
-    return [path or folder / file.name for path, file in zip(found, files, strict=True)]
+    return [path or folder / file.name for file, path in found.items()]
 
 
-def verify(source: str, folder: Path, path: Path, file: RemoteFile) -> Path:
-    """Refuses a file that is not the published one, with the reason; the file is not changed."""
+def _verify(source: str, folder: Path, path: Path, file: RemoteFile) -> None:
     with reading(source, path):
         reason = mismatch(path, file)
-    if reason is None:
-        return path
-    raise UserError(
-        f"data '{source}': {path} is not the published file: {reason}.\n"
-        f"Remove it to have it downloaded, or put the one from {file.url} into {folder}."
-    )
+    if reason is not None:
+        raise UserError(
+            f"data '{source}': {path} is not the published file: {reason}.\n"
+            f"Remove it to have it downloaded, or put the one from {file.url} into {folder}."
+        )
 
 
 @contextmanager

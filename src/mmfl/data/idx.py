@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mmfl.data import byte_images, files
 from mmfl.data.dataset import Dataset
-from mmfl.data.files import RemoteFile
+from mmfl.data.remote import open_unpacked
 from mmfl.errors import UserError
 
 PARTS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -19,27 +19,10 @@ SIDE = 28
 _CHUNK = 2**20
 
 
-def published_files(address: str, contents: Sequence[str]) -> tuple[RemoteFile, ...]:
-    """The four files of a data set like MNIST at an address, with the sha256 of their uncompressed contents."""
-    return tuple(
-        RemoteFile(f"{part}.gz", f"{address}/{part}.gz", content=content, also=spellings(part)[1:])
-        for part, content in zip(PARTS, contents, strict=True)
-    )
-
-
 def spellings(part: str) -> tuple[str, ...]:
     """The usual names of such a file: compressed or not, with a dash or a dot before `idx`."""
     dotted = part.replace("-idx", ".idx")
     return f"{part}.gz", part, f"{dotted}.gz", dotted
-
-
-def load_mnist_like(source: str, npz: str, folder: str | Path | None, remote: Sequence[RemoteFile]) -> Dataset:
-    """Ten classes of 28x28 images: from idx files in the folder, else from the `.npz` file, else downloaded."""
-    place = files.folder_of(source, folder)
-    path = files.find(place, npz)
-    if path and not files.find_all(place, [file.names for file in remote]):
-        return byte_images.from_npz(source, path, (1, SIDE, SIDE), 10)
-    return dataset(source, place, files.fetch(source, place, remote), 10)
 
 
 def dataset(
@@ -50,14 +33,14 @@ def dataset(
     if transposed:
         turn_upright(x)
         turn_upright(x_test)
-    return byte_images.dataset(name, where, (x[:, None], y), (x_test[:, None], y_test), classes)
+    return byte_images.dataset(name, where, (x[:, None], y, x_test[:, None], y_test), classes)
 
 
 def read(name: str, path: Path | zipfile.Path, *shape: int) -> NDArray[np.uint8]:
     """The entries of an idx file of bytes, each of `shape`; header and length of the file must match."""
     where = f"data '{name}': {path}"
     magic = bytes((0, 0, 8, 1 + len(shape)))
-    with files.reading(name, path), files.open_unpacked(path) as stream:
+    with files.reading(name, path), open_unpacked(path) as stream:
         start = stream.read(4)
         if start != magic:
             raise UserError(

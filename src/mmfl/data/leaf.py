@@ -5,8 +5,7 @@ the lists `x` and `y` under `user_data`.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,8 @@ from mmfl.errors import UserError
 Rows = tuple[NDArray[Any], NDArray[Any]]
 """Inputs and targets of one user."""
 
-
-@dataclass(frozen=True)
-class Examples:
-    """The examples of one user in a file; `where` names both in error messages."""
-
-    user: str
-    x: list[Any]
-    y: list[Any]
-    where: str
+Convert = Callable[[list[Any], list[Any], str], Rows]
+"""Converts a user's lists `x` and `y`; the text names the file and the user in error messages."""
 
 
 def split_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
@@ -40,38 +32,35 @@ def split_files(folder: Path) -> tuple[list[Path], list[Path]] | None:
     return None
 
 
-def examples(source: str, files: Sequence[Path]) -> Iterator[Examples]:
-    """The users of LEAF's files, read one file at a time."""
+def rows_by_user(source: str, files: Sequence[Path], convert: Convert) -> dict[str, Rows]:
+    """Each user's rows, converted to arrays; the files are read one at a time."""
+    rows: dict[str, Rows] = {}
     for file in files:
-        where = f"data '{source}': {file}"
-        try:
-            content = json.loads(file.read_bytes())
-        except (OSError, ValueError) as error:
-            raise UserError(f"{where} is not LEAF's JSON ({error}).") from None
-        try:
-            users, counts, user_data = content["users"], content["num_samples"], content["user_data"]
-            found = [(str(user), user_data[user]["x"], user_data[user]["y"]) for user in users]
-        except (KeyError, TypeError) as error:
-            problem = f"has no {error}" if isinstance(error, KeyError) else "is not an object of objects"
-            raise UserError(f"{where} {problem}; expected 'users', 'num_samples', 'user_data' with 'x', 'y'.") from None
-        if not isinstance(counts, list) or len(counts) != len(users):
-            raise UserError(f"{where}: 'num_samples' does not have one number for each of {len(users)} users.")
-        for (user, x, y), count in zip(found, counts, strict=True):
-            at = f"{where}, user '{user}'"
+        for user, x, y, count in _users(f"data '{source}': {file}", file):
+            where = f"data '{source}': {file}, user '{user}'"
             if not (isinstance(x, list) and isinstance(y, list) and len(x) == len(y) == count):
                 sizes = (len(part) if isinstance(part, list) else f"a {type(part).__name__}" for part in (x, y))
-                raise UserError("{}: x has {}, y has {}, 'num_samples' is {}.".format(at, *sizes, count))
-            yield Examples(user, x, y, at)
-
-
-def rows_by_user(source: str, files: Sequence[Path], convert: Callable[[Examples], Rows]) -> dict[str, Rows]:
-    """Each user's rows as arrays."""
-    rows: dict[str, Rows] = {}
-    for user in examples(source, files):
-        if user.user in rows:
-            raise UserError(f"{user.where} again; expected all examples of a user in one place.")
-        rows[user.user] = convert(user)
+                raise UserError("{}: x has {}, y has {}, 'num_samples' is {}.".format(where, *sizes, count))
+            if user in rows:
+                raise UserError(f"{where} again; expected all examples of a user in one place.")
+            rows[user] = convert(x, y, where)
     return rows
+
+
+def _users(where: str, file: Path) -> list[tuple[str, Any, Any, Any]]:
+    """The users of a file: name, x, y and number of examples."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{where} is not LEAF's JSON ({error}).") from None
+    try:
+        users, counts, data = content["users"], content["num_samples"], content["user_data"]
+        if not isinstance(counts, list) or len(counts) != len(users):
+            raise UserError(f"{where}: 'num_samples' does not have one number for each of {len(users)} users.")
+        return [(str(u), data[u]["x"], data[u]["y"], count) for u, count in zip(users, counts, strict=True)]
+    except (KeyError, TypeError) as error:
+        problem = f"has no {error}" if isinstance(error, KeyError) else "is not an object of objects"
+        raise UserError(f"{where} {problem}; expected 'users', 'num_samples', 'user_data' with 'x', 'y'.") from None
 
 
 def to_dataset(

@@ -26,14 +26,11 @@ def read_owners(owner: ArrayLike, where: str) -> NDArray[Any]:
         names = values.astype(str)
         _refuse(where, values, names == "", "a name")
         return names
-    if values.dtype.kind == "O":
-        is_name = np.array([isinstance(value, str) for value in values], dtype=bool)
-        if is_name.any() and not (wrong := ~is_name & ~_whole_rows(values)).any():
-            name, number = values[np.argmax(is_name)], values[np.argmin(is_name)]
-            raise UserError(f"{where}: owners are names ({name!r}) and numbers ({number!r}); expected one kind.")
-        _refuse(where, values, wrong if is_name.any() else ~_whole_rows(values), "a whole number from 0, or a name")
-    else:
-        _refuse(where, values, ~_whole_rows(values), "a whole number from 0, or a name")
+    is_name = np.array([isinstance(value, str) for value in values.tolist()], dtype=bool)
+    _refuse(where, values, ~_whole_rows(values) & ~is_name, "a whole number from 0, or a name")
+    if is_name.any():
+        name, number = values[np.argmax(is_name)], values[np.argmin(is_name)]
+        raise UserError(f"{where}: owners are names ({name!r}) and numbers ({number!r}); expected one kind.")
     return values.astype(np.int64)
 
 

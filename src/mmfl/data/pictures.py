@@ -40,11 +40,6 @@ def shared_images(
     return x, x_test
 
 
-def clear() -> None:
-    """Forgets the shared tensors; data sets that use them are not affected."""
-    _SHARED.clear()
-
-
 def _stamp(source: str, path: Path) -> tuple[str, int, int]:
     """Path, size and time of a file, which show whether it has changed."""
     try:
@@ -104,10 +99,7 @@ def _read_cache(file: Path, shape: tuple[int, ...], state: bytes) -> NDArray[np.
 
 def _read_images(source: str, paths: Sequence[Path], size: tuple[int, int]) -> Iterator[bytes]:
     """The pixels of the resized images, several images at a time."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise UserError(f"data '{source}': reading images needs Pillow (pip install pillow).") from None
+    from PIL import Image
 
     def read(path: Path) -> bytes:
         try:

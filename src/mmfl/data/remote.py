@@ -37,15 +37,14 @@ _TRANSIENT_STATUS = (408, 425, 429, 500, 502, 503, 504)
 class RemoteFile:
     """A file of a public data set: its name in the folder, its official address, and its checksums.
 
-    `sha256` and `md5` are checksums of the file itself. `content` is the sha256 of its uncompressed content, which
-    also recognises copies that were compressed differently or not at all. `also` are other common names of the file.
+    `sha256` is that of the file itself; `content` is that of its uncompressed content, which also recognises copies
+    that were compressed differently or not at all. `also` are other common names of the file.
     """
 
     name: str
     url: str
     sha256: str | None = None
     size: int | None = None
-    md5: str | None = None
     content: str | None = None
     also: tuple[str, ...] = ()
 
@@ -63,10 +62,6 @@ class _BrokenError(DownloadError):
     """A download that may succeed when tried again."""
 
 
-class _UnreachableError(_BrokenError):
-    """There is no answer from the address."""
-
-
 @contextmanager
 def open_unpacked(path: Path | zipfile.Path) -> Iterator[IO[bytes]]:
     """Opens a file, or a file in a zip archive; decompresses it if it is gzipped, whatever its name is."""
@@ -81,20 +76,19 @@ def mismatch(path: Path, file: RemoteFile) -> str | None:
     if file.size is not None and size != file.size:
         return f"it has {size:,} bytes instead of {file.size:,}"
     try:
-        for algorithm, expected in (("sha256", file.sha256), ("md5", file.md5)):
-            with path.open("rb") as stream:
-                if expected and (found := _digest(stream, algorithm)) != expected:
-                    return f"its {algorithm} is {found} instead of {expected}"
+        with path.open("rb") as stream:
+            if file.sha256 and (found := _sha256(stream)) != file.sha256:
+                return f"its sha256 is {found} instead of {file.sha256}"
         with open_unpacked(path) as stream:
-            if file.content and (found := _digest(stream, "sha256")) != file.content:
+            if file.content and (found := _sha256(stream)) != file.content:
                 return f"the sha256 of its content is {found} instead of {file.content}"
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         return f"it cannot be unpacked ({error})"
     return None
 
 
-def _digest(stream: Any, algorithm: str) -> str:
-    return hashlib.file_digest(stream, algorithm).hexdigest()
+def _sha256(stream: Any) -> str:
+    return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def download(folder: Path, files: Sequence[RemoteFile]) -> None:
@@ -137,18 +131,18 @@ def _download_file(file: RemoteFile, path: Path, progress: Progress, bar: TaskID
         try:
             _receive(file, part, progress, bar)
             break
-        except _BrokenError as error:
-            no_network = isinstance(error, _UnreachableError) and not part.exists()
-            if pause is None or no_network:
+        except _BrokenError:
+            if pause is None:
                 raise
             time.sleep(pause)
-    if reason := mismatch(part, file):
-        part.unlink()
-        if continued:  # its beginning may be from another version
-            return _download_file(file, path, progress, bar)
+    reason = mismatch(part, file)
+    if reason is None:
+        part.replace(path)
+        return
+    part.unlink()
+    if not continued:
         raise DownloadError(f"{file.url} did not send the published file: {reason}")
-    part.replace(path)
-    return None
+    _download_file(file, path, progress, bar)  # the beginning may have been from another version
 
 
 def _receive(file: RemoteFile, part: Path, progress: Progress, bar: TaskID) -> None:
@@ -184,7 +178,8 @@ def _request(url: str, start: int) -> http.client.HTTPResponse:
         kind = _BrokenError if error.code in _TRANSIENT_STATUS else DownloadError
         raise kind(f"{url} answered {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
-        raise _UnreachableError(f"{url} cannot be reached ({getattr(error, 'reason', error)})") from None
+        kind = _BrokenError if start else DownloadError  # without a network, it is not tried again
+        raise kind(f"{url} cannot be reached ({getattr(error, 'reason', error)})") from None
 
 
 def _chunks(url: str, response: http.client.HTTPResponse) -> Iterator[bytes]:

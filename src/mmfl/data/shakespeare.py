@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -10,13 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from mmfl.checks import check_share, check_whole
 from mmfl.data import files, leaf
 from mmfl.data.dataset import Dataset
+from mmfl.data.remote import open_unpacked
 from mmfl.errors import UserError
 
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's vocabulary of 80 characters; a character's number is its index."""
 
-_SPACE = CHARACTERS.index(" ")
-_NUMBER = np.full(128, _SPACE, dtype=np.int32)
+_NUMBER = np.full(128, CHARACTERS.index(" "), dtype=np.int32)
 _NUMBER[[ord(c) for c in CHARACTERS]] = np.arange(len(CHARACTERS))
 
 
@@ -68,8 +69,8 @@ def shakespeare(
             test[user] = _inputs_and_targets(_windows(tokens[test_start:], window, stride)[:most])
     elif found := leaf.split_files(place):
 
-        def rows(role: leaf.Examples) -> leaf.Rows:
-            return _inputs_and_targets(_leaf_windows(role, window)[::stride][:most])
+        def rows(x: list[Any], y: list[Any], where: str) -> leaf.Rows:
+            return _inputs_and_targets(_leaf_windows(x, y, where, window)[::stride][:most])
 
         train, test = (leaf.rows_by_user("shakespeare", part, rows) for part in found)
     else:
@@ -84,7 +85,7 @@ def shakespeare(
 def _roles(path: Path) -> dict[str, str]:
     """Each role's text."""
     roles: dict[str, str] = {}
-    with files.reading("shakespeare", path), files.open_unpacked(path) as lines:
+    with files.reading("shakespeare", path), open_unpacked(path) as lines:
         for number, line in enumerate(lines, 1):
             where = f"data 'shakespeare': {path}, line {number}"
             try:
@@ -114,15 +115,13 @@ def _windows(tokens: NDArray[np.int32], window: int, stride: int) -> NDArray[np.
     return sliding_window_view(tokens, window + 1)[::stride]
 
 
-def _leaf_windows(role: leaf.Examples, window: int) -> NDArray[np.int32]:
-    if not role.x:
-        return np.empty((0, window + 1), dtype=np.int32)
-    if not all(isinstance(text, str) for text in (*role.x, *role.y)) or {len(y) for y in role.y} != {1}:
-        raise UserError(f"{role.where}: expected strings as x and single characters as y.")
-    lengths = {len(text) for text in role.x}
-    if len(lengths) > 1 or min(lengths) < window:
-        raise UserError(f"{role.where}: x has strings of {min(lengths)} characters; expected {window} (window).")
-    tokens = encode("".join(x[-window:] + y for x, y in zip(role.x, role.y, strict=True)))
+def _leaf_windows(x: list[Any], y: list[Any], where: str, window: int) -> NDArray[np.int32]:
+    if not all(isinstance(text, str) for text in (*x, *y)) or any(len(character) != 1 for character in y):
+        raise UserError(f"{where}: expected strings as x and single characters as y.")
+    lengths = {len(text) for text in x}
+    if len(lengths) > 1 or min(lengths, default=window) < window:
+        raise UserError(f"{where}: x has strings of {min(lengths)} characters; expected {window} (window).")
+    tokens = encode("".join(text[-window:] + character for text, character in zip(x, y, strict=True)))
     return tokens.reshape(-1, window + 1)
 
 

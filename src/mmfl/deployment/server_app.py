@@ -17,9 +17,9 @@ from mmfl.deployment.transport import Transport
 from mmfl.deployment.user_module import UserModule
 from mmfl.errors import UserError
 from mmfl.methods import make_method
-from mmfl.runs.checkpoint import write_atomically
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment, conduct
+from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import CONFIG, ENDED, EVENTS, STOP
 from mmfl.runs.listener import Listener
 from mmfl.runs.lock import hold

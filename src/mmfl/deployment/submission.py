@@ -17,12 +17,11 @@ from mmfl.deployment.superlink import ControlAPI
 from mmfl.errors import UserError
 from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory
-from mmfl.runs.experiment import interruptible
+from mmfl.runs.files import TailReader
 from mmfl.runs.layout import ENDED, EVENTS, METRICS, STOP
-from mmfl.runs.listener import Listener, RunInfo
+from mmfl.runs.listener import Listener, RunInfo, interruptible
 from mmfl.runs.records import parse
 from mmfl.runs.status import RunEnd
-from mmfl.runs.tail import TailReader
 
 _MAX_FAILED_QUERIES = 3  # of the SuperLink, one after another
 _log = logging.getLogger(__name__)

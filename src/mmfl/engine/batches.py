@@ -65,10 +65,7 @@ class Batches:
         return to_device(place, self.device)
 
     def _shuffle(self, jobs: Jobs, rows: Tensor) -> tuple[NDArray[np.int64], Tensor]:
-        """Computes `first` and `order`.
-
-        Each (job, epoch) is a segment; one sort by (segment, random bits) shuffles all segments.
-        """
+        """`first` and `order`. Each (job, epoch) is a segment; one sort by (segment, random bits) shuffles them all."""
         epochs = np.where(jobs.batch < jobs.size, jobs.epochs, 1)
         used = jobs.size * epochs
         first = np.cumsum(used) - used

@@ -109,8 +109,8 @@ class Dispatch(Generic[Work]):
 
     def evaluate(self, round: int) -> list[dict[int, Evaluation]]:
         """Test results of the tasks that have arrived, by round and task."""
-        arrived = [np.flatnonzero(each.federation.present_tasks(round)).tolist() for each in self.rounds]
-        pairs = [(n, s) for n, tasks in enumerate(arrived) for s in tasks]
+        present = [each.federation.present_tasks(round) for each in self.rounds]
+        pairs = [(n, s) for n, tasks in enumerate(present) for s in np.flatnonzero(tasks).tolist()]
         nobody = np.zeros(0, dtype=np.int64)
         workloads = [Workload(self.rounds[n].federation, s, self.rounds[n].weights[s], nobody) for n, s in pairs]
         results: list[dict[int, Evaluation]] = [{} for _ in self.rounds]

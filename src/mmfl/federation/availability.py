@@ -64,8 +64,7 @@ class Trace:
         """The row of this round."""
         if self.table.shape[1] != clients:
             raise UserError(f"availability: the trace has {self.table.shape[1]} clients, the federation {clients}.")
-        row: NDArray[np.bool_] = self.table[(round - 1) % len(self.table)]
-        return row
+        return np.asarray(self.table[(round - 1) % len(self.table)])
 
 
 AVAILABILITIES: dict[str, Callable[..., Any]] = {"always": Always, "bernoulli": Bernoulli, "trace": Trace}

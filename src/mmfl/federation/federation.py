@@ -14,7 +14,7 @@ from mmfl.federation.capacities import Capacity, are_whole_numbers, client_capac
 from mmfl.federation.task import Task
 from mmfl.federation.view import RoundView
 from mmfl.partition import Owners, Partition, Shards, Split, iid, owners
-from mmfl.partition.matching import OwnedTask, OwnerPool
+from mmfl.partition.plain import OwnedTask, OwnerPool
 from mmfl.randomness import Purpose, generator
 
 _PAIR_BYTES = 100  # lower bound on the memory of a (client, task) pair: sizes, shares, probabilities, counts
@@ -139,8 +139,7 @@ class Federation:
     def _check_tasks(self) -> None:
         if not self.tasks:
             raise UserError("federation: no tasks; expected at least one.")
-        names = self.task_names
-        repeated = next((name for name in names if names.count(name) > 1), None)
+        repeated = next((name for name in self.task_names if self.task_names.count(name) > 1), None)
         if repeated:
             raise UserError(f"federation: two tasks are named '{repeated}'; names must differ.")
         for task in self.tasks:
@@ -148,24 +147,19 @@ class Federation:
 
     def _partitions(self, partition: Partition | Mapping[str, Partition] | None) -> list[Partition]:
         """The partition of each task."""
-        if isinstance(partition, Mapping):
-            unknown = next((name for name in partition if name not in self.task_names), None)
-            if unknown is not None:
-                raise UserError(
-                    f"federation: partition for unknown task '{unknown}': {nearest(unknown, self.task_names)}"
-                )
-        chosen = [partition.get(task.name) if isinstance(partition, Mapping) else partition for task in self.tasks]
-        defaults = [iid() if task.data.owner is None else owners() for task in self.tasks]
-        return [default if rule is None else rule for rule, default in zip(chosen, defaults, strict=True)]
+        given = partition if isinstance(partition, Mapping) else dict.fromkeys(self.task_names, partition)
+        unknown = next((name for name in given if name not in self.task_names), None)
+        if unknown is not None:
+            raise UserError(f"federation: partition for unknown task '{unknown}': {nearest(unknown, self.task_names)}")
+        return [given.get(task.name) or (iid() if task.data.owner is None else owners()) for task in self.tasks]
 
     def _count_clients(self, clients: int | None, rules: Sequence[Partition]) -> int:
         if clients is None:
-            known = self._owned_tasks(rules) or self._owned_tasks(
-                [owners() if task.data.owners else iid() for task in self.tasks]
-            )
+            by_owner = [OwnedTask(task.name, task.data, owners()) for task in self.tasks if task.data.owners]
+            known = self._owned_tasks(rules) or by_owner
             if not known:
                 raise UserError("federation: the data has no owners; expected the number of clients (clients=...).")
-            return max(len(OwnerPool.of(known)), 1)
+            return max(len(OwnerPool(known).names), 1)
         check_whole("federation", "clients", clients)
         check_memory(f"federation: {clients} clients", float(clients) * len(self.tasks) * _PAIR_BYTES)
         return clients
@@ -183,7 +177,7 @@ class Federation:
         rngs = [generator(self.seed, Purpose.PARTITION, s) for s in range(len(self.tasks))]
         if owned := self._owned_tasks(rules):
             first = next(s for s, rule in enumerate(rules) if isinstance(rule, Owners))
-            self._owner_names = OwnerPool.of(owned).choose(self.clients, rngs[first])
+            self._owner_names = OwnerPool(owned).choose(self.clients, rngs[first])
         return [
             rule.split(task.data, self.client_names, rng)
             if isinstance(rule, Owners)
@@ -197,18 +191,17 @@ class Federation:
         return f"client {client}{name}"
 
     def _check_sizes(self) -> None:
-        orphan = next((task.name for task, n in zip(self.tasks, self.sizes.sum(0), strict=True) if n == 0), None)
-        if orphan is not None:
-            raise UserError(f"federation: no client has data for task '{orphan}'.")
+        for task, shards, test in zip(self.tasks, self.shards, self.test_shards, strict=True):
+            if len(shards.index) == 0:
+                raise UserError(f"federation: no client has data for task '{task.name}'.")
+            if test is not None and len(test.index) == 0:
+                raise UserError(f"federation: no client has test examples of task '{task.name}'.")
         idle = self.sizes.sum(1) == 0
         if idle.any():
             raise UserError(
                 f"federation: {self._describe_client(int(np.argmax(idle)))} has no data for any task "
                 f"({int(idle.sum())} such clients)."
             )
-        for task, test in zip(self.tasks, self.test_shards, strict=True):
-            if test is not None and len(test.index) == 0:
-                raise UserError(f"federation: no client has test examples of task '{task.name}'.")
 
     def _rounds(self, name: str, rounds: Sequence[int] | NDArray[np.int64] | None, default: int) -> NDArray[np.int64]:
         if rounds is None:
@@ -234,34 +227,23 @@ class Federation:
     def _check_presence(self, last: int) -> None:
         """Refuses a federation in which nothing can train in any round up to the last."""
         rounds = f"{last} round{'s' if last > 1 else ''}"
-        if (self.arrivals > last).all():
-            first = int(self.arrivals.min())
-            raise UserError(
-                f"federation: all clients arrive after the last of {rounds} (the first in round {first}), so nothing "
-                "would train; expected earlier arrivals or more rounds."
-            )
-        if (self.task_arrivals > last).all():
-            first = int(self.task_arrivals.min())
-            raise UserError(
-                f"federation: all tasks arrive after the last of {rounds} (the first in round {first}), so nothing "
-                "would train; expected earlier arrivals (task_arrivals) or more rounds."
-            )
-        if not self._ever_able(last).any():
+        for who, first in (("clients", self.arrivals.min()), ("tasks", self.task_arrivals.min())):
+            if first > last:
+                option = " (task_arrivals)" if who == "tasks" else ""
+                raise UserError(
+                    f"federation: all {who} arrive after the last of {rounds} (the first in round {first}), so nothing "
+                    f"would train; expected earlier arrivals{option} or more rounds."
+                )
+        if not self._ever_able(last):
             raise UserError(
                 f"federation: no client with data for a task is present in any of {rounds}, so nothing would train; "
                 "check arrivals, departures and availability."
             )
 
-    def _ever_able(self, last: int) -> NDArray[np.bool_]:
-        """Which tasks some client can train in some round up to the last, [tasks]; random availability is ignored."""
+    def _ever_able(self, last: int) -> bool:
+        """Whether some client can train some task in some round up to the last; random availability is ignored."""
+        if isinstance(self.availability, Trace):
+            return any(self.view(round, rate=1.0, seed=0).able.any() for round in range(1, last + 1))
         first = np.maximum(np.maximum(self.arrivals[:, None], self.task_arrivals), 1)
         end = np.where(self.departures == 0, last + 1, np.minimum(self.departures, last + 1))
-        able: NDArray[np.bool_] = np.asarray(((self.sizes > 0) & (first < end[:, None])).any(0))
-        if isinstance(self.availability, Trace):
-            recorded = np.zeros_like(able)
-            for round in range(1, last + 1):
-                recorded |= self.view(round, rate=1.0, seed=0).able.any(0)
-                if recorded.any():
-                    break
-            return recorded
-        return able
+        return bool(((self.sizes > 0) & (first < end[:, None])).any())

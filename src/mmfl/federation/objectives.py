@@ -6,7 +6,6 @@ tokens of a window, the outputs of a regression) are averaged.
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -79,8 +78,3 @@ def per_example(values: Tensor) -> Tensor:
 def lower_is_better(metric: Objective) -> bool:
     """Whether the metric is an error rather than a score; your own functions can set `lower_is_better = True`."""
     return metric in (absolute_error, squared_error, value) or bool(getattr(metric, "lower_is_better", False))
-
-
-def all_finite(values: Tensor) -> bool:
-    """Whether every value is finite; integers always are."""
-    return not values.is_floating_point() or bool(torch.isfinite(values).all())

@@ -8,21 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mmfl.checks import check, check_whole, is_number
-from mmfl.errors import UserError
+from mmfl.checks import check, check_whole, is_number, is_positive
 
 Schedule = Callable[[int], float]
-
-
-def _check(schedule: object, **limits: tuple[float, str]) -> None:
-    """Refuses settings that are not finite numbers or lie below their minimum."""
-    for name, (minimum, expected) in limits.items():
-        value = getattr(schedule, name)
-        check(is_number(value, minimum, np.inf), f"schedule {type(schedule).__name__}", name, value, expected)
-
-
-_POSITIVE = (np.nextafter(0.0, 1.0), "more than 0")
-_ABOVE_MINUS_ONE = (np.nextafter(-1.0, 0.0), "more than -1")
 
 
 @dataclass(frozen=True)
@@ -37,7 +25,9 @@ class Decay:
     gamma: float
 
     def __post_init__(self) -> None:
-        _check(self, beta=_POSITIVE, gamma=_ABOVE_MINUS_ONE)
+        where = f"schedule {type(self).__name__}"
+        check(is_positive(self.beta), where, "beta", self.beta, "more than 0")
+        check(is_number(self.gamma, np.nextafter(-1.0, 0.0), np.inf), where, "gamma", self.gamma, "more than -1")
 
     def __call__(self, round: int) -> float:
         """The learning rate of a round; the first round is 1."""
@@ -45,24 +35,22 @@ class Decay:
 
 
 @dataclass(frozen=True)
-class FrameDecay:
+class FrameDecay(Decay):
     """beta / (1 + floor((t - 1) / S) + gamma): constant within a frame of S rounds, Theorem 2 (MFA-RR).
 
     >>> [FrameDecay(1, 0, 2)(t) for t in (1, 2, 3, 4)]
     [1.0, 1.0, 0.5, 0.5]
     """
 
-    beta: float
-    gamma: float
     tasks: int
 
     def __post_init__(self) -> None:
-        _check(self, beta=_POSITIVE, gamma=_ABOVE_MINUS_ONE)
+        super().__post_init__()
         check_whole("schedule FrameDecay", "tasks", self.tasks)
 
     def __call__(self, round: int) -> float:
         """The learning rate of a round; the first round is 1."""
-        return self.beta / (1 + (round - 1) // self.tasks + self.gamma)
+        return super().__call__(1 + (round - 1) // self.tasks)
 
 
 @dataclass(frozen=True)
@@ -80,11 +68,11 @@ class GrowingShare:
     least: float = 0.1
 
     def __post_init__(self) -> None:
-        _check(self, scale=(0.0, "at least 0"), least=_POSITIVE)
-        if self.least > 1:
-            raise UserError(f"schedule GrowingShare: least is {self.least}; expected a share of the data, at most 1.")
-        if not callable(self.step):
-            raise UserError(f"schedule GrowingShare: step is {self.step!r}; expected a schedule.")
+        where = "schedule GrowingShare"
+        check(is_number(self.scale, 0, np.inf), where, "scale", self.scale, "at least 0")
+        check(is_positive(self.least), where, "least", self.least, "more than 0")
+        check(self.least <= 1, where, "least", self.least, "a share of the data, at most 1")
+        check(callable(self.step), where, "step", self.step, "a schedule")
 
     def __call__(self, round: int) -> float:
         """The share of a client's data in each of its batches."""

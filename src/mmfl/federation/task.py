@@ -67,8 +67,7 @@ class Task:
             check_whole(where, "batch_size", self.batch_size)
 
     def _check_name(self) -> None:
-        if not isinstance(self.name, str):
-            raise UserError(f"task: the name is {self.name!r}; expected text.")
+        check(isinstance(self.name, str), "task", "the name", self.name, "text")
         if not self.name:
             raise UserError("task: the name is empty.")
         check_name("task", self.name)
@@ -88,22 +87,17 @@ class Task:
         """The batch size of each client in a round, given how many examples each has, [clients]."""
         if self.batch_size is None:
             return size
-        if callable(self.batch_size):
-            wanted = np.maximum(np.ceil((self._batch_share(round) * size).round(9)), 1).astype(np.int64)
-        else:
-            wanted = np.full(len(size), self.batch_size)
-        batches: NDArray[np.int64] = np.minimum(wanted, size)
-        return batches
+        if not callable(self.batch_size):
+            return np.asarray(np.minimum(self.batch_size, size))
+        wanted = np.maximum(np.ceil((self._batch_share(round) * size).round(9)), 1).astype(np.int64)
+        return np.asarray(np.minimum(wanted, size))
 
     def check_schedules(self, last: int) -> None:
         """Evaluates the schedules in every round up to the last, so that mistakes show before training."""
         for round in range(1, last + 1):
-            if callable(self.lr):
-                self.learning_rate(round)
+            self.learning_rate(round)
             if callable(self.batch_size):
                 self._batch_share(round)
-            if not (callable(self.lr) or callable(self.batch_size)):
-                return
 
     def _batch_share(self, round: int) -> float:
         share = self._evaluate_schedule("batch_size", self.batch_size, round)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from mmfl.data.dataset import ELSEWHERE, as_inputs
 from mmfl.errors import UserError, first_line
-from mmfl.federation.objectives import Objective, all_finite, cross_entropy, per_example
+from mmfl.federation.objectives import Objective, cross_entropy, per_example
 
 if TYPE_CHECKING:
     from mmfl.federation.task import Task
@@ -24,23 +24,27 @@ def check_task(task: "Task") -> None:
     if task.loss is cross_entropy:
         _check_labels(task, outputs)
     for kind, objective in (("loss", task.loss), ("metric", task.metric)):
-        _check_objective(task, kind, objective, outputs)
+        values = _values(task, kind, objective, outputs, task.data.y[: len(outputs)])
+        if not torch.isfinite(per_example(values.float())).all():
+            raise _error(task, f"the {kind} is not finite at the initial weights.")
     _check_examples_are_independent(task, module, outputs)
+
+
+def _error(task: "Task", problem: str) -> UserError:
+    return UserError(f"task '{task.name}': {problem}")
 
 
 def _check_module(task: "Task", module: nn.Module) -> None:
     if not any(p.requires_grad for p in module.parameters()):
-        raise UserError(f"task '{task.name}': the model has no parameters to train.")
+        raise _error(task, "the model has no parameters to train.")
     for name, part in module.named_modules():
         if getattr(part, "running_mean", None) is not None:
-            raise UserError(
-                f"task '{task.name}': '{name}' keeps running batch statistics, which clients cannot share; "
-                "build it with track_running_stats=False, or use group norm."
-            )
+            remedy = "build it with track_running_stats=False, or use group norm"
+            raise _error(task, f"'{name}' keeps running batch statistics, which clients cannot share; {remedy}.")
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
-            raise UserError(f"task '{task.name}': parameter '{name}' is {kind}; expected float32.")
+            raise _error(task, f"parameter '{name}' is {kind}; expected float32.")
 
 
 def _try_model(task: "Task", module: nn.Module) -> Tensor:
@@ -52,23 +56,28 @@ def _try_model(task: "Task", module: nn.Module) -> Tensor:
             module.train()(x)
             outputs = module.eval()(x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise UserError(
-            f"task '{task.name}': the model fails on inputs of shape {tuple(x.shape)}: {first_line(error)}"
-        ) from None
-    changed = [name for name, buffer in module.named_buffers() if not torch.equal(buffer, before[name])]
-    if changed:
-        raise UserError(
-            f"task '{task.name}': training changes the model's buffer '{changed[0]}', which clients cannot share."
-        )
+        raise _error(task, f"the model fails on inputs of shape {tuple(x.shape)}: {first_line(error)}") from None
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise _error(task, f"training changes the model's buffer '{name}', which clients cannot share.")
     if not isinstance(outputs, Tensor):
-        raise UserError(f"task '{task.name}': the model gives a {type(outputs).__name__}; expected a tensor.")
+        raise _error(task, f"the model gives a {type(outputs).__name__}; expected a tensor.")
     return outputs
 
 
-def _check_objective(task: "Task", kind: str, objective: Objective, outputs: Tensor) -> None:
-    values = _values(task, kind, objective, outputs, task.data.y[: len(outputs)])
-    if not all_finite(per_example(values.float())):
-        raise UserError(f"task '{task.name}': the {kind} is not finite at the initial weights.")
+def _check_labels(task: "Task", outputs: Tensor) -> None:
+    if outputs.dim() != 2:
+        raise _error(task, f"the model gives shape {tuple(outputs.shape)}; expected [examples, classes].")
+    classes = outputs.shape[1]
+    for test, labels in ((False, task.data.y), (True, task.data.y_test)):
+        part = "test " if test and task.data.rows is None else ""
+        if labels.is_floating_point() or labels.dim() != 1:
+            raise _error(task, f"{part}targets are not class numbers; choose a loss such as squared_error.")
+        wrong = ((labels < 0) | (labels >= classes)).nonzero()
+        if len(wrong):
+            row = int(wrong[0])
+            label = f"{part}label {int(labels[row])} at row {task.data.original_row(row, test)}"
+            raise _error(task, f"{label}, but the model has {classes} outputs (labels 0 to {classes - 1}).")
 
 
 def _values(task: "Task", kind: str, objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
@@ -76,20 +85,13 @@ def _values(task: "Task", kind: str, objective: Objective, outputs: Tensor, y: T
     try:
         values = objective(outputs, y)
     except Exception as error:
-        raise UserError(
-            f"task '{task.name}': the {kind} fails on outputs {tuple(outputs.shape)} and targets "
-            f"{tuple(y.shape)}: {first_line(error)}"
-        ) from None
+        shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"
+        raise _error(task, f"the {kind} fails on {shapes}: {first_line(error)}") from None
     if not isinstance(values, Tensor):
-        raise UserError(
-            f"task '{task.name}': the {kind} gives a {type(values).__name__}; expected one value per example."
-        )
+        raise _error(task, f"the {kind} gives a {type(values).__name__}; expected one value per example.")
     if values.dim() == 0 or len(values) != len(y):
-        examples = f"{len(y)} example{'s' if len(y) > 1 else ''}"
-        raise UserError(
-            f"task '{task.name}': the {kind} gives shape {tuple(values.shape)} for {examples}; "
-            "expected one value per example (reduction='none')."
-        )
+        given = f"shape {tuple(values.shape)} for {len(y)} example{'s' if len(y) > 1 else ''}"
+        raise _error(task, f"the {kind} gives {given}; expected one value per example (reduction='none').")
     return values
 
 
@@ -115,34 +117,10 @@ def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: Te
             alone = [_values(task, kind, objective, outputs[n : n + 1], y[n : n + 1]) for n in range(number)]
             shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"
             if any(values.shape != together[:1].shape for values in alone):
-                raise UserError(
-                    f"task '{task.name}': the {kind} gives shape {tuple(together.shape)} for {shapes}, as if every "
-                    "output met every target; "
-                    "give both the same shape: targets of shape [n, 1], or outputs.squeeze(1) in the model."
-                )
+                problem = f"gives shape {tuple(together.shape)} for {shapes}, as if every output met every target"
+                remedy = "give both the same shape: targets of shape [n, 1], or outputs.squeeze(1) in the model"
+                raise _error(task, f"the {kind} {problem}; {remedy}.")
             if not torch.allclose(torch.cat(alone).float(), together.float(), 1e-3, 1e-5, equal_nan=True):
-                raise UserError(
-                    f"task '{task.name}': the {kind} of an example changes with the other examples of its batch; "
-                    f"expected value n to depend on output n and target n alone ({shapes})."
-                )
-
-
-def _check_labels(task: "Task", outputs: Tensor) -> None:
-    if outputs.dim() != 2:
-        raise UserError(
-            f"task '{task.name}': the model gives shape {tuple(outputs.shape)}; expected [examples, classes]."
-        )
-    classes = outputs.shape[1]
-    for test, labels in ((False, task.data.y), (True, task.data.y_test)):
-        part = "test " if test and task.data.rows is None else ""
-        if labels.is_floating_point() or labels.dim() != 1:
-            raise UserError(
-                f"task '{task.name}': {part}targets are not class numbers; choose a loss such as squared_error."
-            )
-        wrong = ((labels < 0) | (labels >= classes)).nonzero()
-        if len(wrong):
-            row = int(wrong[0])
-            label = f"{part}label {int(labels[row])} at row {task.data.original_row(row, test)}"
-            raise UserError(
-                f"task '{task.name}': {label}, but the model has {classes} outputs (labels 0 to {classes - 1})."
-            )
+                problem = f"the {kind} of an example changes with the other examples of its batch"
+                remedy = "expected value n to depend on output n and target n alone"
+                raise _error(task, f"{problem}; {remedy} ({shapes}).")

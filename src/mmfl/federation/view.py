@@ -36,14 +36,12 @@ class RoundView:
     @property
     def present(self) -> NDArray[np.bool_]:
         """Clients that can train something this round, [clients]."""
-        present: NDArray[np.bool_] = np.asarray(self.able.any(1))
-        return present
+        return np.asarray(self.able.any(1))
 
     @property
     def tasks_of(self) -> NDArray[np.int64]:
         """|S_i|: how many tasks each client can train, [clients]."""
-        count: NDArray[np.int64] = self.able.sum(1)
-        return count
+        return np.asarray(self.able.sum(1))
 
     @property
     def processors(self) -> int:
@@ -60,15 +58,9 @@ class RoundView:
         return replace(self, signals={**self.signals, **signals})
 
     def only(self, tasks: NDArray[np.bool_]) -> "RoundView":
-        """The same round with the marked tasks [tasks] alone. The budget stays; a client's capacity is at most
-        the number of its remaining tasks."""
-        sizes = np.where(tasks, self.sizes, 0)
-        return replace(
-            self,
-            sizes=sizes,
-            share=np.where(tasks, self.share, 0.0),
-            capacity=np.minimum(self.capacity, (sizes > 0).sum(1)),
-        )
+        """The same round and budget with the marked tasks [tasks] alone; capacities are at most the remaining tasks."""
+        sizes, share = np.where(tasks, self.sizes, 0), np.where(tasks, self.share, 0.0)
+        return replace(self, sizes=sizes, share=share, capacity=np.minimum(self.capacity, (sizes > 0).sum(1)))
 
     def without(self, clients: NDArray[np.bool_]) -> "RoundView":
         """The same round without the marked clients [clients]: shares and budget are those of the remaining clients."""

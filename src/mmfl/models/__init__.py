@@ -9,8 +9,7 @@ from collections.abc import Callable
 from torch import nn
 
 from mmfl.models.convolutional import CelebACNN, LargerCNN, SmallCNN
-from mmfl.models.linear import LogisticRegression, Perceptron
-from mmfl.models.quadratic import Quadratic
+from mmfl.models.linear import LogisticRegression, Perceptron, Quadratic
 from mmfl.models.recurrent import CharacterLSTM
 from mmfl.models.residual import PreActResNet18
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmfl.models.options import Norm, model_error, normalisation, require_counts, require_norm
+from mmfl.models.options import Norm, model_error, norm_layer, require_counts
 
 
 class SmallCNN(nn.Module):
@@ -95,10 +95,10 @@ class CelebACNN(nn.Module):
     ):
         super().__init__()
         require_counts(self, side=side, channels=channels, width=width, classes=classes)
-        require_norm(self, norm, groups, width)
+        make_norm = norm_layer(self, norm, groups, width)
         inputs = (channels, width, width, width)
         self.convolutions = nn.ModuleList(nn.Conv2d(n, width, 3, padding=1) for n in inputs)
-        self.norms = nn.ModuleList(normalisation(norm, width, groups) for _ in inputs)
+        self.norms = nn.ModuleList(make_norm(width) for _ in inputs)
         final_side = -(-side // 16)
         self.output = nn.Linear(width * final_side * final_side, classes)
 

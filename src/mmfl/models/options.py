@@ -1,5 +1,7 @@
 """Options that several networks share, and their checks."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from torch import nn
@@ -8,6 +10,8 @@ from mmfl.checks import check_whole
 from mmfl.errors import UserError, nearest
 
 Norm = Literal["group", "batch"]
+NormLayer = Callable[[int], nn.Module]
+"""Makes the norm of a number of channels."""
 
 
 def require_counts(model: nn.Module, **counts: int) -> None:
@@ -16,21 +20,16 @@ def require_counts(model: nn.Module, **counts: int) -> None:
         check_whole(f"model '{type(model).__name__}'", name, count)
 
 
-def require_norm(model: nn.Module, norm: str, groups: int, channels: int) -> None:
-    """Refuses unknown norms, and numbers of groups that do not divide `channels`."""
-    if norm not in ("group", "batch"):
+def norm_layer(model: nn.Module, norm: str, groups: int, channels: int) -> NormLayer:
+    """Group norm, whose groups must divide `channels`, or batch norm without running statistics."""
+    if norm == "batch":
+        return partial(nn.BatchNorm2d, track_running_stats=False)
+    if norm != "group":
         raise model_error(model, f"unknown norm '{norm}': {nearest(str(norm), ('group', 'batch'))}")
-    if norm == "group":
-        require_counts(model, groups=groups)
-        if channels % groups:
-            raise model_error(model, f"{groups} groups do not divide {channels} channels; expected a divisor.")
-
-
-def normalisation(norm: Norm, channels: int, groups: int) -> nn.Module:
-    """Group norm, or batch norm without running statistics."""
-    if norm == "group":
-        return nn.GroupNorm(groups, channels)
-    return nn.BatchNorm2d(channels, track_running_stats=False)
+    require_counts(model, groups=groups)
+    if channels % groups:
+        raise model_error(model, f"{groups} groups do not divide {channels} channels; expected a divisor.")
+    return partial(nn.GroupNorm, groups)
 
 
 def model_error(model: nn.Module, problem: str) -> UserError:

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mmfl.models.options import Norm, normalisation, require_counts, require_norm
+from mmfl.models.options import Norm, NormLayer, norm_layer, require_counts
 
 
 class PreActResNet18(nn.Module):
@@ -21,15 +21,14 @@ class PreActResNet18(nn.Module):
     def __init__(self, classes: int = 10, width: int = 64, channels: int = 3, norm: Norm = "group", groups: int = 2):
         super().__init__()
         require_counts(self, classes=classes, width=width, channels=channels)
-        require_norm(self, norm, groups, width)
+        make_norm = norm_layer(self, norm, groups, width)
         self.first = nn.Conv2d(channels, width, 3, padding=1, bias=False)
         blocks, inputs = [], width
-        for stage, outputs in enumerate((width, 2 * width, 4 * width, 8 * width)):
-            blocks.append(_Block(inputs, outputs, 1 if stage == 0 else 2, norm, groups))
-            blocks.append(_Block(outputs, outputs, 1, norm, groups))
+        for stride, outputs in ((1, width), (2, 2 * width), (2, 4 * width), (2, 8 * width)):
+            blocks += [_Block(inputs, outputs, stride, make_norm), _Block(outputs, outputs, 1, make_norm)]
             inputs = outputs
         self.blocks = nn.Sequential(*blocks)
-        self.norm = normalisation(norm, inputs, groups)
+        self.norm = make_norm(inputs)
         self.output = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -42,12 +41,12 @@ class _Block(nn.Module):
     """Two times norm, rectifier and 3x3 convolution, added to the input or, if the shape changes, to a 1x1 projection
     of the activated input."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm, groups: int):
+    def __init__(self, inputs: int, outputs: int, stride: int, make_norm: NormLayer):
         super().__init__()
         self.stride = stride
-        self.first_norm = normalisation(norm, inputs, groups)
+        self.first_norm = make_norm(inputs)
         self.first = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.second_norm = normalisation(norm, outputs, groups)
+        self.second_norm = make_norm(outputs)
         self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         changes = stride != 1 or inputs != outputs
         self.projection = nn.Conv2d(inputs, outputs, 1, bias=False) if changes else None

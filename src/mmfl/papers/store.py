@@ -17,7 +17,7 @@ import mmfl
 from mmfl.engine.device import choose_device
 from mmfl.errors import UserError
 from mmfl.papers.reproduction import Frames, Part, Trainer
-from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.files import write_atomically
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,10 @@ task; with the option `seed`, these choices are made from the seed instead and a
 
 from collections.abc import Callable
 
-from mmfl.partition.grouped import clusters
 from mmfl.partition.plain import Owners, iid, owners
 from mmfl.partition.shards import Partition, Shards, Split
 from mmfl.partition.sizes import SIZES, Sizes, SizesLike, dirichlet_sizes, equal, high_low, lognormal, uniform
-from mmfl.partition.skewed import dirichlet, labels
+from mmfl.partition.skewed import clusters, dirichlet, labels
 
 PARTITIONS: dict[str, Callable[..., Partition]] = {
     "iid": iid,

@@ -1,14 +1,15 @@
 """Partitions without artificial skew: IID, or by the natural owners of the data."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.checks import check, is_whole
 from mmfl.data import Dataset
-from mmfl.data.owners import find_owners
+from mmfl.data.owners import find_owners, is_text
 from mmfl.errors import UserError
 from mmfl.partition.shards import Partition, Shards, Split
 from mmfl.partition.sizes import SizesLike, requested_sizes
@@ -56,21 +57,8 @@ class Owners:
 
     def __call__(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
         """The split of a single data set, whose owners are the clients."""
-        chosen = choose_owners(self.able(dataset), clients, f"data '{dataset.name}' has", rng, self.least)
-        return self.split(dataset, self.names(dataset)[chosen], rng)
-
-    def able(self, dataset: Dataset) -> NDArray[np.bool_]:
-        """Which of the data set's owners have enough training examples, [owners]."""
-        owners = len(self.names(dataset))
-        able: NDArray[np.bool_] = np.bincount(dataset.owner, minlength=owners) >= self.least  # type: ignore[arg-type]
-        return able
-
-    def split(self, dataset: Dataset, clients: NDArray[Any], rng: np.random.Generator) -> Split:
-        """The rows of each client; `clients` [clients] are the sorted names of the owners that are clients."""
-        client_of = np.where(self.able(dataset), find_owners(clients, self.names(dataset)), -1)
-        test = None if dataset.owner_test is None else Shards.by_owner(client_of[dataset.owner_test], len(clients))
-        train = Shards.by_owner(client_of[dataset.owner], len(clients))
-        return Split(train if self.most is None else _limit_rows(train, self.most, rng), test)
+        pool = OwnerPool([OwnedTask(dataset.name, dataset, self)])
+        return self.split(dataset, pool.choose(clients, rng), rng)
 
     def names(self, dataset: Dataset) -> NDArray[Any]:
         """The names of the data set's owners, [owners]."""
@@ -78,16 +66,17 @@ class Owners:
             raise UserError(f"{_OWNERS}: data '{dataset.name}' has no owners.")
         return dataset.owner_names
 
+    def able(self, dataset: Dataset) -> NDArray[np.bool_]:
+        """Which of the data set's owners have enough training examples, [owners]."""
+        owners = len(self.names(dataset))
+        return np.asarray(np.bincount(dataset.owner, minlength=owners) >= self.least)  # type: ignore[arg-type]
 
-def choose_owners(
-    able: NDArray[np.bool_], clients: int, who_has: str, rng: np.random.Generator, least: int = 1
-) -> NDArray[np.int64]:
-    """As many of the able owners as there are clients, in ascending order: all, or a random subset."""
-    found = np.flatnonzero(able)
-    if len(found) < clients:
-        enough = f" with at least {least} examples" if least > 1 else ""
-        raise UserError(f"{_OWNERS}: {who_has} {len(found)} owners{enough} for {clients} clients.")
-    return found if len(found) == clients else np.sort(rng.permutation(found)[:clients])
+    def split(self, dataset: Dataset, clients: NDArray[Any], rng: np.random.Generator) -> Split:
+        """The rows of each client; `clients` [clients] are the sorted names of the owners that are clients."""
+        client_of = np.where(self.able(dataset), find_owners(clients, self.names(dataset)), -1)
+        test = None if dataset.owner_test is None else Shards.by_owner(client_of[dataset.owner_test], len(clients))
+        train = Shards.by_owner(client_of[dataset.owner], len(clients))
+        return Split(train if self.most is None else _limit_rows(train, self.most, rng), test)
 
 
 def _limit_rows(shards: Shards, most: int, rng: np.random.Generator) -> Shards:
@@ -97,3 +86,47 @@ def _limit_rows(shards: Shards, most: int, rng: np.random.Generator) -> Shards:
     kept = np.zeros(len(client), dtype=bool)
     kept[order] = np.arange(len(client)) - shards.offset[client] < most
     return Shards(shards.index[kept], np.concatenate([[0], np.cumsum(np.minimum(shards.sizes, most))]))
+
+
+class OwnedTask(NamedTuple):
+    """A task that is divided by owner."""
+
+    name: str
+    data: Dataset
+    rule: Owners
+
+
+class OwnerPool:
+    """The owners with enough examples of one of several tasks, sorted; they are matched by name or number, so that each
+    is the same client in all tasks."""
+
+    def __init__(self, tasks: Sequence[OwnedTask]):
+        self.tasks = tasks
+        known = [rule.names(data) for _, data, rule in tasks]
+        _check_kinds(tasks, known)
+        able = [names[rule.able(data)] for names, (_, data, rule) in zip(known, tasks, strict=True)]
+        self.names: NDArray[Any] = np.unique(np.concatenate(able))
+
+    def choose(self, clients: int, rng: np.random.Generator) -> NDArray[Any]:
+        """The owners that become clients, sorted: all of them, or a random subset."""
+        found = len(self.names)
+        if found < clients:
+            names = ", ".join(f"'{task.name}'" for task in self.tasks)
+            single = len(self.tasks) == 1
+            who_has = f"data '{self.tasks[0].data.name}' has" if single else f"tasks {names} together have"
+            least = min(task.rule.least for task in self.tasks)
+            enough = f" with at least {least} examples" if least > 1 else ""
+            raise UserError(f"{_OWNERS}: {who_has} {found} owners{enough} for {clients} clients.")
+        return self.names if found == clients else self.names[np.sort(rng.permutation(found)[:clients])]
+
+
+def _check_kinds(tasks: Sequence[OwnedTask], known: Sequence[NDArray[Any]]) -> None:
+    """Refuses names in one task and numbers in another."""
+    named = [is_text(names) for names in known]
+    if len(set(named)) > 1:
+        one, other = named.index(True), named.index(False)
+        raise UserError(
+            f"federation: owners of task '{tasks[one].name}' are names ({known[one][0].item()!r}), those of task "
+            f"'{tasks[other].name}' numbers ({known[other][0].item()}), so they cannot be matched;\n"
+            "give both as names or both as numbers, or divide one of the tasks by another partition."
+        )

@@ -1,12 +1,15 @@
-"""The result of a partition: the rows of each client."""
+"""What partitions share: their result, the rows of each client, and choices that are the same for all tasks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.checks import check, is_whole
 from mmfl.data import Dataset
+from mmfl.randomness import Purpose, generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +67,25 @@ class Split:
     groups: NDArray[np.int64] | None = None
 
 
-class Partition(Protocol):
-    """Divides a data set among clients."""
+Partition = Callable[[Dataset, int, np.random.Generator], Split]
+"""Divides a data set among a number of clients; the generator is the only source of randomness."""
 
-    def __call__(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
-        """Each client's rows; `rng` is the only source of randomness."""
-        ...
+
+class Choice(IntEnum):
+    """What is chosen for a client. It is part of the address, so that two choices never share random numbers."""
+
+    VOLUME = 1
+    LABELS = 2
+    CLUSTER = 3
+
+
+def check_seed(where: str, seed: int | None) -> None:
+    """Refuses a value that is neither a seed nor None."""
+    check(seed is None or is_whole(seed, 0), where, "seed", seed, "a whole number from 0, or none")
+
+
+def choice_generator(choice: Choice, seed: int | None, rng: np.random.Generator) -> np.random.Generator:
+    """The generator for a choice: seeded, and so the same for every task, or without a seed the task's own."""
+    if seed is None:
+        return rng
+    return generator(seed, Purpose.PARTITION, -choice)  # tasks have the addresses from 0

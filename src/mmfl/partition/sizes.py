@@ -1,24 +1,17 @@
 """Rules for the number of examples that each client requests."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError
-from mmfl.partition.options import Choice, check_seed, choice_generator
+from mmfl.partition.shards import Choice, check_seed, choice_generator
 from mmfl.partition.supply import apportion
 
-
-class Sizes(Protocol):
-    """A rule for the clients' numbers of examples."""
-
-    def __call__(self, clients: int, rng: np.random.Generator, available: int, /) -> NDArray[np.int64]:
-        """The number of examples that each client requests, [clients], of the `available` ones."""
-        ...
-
+Sizes = Callable[[int, np.random.Generator, int], NDArray[np.int64]]
+"""A rule `(clients, rng, available)`: how many of the available examples each client requests, [clients]."""
 
 SizesLike = Sizes | int | Sequence[int] | None
 

@@ -20,7 +20,7 @@ from mmfl.report.figures import figures
 from mmfl.report.interactive import plotly_script, spec_of, theme
 from mmfl.report.sources import DIFFERENCES_NOTE, Source, list_differences
 from mmfl.report.traces import text_of
-from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.results import Comparison
 

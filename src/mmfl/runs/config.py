@@ -11,18 +11,21 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.runs.config_schema import Config, ConfigSection, FederationConfig, PrivacyConfig, TaskConfig
 from mmfl.runs.layout import format_problem
-from mmfl.runs.presets import NAMES, path_of
+from mmfl.runs.presets import NAMES, find, path_of
 
 EMBEDDED = path_of("demo")
+_SECTIONS: dict[str, type[ConfigSection]] = {
+    "tasks": TaskConfig,
+    "federation": FederationConfig,
+    "privacy": PrivacyConfig,
+}
 _TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that may be of several
 
 
 def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any) -> Config:
     """The configuration in a file or preset (the embedded default without one), changed by `key=value` settings and
     overrides."""
-    given, path = path, EMBEDDED if path is None else Path(path)
-    if str(given) in NAMES and not path.is_file():
-        path = path_of(str(given))
+    path = EMBEDDED if path is None else find(path)
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -107,44 +110,27 @@ def parse(values: dict[str, Any], source: str) -> Config:
         return Config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(_named(_place(first["loc"], first["type"]), values))
+        where = _place(first["loc"], first["type"], values)
         if first["type"] == "extra_forbidden":
-            known = _keys_beside(first["loc"])
+            section = _SECTIONS.get(str(first["loc"][0]), Config)
+            known = [*section.model_fields, *(["method"] if section is Config else [])]
             raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None
         if first["type"] == "missing":
             raise UserError(f"{source}: '{where}' is missing.") from None
-        given = repr(first["input"])
+        given, expected = repr(first["input"]), first["msg"]
         given = given if len(given) < 60 else given[:57] + "..."
-        raise UserError(f"{source}: '{where}' is {given}: {_lower(first['msg'])}.") from None
+        raise UserError(f"{source}: '{where}' is {given}: {expected[:1].lower()}{expected[1:]}.") from None
 
 
-def _place(location: tuple[Any, ...], mistake: str) -> list[Any]:
-    """The keys that lead to a mistake, without the types that were tried there; the last may be named like a type."""
-    named = mistake in ("extra_forbidden", "missing")
-    last = len(location) - 1
-    return [part for n, part in enumerate(location) if part not in _TYPES or (named and n == last)]
-
-
-def _named(place: Sequence[Any], values: Mapping[str, Any]) -> list[str]:
-    """The keys as --set takes them: a task by its name, where it has one."""
-    match place:
-        case ["tasks", int(number), *rest]:
+def _place(location: tuple[Any, ...], mistake: str, values: Mapping[str, Any]) -> str:
+    """Where a mistake is, as --set would name it: a task by its name, and without the types that were tried there."""
+    names_key = mistake in ("extra_forbidden", "missing")  # which may be called like a type
+    keys = [part for part in location[:-1] if part not in _TYPES]
+    keys += [part for part in location[-1:] if part not in _TYPES or names_key]
+    match keys:
+        case ["tasks", int(number), *_]:
             task = values["tasks"][number]
             name = task.get("name") if isinstance(task, Mapping) else None
-            plain = isinstance(name, str) and name and "." not in name
-            return ["tasks", str(name if plain else number), *map(str, rest)]
-    return list(map(str, place))
-
-
-def _keys_beside(location: tuple[Any, ...]) -> list[str]:
-    sections: dict[Any, type[ConfigSection]] = {
-        "tasks": TaskConfig,
-        "federation": FederationConfig,
-        "privacy": PrivacyConfig,
-    }
-    section = sections.get(location[0], Config) if len(location) > 1 else Config
-    return [*section.model_fields, *(["method"] if section is Config else [])]
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]
+            if isinstance(name, str) and name and "." not in name:
+                keys[1] = name
+    return ".".join(map(str, keys))

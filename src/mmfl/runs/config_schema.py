@@ -66,9 +66,9 @@ class TaskConfig(ConfigSection):
             self.name,
             partial(factory, **options),
             data,
-            lr=_scheduled(self.lr),
+            lr=_build_named("schedule", self.lr, SCHEDULES),
             epochs=self.epochs,
-            batch_size=_scheduled(self.batch_size),
+            batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
             loss=find("loss", self.loss, LOSSES),
             metric=find("metric", self.metric, METRICS),
         )
@@ -165,11 +165,10 @@ class Config(ConfigSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_method(cls, values: Any) -> Any:
+    def _one_method(cls, values: dict[str, Any]) -> dict[str, Any]:
         """`method = "x"` is short for `methods = ["x"]`; what a run was made with says nothing about the next."""
-        if isinstance(values, dict):
-            values = {key: value for key, value in values.items() if key != MADE_WITH}
-        if isinstance(values, dict) and "method" in values:
+        values = {key: value for key, value in values.items() if key != MADE_WITH}
+        if "method" in values:
             method = values.pop("method")
             values["methods"] = method if isinstance(method, list) else [method]
         return values
@@ -179,20 +178,12 @@ class Config(ConfigSection):
         self.add_python_path()
         if not self.tasks:
             raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
-        loaded: dict[str, Dataset] = {}
-        for task in self.tasks:
-            key = json.dumps(task.data, sort_keys=True)
-            if key not in loaded:
-                loaded[key] = build("data", task.data, SOURCES)
-                if not isinstance(loaded[key], Dataset):
-                    raise UserError(
-                        f"data {task.data!r} gives a {type(loaded[key]).__name__}; expected an mmfl data set."
-                    )
-        tasks = [task.build(loaded[json.dumps(task.data, sort_keys=True)]) for task in self.tasks]
-        methods = [make_method(method) for method in self.methods]
+        keys = [json.dumps(task.data, sort_keys=True) for task in self.tasks]
+        loaded = {key: _load(task.data) for key, task in dict(zip(keys, self.tasks, strict=True)).items()}
+        tasks = [task.build(loaded[key]) for key, task in zip(keys, self.tasks, strict=True)]
         return Experiment(
             federation_of=lambda seed: self._federation(tasks, seed),
-            methods=methods,
+            methods=[make_method(method) for method in self.methods],
             seeds=seeds_of(self.seeds),
             rounds=self.rounds,
             rate=self.rate,
@@ -217,9 +208,7 @@ class Config(ConfigSection):
             partition={name: _partition(spec, seed) for name, spec in specs.items() if spec is not None},
             capacity=given.capacity,  # type: ignore[arg-type]  # Federation checks the word
             lacks=given.lacks,
-            arrivals=given.arrivals
-            if given.arrivals is None or isinstance(given.arrivals, list)
-            else build("arrivals", given.arrivals, ARRIVALS),
+            arrivals=_build_named("arrivals", given.arrivals, ARRIVALS),
             task_arrivals=given.task_arrivals,
             departures=given.departures,
             availability=build("availability", given.availability, AVAILABILITIES),
@@ -231,9 +220,16 @@ class Config(ConfigSection):
         return self.model_dump(exclude_none=True)
 
 
-def _scheduled(value: Any) -> Any:
-    """A number, or the schedule that a table names."""
-    return build("schedule", value, SCHEDULES) if isinstance(value, Mapping) else value
+def _build_named(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
+    """What a name or a table stands for; anything else as it is, such as a number in place of a schedule."""
+    return build(kind, value, known) if isinstance(value, str | Mapping) else value
+
+
+def _load(spec: Spec) -> Dataset:
+    data = build("data", spec, SOURCES)
+    if not isinstance(data, Dataset):
+        raise UserError(f"data {spec!r} gives a {type(data).__name__}; expected an mmfl data set.")
+    return data
 
 
 def _partition(spec: Spec, seed: int) -> Partition:
@@ -242,10 +238,10 @@ def _partition(spec: Spec, seed: int) -> Partition:
     name, options = read_spec("partition", spec)
     if isinstance(options.get("sizes"), Mapping | str):
         sizes, settings = read_spec("sizes", options["sizes"])
-        options["sizes"] = call("sizes", sizes, find("sizes", sizes, SIZES), _shared(settings, seed))
-    made: Partition = call("partition", name, find("partition", name, PARTITIONS), _shared(options, seed))
+        options["sizes"] = call("sizes", sizes, find("sizes", sizes, SIZES), _with_shared_seed(settings, seed))
+    made: Partition = call("partition", name, find("partition", name, PARTITIONS), _with_shared_seed(options, seed))
     return made
 
 
-def _shared(options: dict[str, Any], seed: int) -> dict[str, Any]:
+def _with_shared_seed(options: dict[str, Any], seed: int) -> dict[str, Any]:
     return {**options, "seed": seed} if options.pop("shared", False) else options

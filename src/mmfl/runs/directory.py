@@ -5,10 +5,9 @@ import logging
 import os
 import platform
 import shutil
-import stat
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 import mmfl
 from mmfl.errors import UserError, check_name, shorten
 from mmfl.record import RoundRecord
-from mmfl.runs.checkpoint import write_atomically
+from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import CHECKPOINTS, CONFIG, FORMAT, METRICS, format_problem
 from mmfl.runs.listing import read_config_summary
 from mmfl.runs.lock import hold, is_lock
@@ -61,14 +60,15 @@ class RunDirectory:
         """Raises an error if a new run would overwrite something, or cannot be created here."""
         check_name("run directory", str(path))
         try:
-            is_file = not stat.S_ISDIR(path.stat().st_mode)
-            used = not is_file and any(not is_lock(each) for each in path.iterdir())
+            used = any(not is_lock(each) for each in path.iterdir())
         except FileNotFoundError:
             return
         except OSError as error:
+            if isinstance(error, NotADirectoryError) and path.exists():
+                raise UserError(
+                    f"run directory '{path}' is a file; expected a new directory, or an empty one."
+                ) from None
             raise UserError(f"run directory '{shorten(path)}' cannot be made: {error.strerror}.") from None
-        if is_file:
-            raise UserError(f"run directory '{path}' is a file; expected a new directory, or an empty one.")
         if used:
             raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
 
@@ -88,11 +88,9 @@ class RunDirectory:
                 raise UserError(f"run '{path}' cannot be read: {problem}.")
         return cls(path)
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> AbstractContextManager[None]:
         """While active, no other process can work on the run; an error where one does."""
-        with nullcontext() if self.locked else hold(self.path):
-            yield
+        return nullcontext() if self.locked else hold(self.path)
 
     def remove(self) -> None:
         """Removes it with all that is in it."""
@@ -129,43 +127,42 @@ class RunDirectory:
     def append(self, records: Sequence[RoundRecord]) -> None:
         """Adds the records of a round, on disk when this returns."""
         with self.writing(), self.metrics.open("ab", buffering=0) as file:
-            content = memoryview("".join(json.dumps(record.to_json()) + "\n" for record in records).encode())
+            content = memoryview(_lines(records))
             while content:
                 content = content[file.write(content) :]
             os.fsync(file.fileno())
 
-    def read_metrics(self) -> Records:
-        """All records, with what is wrong with them, if anything."""
-        try:
-            return read_records(self.metrics)
-        except OSError as error:
-            raise UserError(f"{self.metrics} cannot be read: {error.strerror}.") from None
-
     def records(self) -> list[RoundRecord]:
         """All records. Second copies are dropped with a warning; missing or broken records are an error. The last line
         may be incomplete after a crash."""
-        found = self.read_metrics()
-        settings, state = read_config_summary(self.path / CONFIG), read_state(self.path)
-        if problem := found.problem(state.done if state else 0, replicas=settings.replicas if settings else 0):
-            raise UserError(f"{self.metrics} is damaged: {problem}.\n{PUT_BACK}")
+        state = read_state(self.path)
+        found = self._read_metrics(state.done if state else 0, read_config_summary(self.path / CONFIG).replicas)
         for note in found.notes():
             _log.warning("%s: %s", self.metrics, note)
         return found.all
 
     def rewind(self, round: int, replicas: int) -> list[RoundRecord]:
         """Deletes the records after a round and returns the others, which must be complete for all replicas."""
-        found = self.read_metrics()
-        if problem := found.problem(round, until=round, replicas=replicas):
-            raise UserError(
-                f"{self.metrics} is damaged: {problem}, but the checkpoint is of round {round}.\n{PUT_BACK}"
-            )
+        found = self._read_metrics(round, replicas, round, f", but the checkpoint is of round {round}")
         kept = [record for record in found.all if record.round <= round]
         with self.writing():
-            write_atomically(self.metrics, "".join(json.dumps(record.to_json()) + "\n" for record in kept).encode())
+            write_atomically(self.metrics, _lines(kept))
         return kept
 
+    def _read_metrics(self, done: int, replicas: int, until: int | None = None, but: str = "") -> Records:
+        """All records; an error where those of the rounds up to `until` are damaged."""
+        try:
+            found = read_records(self.metrics)
+        except OSError as error:
+            raise UserError(f"{self.metrics} cannot be read: {error.strerror}.") from None
+        if problem := found.problem(done, until, replicas):
+            advice = "Put the file back as it was, or start a new run."
+            raise UserError(f"{self.metrics} is damaged: {problem}{but}.\n{advice}")
+        return found
 
-PUT_BACK = "Put the file back as it was, or start a new run."
+
+def _lines(records: Sequence[RoundRecord]) -> bytes:
+    return "".join(json.dumps(record.to_json()) + "\n" for record in records).encode()
 
 
 def _runs_in(folder: Path) -> str:

@@ -1,7 +1,5 @@
 """Experiment: methods x seeds on a federation, conducted in lockstep, with or without a run directory."""
 
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,11 +17,11 @@ from mmfl.federation import Federation
 from mmfl.methods import Method
 from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory, made_with
-from mmfl.runs.listener import Listener, RunInfo, StopRequest
+from mmfl.runs.listener import Listener, RunInfo, StopRequest, interruptible
 from mmfl.runs.results import Comparison, Run
-from mmfl.runs.snapshots import CheckpointPace, fingerprint, restore, save
+from mmfl.runs.snapshots import CheckpointPace, end_together, fingerprint, restore, save
 from mmfl.runs.status import RunEnd, StatusWriter
-from mmfl.training import Replica, TrainingState, rounds
+from mmfl.training import Replica, rounds
 from mmfl.updates.world import World
 
 _RECORD_BYTES = 1000  # of a round's record for each task, at least
@@ -154,11 +152,7 @@ def run_info(
 ) -> RunInfo:
     """What listeners are told about a run."""
     federation = replicas[0].federation
-    states = {(replica.method.name, replica.seed): replica for replica in replicas}
-
-    def state(method: str, seed: int) -> TrainingState:
-        return states[method, seed].state
-
+    named = {(replica.method.name, replica.seed): replica for replica in replicas}
     return RunInfo(
         methods=[method.name for method in experiment.methods],
         seeds=list(experiment.seeds),
@@ -170,22 +164,17 @@ def run_info(
         directory=directory.path if directory else None,
         config=with_task_settings(directory.config() if directory else {}, federation),
         stop=stop,
-        states=state,
+        states=lambda method, seed: named[method, seed].state,
     )
 
 
 def with_task_settings(config: Mapping[str, Any], federation: Federation) -> dict[str, Any]:
     """A configuration with what the federation knows besides: the number of clients, and how each task is trained."""
     given = {task["name"]: task for task in config.get("tasks", ()) if isinstance(task, Mapping) and "name" in task}
-    tasks = [
-        {
-            "lr": task.lr,
-            "epochs": task.epochs,
-            "batch_size": task.batch_size,
-            **given.get(task.name, {"name": task.name}),
-        }
-        for task in federation.tasks
-    ]
+    tasks = []
+    for task in federation.tasks:
+        known = {"lr": task.lr, "epochs": task.epochs, "batch_size": task.batch_size}
+        tasks.append({**known, **given.get(task.name, {"name": task.name})})
     return {**config, "federation": {"clients": federation.clients, **config.get("federation", {})}, "tasks": tasks}
 
 
@@ -216,16 +205,11 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
         yield None
         return
     with ExitStack() as lock:
-        directory, mistake = None, ""
-        if world.first:
-            try:
+        directory = None
+        with end_together(world):
+            if world.first:
                 directory = open_directory()
                 lock.enter_context(directory.hold())
-            except UserError as error:
-                mistake = str(error)
-        mistake = world.said_by_first(mistake)
-        if mistake:
-            raise UserError(mistake)
         path = world.said_by_first(str(directory.path) if directory else "")
         yield directory or RunDirectory(Path(path))
 
@@ -244,40 +228,13 @@ def start(experiment: Experiment, engine: Engine) -> list[Replica]:
 
 def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> Comparison:
     """The runs of the replicas, with their records and weights."""
-    return Comparison(
-        [
-            Run(
-                [r for r in records if (r.method, r.seed) == (replica.method.name, replica.seed)],
-                replica.method.name,
-                replica.seed,
-                replica.federation.task_names,
-                replica.federation.clients,
-                replica.federation,
-                replica.state.weights,
-            )
-            for replica in replicas
-        ]
-    )
-
-
-@contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """While active, the first Ctrl-C sets the event instead of breaking off; the second breaks off."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def note(*_: object) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, before)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)
+    runs = []
+    for replica in replicas:
+        name, seed, federation = replica.method.name, replica.seed, replica.federation
+        known = [record for record in records if (record.method, record.seed) == (name, seed)]
+        weights = replica.state.weights
+        runs.append(Run(known, name, seed, federation.task_names, federation.clients, federation, weights))
+    return Comparison(runs)
 
 
 def seeds_of(seeds: int | Sequence[int]) -> Sequence[int]:

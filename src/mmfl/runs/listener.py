@@ -1,6 +1,9 @@
-"""Listeners: what they are told about a run, and what they can ask of it. Nothing here needs torch."""
+"""Listeners: what they are told about a run, and what they and Ctrl-C can ask of it. Nothing here needs torch."""
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,3 +115,23 @@ class ListenerGroup(Listener):
         """Tells each."""
         for listener in self.listeners:
             listener.end(end)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """While active, the first Ctrl-C sets the event instead of breaking off; the second breaks off."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(*_: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -7,31 +7,31 @@ being there.
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
 from mmfl.runs import status as state
+from mmfl.runs.files import last_lines
 from mmfl.runs.layout import CONFIG, ENDED, METRICS, STATE, format_problem
 from mmfl.runs.records import Scan, parse
 from mmfl.runs.records import read as read_records
 from mmfl.runs.status import Condition, RunStatus
-from mmfl.runs.tail import last_lines
 
-_BLOCK, _FURTHEST = 1 << 15, 1 << 24  # bytes before the end in which the last round that was tested is looked for
-Stamp = tuple[int, int, int]
+_BLOCKS = (1 << 15, 1 << 18, 1 << 21, 1 << 24)  # bytes before the end in which to look for the last tested round
 
 
 @dataclass(frozen=True)
 class ConfigSummary:
-    """What a configuration says about a run, and the whole of it."""
+    """What a configuration says about a run, and the whole of it; empty where it is not that of a run."""
 
-    methods: Sequence[str]
-    tasks: Sequence[str]
-    seeds: int
-    rounds: int
-    config: dict[str, Any]
+    methods: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    seeds: int = 0
+    rounds: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
 
     @property
     def replicas(self) -> int:
@@ -90,8 +90,8 @@ class WatchedRun:
 
     def __init__(self, id: str, path: Path):
         self.id, self.path = id, path
-        self.stamps: dict[str, Stamp | None] = {}
-        self.settings: ConfigSummary | None = None
+        self.stamps: dict[str, tuple[int, int, int] | None] = {}  # which change whenever a file does
+        self.settings = ConfigSummary()
         self.latest = Latest()
         self.state: RunStatus | None = None
         self.scan = Scan(path / METRICS)
@@ -107,11 +107,9 @@ class WatchedRun:
         if self._changed(METRICS):
             self.latest = read_latest(self.path / METRICS)
             self.scan.look()
-        settings = self.settings or ConfigSummary((), (), 0, 0, {})
-        latest = self.latest
-        now = self._state(settings, latest)
-        self._check_records(settings)
-        damaged = format_problem(settings.config) if self.settings else f"{CONFIG} is not that of a run"
+        settings, latest, now = self.settings, self.latest, self._state()
+        self._check_records()
+        damaged = format_problem(settings.config) if settings.config else f"{CONFIG} is not that of a run"
         damaged = damaged or (self.damage and f"{METRICS} is damaged: {self.damage}")
         return RunSummary(
             self.id,
@@ -133,40 +131,45 @@ class WatchedRun:
         )
 
     def _changed(self, name: str) -> bool:
-        before = self.stamps.get(name, ())
-        self.stamps[name] = _stamp(self.path / name)
-        return self.stamps[name] != before
+        before, stamp = self.stamps.get(name, ()), None
+        with suppress(OSError):
+            found = (self.path / name).stat()
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
+        self.stamps[name] = stamp
+        return stamp != before
 
-    def _check_records(self, settings: ConfigSummary) -> None:
+    def _check_records(self) -> None:
         """Checks the records, which are read in full only if something is wrong with them."""
         done = self.state.done if self.state else 0
-        checked = (self.stamps[METRICS], done, settings.replicas)
+        checked = (self.stamps[METRICS], done, self.settings.replicas)
         if checked == self.checked:
             return
         self.checked, self.damage, self.notes = checked, "", []
-        if not self.scan.complete(done, settings.replicas):
-            try:
-                found = read_records(self.path / METRICS)
-            except OSError as error:
-                self.damage = str(error.strerror)
-                return
-            self.damage = found.problem(done, replicas=settings.replicas)
-            self.notes = [] if self.damage else found.notes()
+        if self.scan.complete(done, self.settings.replicas):
+            return
+        try:
+            found = read_records(self.path / METRICS)
+        except OSError as error:
+            self.damage = str(error.strerror)
+            return
+        self.damage = found.problem(done, replicas=self.settings.replicas)
+        self.notes = [] if self.damage else found.notes()
 
-    def _state(self, settings: ConfigSummary, latest: Latest) -> RunStatus:
+    def _state(self) -> RunStatus:
         """What the state file says; without one, what the other files tell."""
         if self.state and self.state.condition != "lost":
             return self.state
-        ended = _ended(self.path)
+        ended = _read_end(self.path)
         if self.state and not ended:
             return self.state
-        condition, reason = ended or ("finished" if 0 < settings.rounds <= latest.round else "stopped", "")
+        rounds, round = self.settings.rounds, self.latest.round
+        condition, reason = ended or ("finished" if 0 < rounds <= round else "stopped", "")
         began, updated = ((self.stamps[name] or (0, 0, 0))[0] / 1e9 for name in (CONFIG, METRICS))
-        return RunStatus(condition, latest.round, settings.rounds, began, updated or began, 0, "", reason=reason)
+        return RunStatus(condition, round, rounds, began, updated or began, 0, "", reason=reason)
 
 
-def read_config_summary(path: Path) -> ConfigSummary | None:
-    """Summary of the configuration of a simulation, a run from Python or a deployment; None if it is none of these."""
+def read_config_summary(path: Path) -> ConfigSummary:
+    """Summary of the configuration of a simulation, a run from Python or a deployment; empty if it is none of these."""
     try:
         config = tomllib.loads(path.read_text())
         known = config.get("settings", config)
@@ -179,20 +182,18 @@ def read_config_summary(path: Path) -> ConfigSummary | None:
             config,
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
+        return ConfigSummary()
 
 
 def read_latest(path: Path) -> Latest:
     """What the records at the end of a file say, back to a round that was tested."""
-    block = _BLOCK
-    while True:
+    for block in _BLOCKS:
         lines, whole = last_lines(path, block)
         records = [record for record in map(parse, lines) if record]
         tested = [(record, record.mean) for record in records if record.mean is not None]
         since = tested[-1][0].round if tested else 0
-        if whole or block >= _FURTHEST or (tested and records[0].round < since):
+        if whole or (tested and records[0].round < since):
             break
-        block *= 8
     if not records:
         return Latest()
     means: dict[str, list[float]] = {}
@@ -209,16 +210,7 @@ def read_latest(path: Path) -> Latest:
     )
 
 
-def _stamp(path: Path) -> Stamp | None:
-    """Changes whenever the file does; None where there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _ended(directory: Path) -> tuple[Condition, str] | None:
+def _read_end(directory: Path) -> tuple[Condition, str] | None:
     """How a deployment ended, as its server wrote it; it may have ended before its first round."""
     try:
         told = json.loads((directory / ENDED).read_bytes())

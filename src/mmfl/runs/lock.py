@@ -39,7 +39,14 @@ class Holder:
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
     """Keeps other processes out of a run directory, which is made if need be; an error where one is at work there."""
-    _take(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(directory):
+            check_free(directory)
+            (directory / LOCK).unlink(missing_ok=True)
+            _write(directory / LOCK, json.dumps(asdict(Holder.current())))
+    except OSError as error:
+        raise UserError(f"run directory '{directory}' cannot be written: {error.strerror}.") from None
     try:
         yield
     finally:
@@ -50,13 +57,13 @@ def hold(directory: Path) -> Iterator[None]:
 
 def check_free(directory: Path) -> None:
     """Raises an error if another process holds the lock."""
-    holder, path = _read(directory), directory / LOCK
+    holder = _read(directory)
     if holder is None or holder.gone:
         return
     message = f"run '{directory}' is in use by process {holder.pid} on {holder.host}"
     if holder.host == socket.gethostname():
         raise UserError(f"{message}; wait until it ends, or end it.")
-    raise UserError(f"{message}.\nIf that process is gone, delete {path} and try again.")
+    raise UserError(f"{message}.\nIf that process is gone, delete {directory / LOCK} and try again.")
 
 
 def is_lock(path: Path) -> bool:
@@ -82,18 +89,6 @@ def start_time(pid: int) -> str:
         return "" if state in "ZX" else fields[18]
     except (OSError, ValueError, IndexError):
         return ""
-
-
-def _take(directory: Path) -> None:
-    path = directory / LOCK
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(directory):
-            check_free(directory)
-            path.unlink(missing_ok=True)
-            _write(path, json.dumps(asdict(Holder.current())))
-    except OSError as error:
-        raise UserError(f"run directory '{directory}' cannot be written: {error.strerror}.") from None
 
 
 def _write(path: Path, text: str) -> None:

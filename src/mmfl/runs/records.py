@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.record import RoundRecord
-from mmfl.runs.tail import TailReader
+from mmfl.runs.files import TailReader
 
 _KINDS = {"round": int, "method": str, "seed": int, "tasks": dict, "clients": int, "cost": dict}  # in every version
 _START = re.compile(rb'\{"round": (\d+), "method": ("(?:[^"\\]|\\.)*"), "seed": (\d+), ')
@@ -81,20 +81,20 @@ class Records:
             for replica, rounds in self._contradicted.items()
             if (kept := [t for t in rounds if until is None or t <= until])
         }
-        found = [f"{text} missing" for text in _named(missing, len(expected) or 1)]
+        found = [f"{text} missing" for text in _describe(missing, len(expected) or 1)]
         if found and self._broken:
-            found[-1] += f" ({_lines(self._broken)})"
+            found[-1] += f" ({_describe_lines(self._broken)})"
         if limit and expected and replicas and len(expected) != replicas:
             found.append(f"there are records of {len(expected)} methods and seeds in place of {replicas}")
-        found += [f"{text} recorded twice, with different numbers" for text in _named(contradicted, len(expected))]
+        found += [f"{text} recorded twice, with different numbers" for text in _describe(contradicted, len(expected))]
         if not self._rounds and self._broken and not found:
-            found = [_lines(self._broken)]
+            found = [_describe_lines(self._broken)]
         return "; ".join(found)
 
     def notes(self) -> list[str]:
         """What was left out without losing anything: lines that are not records, and second copies."""
-        found = [f"{_lines(self._broken)}, and left out"] if self._broken else []
-        texts = _named(self._repeated, len(self._rounds))
+        found = [f"{_describe_lines(self._broken)}, and left out"] if self._broken else []
+        texts = _describe(self._repeated, len(self._rounds))
         return [*found, *(f"{text} recorded twice with the same numbers, and counted once" for text in texts)]
 
 
@@ -165,36 +165,29 @@ class Scan:
         return self.in_order and (not limit or everyone) and min(rounds, default=0) >= limit
 
 
-def _lines(numbers: Sequence[int]) -> str:
+def _describe_lines(numbers: Sequence[int]) -> str:
     """Says that lines are no records."""
     shown = ", ".join(map(str, numbers[:_MOST_NAMED])) + (" and more" if len(numbers) > _MOST_NAMED else "")
     return f"line {shown} is not a record" if len(numbers) == 1 else f"lines {shown} are not records"
 
 
-def _named(rounds: dict[_Replica, list[int]], replicas: int) -> list[str]:
+def _describe(rounds: dict[_Replica, list[int]], replicas: int) -> list[str]:
     """Rounds in words with a verb; with methods and seeds, unless it is the same rounds of all of them."""
     if len(rounds) == replicas and len({tuple(each) for each in rounds.values()}) == 1:
         return [_rounds(next(iter(rounds.values())))]
-    texts = [
-        f"{_rounds(each, verb=False)} of {method} with seed {seed} {_verb(each)}"
-        for (method, seed), each in rounds.items()
-    ]
+    texts = [_rounds(each, f" of {method} with seed {seed}") for (method, seed), each in rounds.items()]
     if len(texts) > _MOST_NAMED:
         texts[_MOST_NAMED - 1 :] = [f"rounds of {len(texts) - _MOST_NAMED + 1} more methods and seeds are"]
     return texts
 
 
-def _rounds(rounds: Sequence[int], verb: bool = True) -> str:
+def _rounds(rounds: Sequence[int], of: str = "") -> str:
     """
-    >>> _rounds([3]), _rounds([3, 4, 5, 9])
-    ('round 3 is', 'rounds 3-5, 9 are')
+    >>> _rounds([3]), _rounds([3, 4, 5, 9], of=" of full")
+    ('round 3 is', 'rounds 3-5, 9 of full are')
     """
     ordered = sorted(set(rounds))
     runs = [[t for _, t in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
     shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs[:_MOST_NAMED])
     more = " and more" if len(runs) > _MOST_NAMED else ""
-    return f"round{'s' if len(ordered) > 1 else ''} {shown}{more}" + (f" {_verb(rounds)}" if verb else "")
-
-
-def _verb(rounds: Sequence[int]) -> str:
-    return "are" if len(set(rounds)) > 1 else "is"
+    return f"rounds {shown}{more}{of} are" if len(ordered) > 1 else f"round {shown}{of} is"

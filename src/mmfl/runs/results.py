@@ -1,7 +1,7 @@
 """What came of a run: records, weights and tables of one method and seed, or of several side by side."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +16,21 @@ from mmfl.runs.directory import RunDirectory
 from mmfl.runs.layout import REPORT_PAGE
 
 
+@dataclass(eq=False, repr=False)
 class Run:
     """One method with one seed: its record of every round and, after training, its weights.
 
     `full` is what full participation in the same experiment is called, which it is measured by.
     """
 
-    def __init__(
-        self,
-        records: Sequence[RoundRecord],
-        method: str,
-        seed: int,
-        tasks: Sequence[str],
-        clients: int,
-        federation: Federation | None = None,
-        weights: Sequence[Tensor] | None = None,
-        full: str = "full",
-    ):
-        self.records = list(records)
-        self.method, self.seed = method, seed
-        self.tasks, self.clients = list(tasks), clients
-        self.federation, self.weights = federation, weights
-        self.full = full
+    records: list[RoundRecord]
+    method: str
+    seed: int
+    tasks: list[str]
+    clients: int
+    federation: Federation | None = None
+    weights: Sequence[Tensor] | None = None
+    full: str = "full"
 
     def frame(self, quantity: str) -> pd.DataFrame:
         """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
@@ -45,9 +38,7 @@ class Run:
         if self.records and quantity not in known:
             raise UserError(f"run: no quantity '{quantity}' was recorded: {nearest(quantity, known)}")
         rows = {r.round: {name: task.value(quantity) for name, task in r.tasks.items()} for r in self.records}
-        frame = pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float)
-        frame.index.name = "round"
-        return frame
+        return pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float).rename_axis("round")
 
     @property
     def accuracy(self) -> pd.DataFrame:
@@ -68,23 +59,20 @@ class Run:
     def summary(self) -> pd.DataFrame:
         """Mean and worst task of every evaluated round."""
         rows = {r.round: {"mean": r.mean, "worst": r.worst} for r in self.records if r.mean is not None}
-        frame = pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "worst"], dtype=float)
-        frame.index.name = "round"
-        return frame
+        return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "worst"], dtype=float).rename_axis("round")
 
     @property
     def costs(self) -> pd.DataFrame:
         """Trainings, forward passes, bytes and stored memory of every round."""
-        frame = pd.DataFrame([asdict(r.cost) for r in self.records], index=[r.round for r in self.records])
-        frame.index.name = "round"
-        return frame
+        return self._by_round([asdict(record.cost) for record in self.records])
 
     @property
     def faults(self) -> pd.DataFrame:
         """What went wrong with nodes, rounds x kinds of event; no columns where nothing did, as in a simulation."""
-        frame = pd.DataFrame([r.faults for r in self.records], index=[r.round for r in self.records])
-        frame.index.name = "round"
-        return frame.fillna(0).astype(int)
+        return self._by_round([record.faults for record in self.records]).fillna(0).astype(int)
+
+    def _by_round(self, rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
+        return pd.DataFrame(rows, index=[record.round for record in self.records]).rename_axis("round")
 
     @property
     def participation(self) -> pd.DataFrame:

@@ -2,7 +2,8 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ from mmfl.record import RoundRecord
 from mmfl.runs import checkpoint
 from mmfl.runs.directory import RunDirectory
 from mmfl.training import Replica
+from mmfl.updates.world import World
 
 _QUICK = 1.0  # seconds that any checkpoint may take
 
@@ -75,13 +77,17 @@ def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], eng
     for replica, state in zip(replicas, snapshot.replicas, strict=True):
         replica.state = state
     engine.choices.made.update(snapshot.choices)
-    records, mistake = list[RoundRecord](), ""
-    if engine.world.first:
-        try:
-            records = directory.rewind(round, len(replicas))
-        except UserError as error:
-            mistake = str(error)
-    mistake = engine.world.said_by_first(mistake)
-    if mistake:
+    with end_together(engine.world):
+        return directory.rewind(round, len(replicas)) if engine.world.first else []
+
+
+@contextmanager
+def end_together(world: World) -> Iterator[None]:
+    """Tells all processes of a mistake that the first one meets within, which ends them all."""
+    mistake = ""
+    try:
+        yield
+    except UserError as error:
+        mistake = str(error)
+    if mistake := world.said_by_first(mistake):
         raise UserError(mistake)
-    return records

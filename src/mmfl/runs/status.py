@@ -5,8 +5,6 @@ A run does not depend on either: it never reads them back, and goes on where the
 
 import json
 import logging
-import os
-import socket
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +13,9 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
+from mmfl.runs.files import atomically
 from mmfl.runs.layout import LOG, STATE
-from mmfl.runs.lock import is_alive, start_time
+from mmfl.runs.lock import Holder
 
 Condition = Literal["running", "finished", "stopped", "failed", "lost"]
 _LONGEST = 500  # letters of a line of the log
@@ -64,11 +63,6 @@ class RunStatus:
         """
         return 0 if self.condition in ("running", "lost") else int(self.round)
 
-    @property
-    def lost(self) -> bool:
-        """Whether the state says `running` but the process is gone; processes on other machines cannot be checked."""
-        return self.condition == "running" and self.host == socket.gethostname() and not is_alive(self.pid, self.birth)
-
 
 def read(directory: Path) -> RunStatus | None:
     """The current state, `lost` where the process has ended without writing so; None where it cannot be read."""
@@ -79,7 +73,9 @@ def read(directory: Path) -> RunStatus | None:
             return None
     except (OSError, ValueError, TypeError):
         return None
-    return replace(state, condition="lost", reason="its process has ended without a word") if state.lost else state
+    if state.condition == "running" and Holder(state.pid, state.host, state.birth).gone:
+        return replace(state, condition="lost", reason="its process has ended without a word")
+    return state
 
 
 class StatusWriter:
@@ -90,10 +86,9 @@ class StatusWriter:
 
     def __init__(self, path: Path | None, rounds: int):
         self.path = path
-        now, pid = time.time(), os.getpid()
-        before = read(path) if path else None
+        now, before = time.time(), read(path) if path else None
         began, round = (before.began, before.round) if before else (now, 0)
-        self.state = RunStatus("running", round, rounds, began, now, pid, socket.gethostname(), start_time(pid))
+        self.state = RunStatus("running", round, rounds, began, now, **asdict(Holder.current()))
         self.warnings = _Warnings(self)
         self.end = RunEnd("finished")
 
@@ -107,16 +102,14 @@ class StatusWriter:
     ) -> None:
         logging.getLogger("mmfl").removeHandler(self.warnings)
         end = RunEnd.by(error) if error else self.end
-        if end.condition == "finished":
-            self._set("finished")
-            self.note(f"finished: {self.state.round} rounds")
-        elif end.condition == "stopped":
-            why = f" ({end.reason})" if error is None else ""
-            self._set("stopped")
-            self.note(f"stopped after round {self.state.round}{why}; `mmfl resume` goes on from here")
-        else:
-            self._set("failed", reason=end.reason)
-            self.note(f"failed after round {self.state.round}: {end.reason}")
+        self._set(end.condition, reason=end.reason if end.condition == "failed" else "")
+        why, round = "" if error else f" ({end.reason})", self.state.round
+        notes = {
+            "finished": f"finished: {round} rounds",
+            "stopped": f"stopped after round {round}{why}; `mmfl resume` goes on from here",
+            "failed": f"failed after round {round}: {end.reason}",
+        }
+        self.note(notes[end.condition])
 
     def begin(self, round: int, what: str, versions: str = "") -> None:
         """The run begins, or goes on after a round."""
@@ -142,13 +135,8 @@ class StatusWriter:
     def _set(self, condition: Condition, **changes: Any) -> None:
         self.state = replace(self.state, condition=condition, updated=time.time(), **changes)
         if self.path:
-            draft = self.path / f".{STATE}.{self.state.pid}"
-            try:
-                draft.write_text(json.dumps(asdict(self.state)))
-                os.replace(draft, self.path / STATE)
-            except OSError:
-                with suppress(OSError):
-                    draft.unlink()
+            with suppress(OSError), atomically(self.path / STATE, on_disk=False) as file:
+                file.write(json.dumps(asdict(self.state)).encode())
 
 
 def timestamp(seconds: float) -> str:

@@ -10,8 +10,8 @@ from typing import ClassVar, Generic, TypeVar
 
 from mmfl.errors import UserError
 from mmfl.record import RoundRecord
-from mmfl.runs.checkpoint import write_atomically
 from mmfl.runs.directory import RunDirectory
+from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import tracker_notes
 from mmfl.runs.listener import Listener, RunInfo
 from mmfl.runs.status import RunEnd

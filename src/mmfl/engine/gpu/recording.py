@@ -25,8 +25,9 @@ def can_record(recorder: Recorder, architecture: Architecture, rule: LocalRule, 
 
 def train_recorded(recorder: Recorder, cohort: Cohort) -> None:
     """Trains as `train_vectorised` does; the results must not be used before `recorder.join`."""
-    jobs, width = _round_jobs(len(cohort.jobs)), _round_width(int(cohort.jobs.batch.max()))
-    starts = _round_starts(len(cohort.tensors.starts))
+    jobs, width = _round_jobs(len(cohort.jobs)), -(-int(cohort.jobs.batch.max()) // 16) * 16
+    # The number of tasks that train differs from round to round.
+    starts = max(4, 1 << (len(cohort.tensors.starts) - 1).bit_length())
     key = (cohort.architecture, cohort.rule, jobs, width, starts, cohort.tensors.correction is not None)
     stream = recorder.stream(width)
     recorder.hold(cohort)
@@ -102,13 +103,3 @@ def _round_jobs(jobs: int) -> int:
     power = 1 << max(jobs - 1, 0).bit_length()
     step = max(power // (4 if power <= 32 else 16), 1)
     return -(-jobs // step) * step
-
-
-def _round_width(batch: int) -> int:
-    """The next multiple of 16."""
-    return -(-batch // 16) * 16
-
-
-def _round_starts(starts: int) -> int:
-    """The next power of two, at least 4: the number of tasks that train differs from round to round."""
-    return max(4, 1 << (starts - 1).bit_length())

@@ -12,6 +12,11 @@ def path_of(name: str) -> Path:
     return _FOLDER / f"{name}.toml"
 
 
+def find(file: str | Path) -> Path:
+    """A file, or the preset of that name where there is no such file."""
+    return path_of(str(file)) if str(file) in NAMES and not Path(file).is_file() else Path(file)
+
+
 def summary(name: str) -> str:
     """The first sentence of a preset's comment."""
     lines = [line.removeprefix("#").strip() for line in path_of(name).read_text().split("\n\n")[0].splitlines()]

@@ -1,6 +1,10 @@
-"""Reading the end of files that are being appended to, such as the metrics of a run under way."""
+"""Files that others may read meanwhile: written whole or not at all, or appended to and read from their end."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _REMEMBERED = 256  # bytes
 
@@ -47,3 +51,26 @@ def last_lines(path: Path, most: int) -> tuple[list[bytes], bool]:
         return [], True
     lines = text[: text.rfind(b"\n") + 1].splitlines()
     return lines[1:] if start else lines, start == 0
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes under another name and renames, so that the file is there whole or not at all."""
+    with atomically(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def atomically(path: Path, on_disk: bool = True) -> Iterator[BinaryIO]:
+    """A file to write to that takes its name once it is whole and, by default, on disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            if on_disk:
+                os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
