@@ -125,7 +125,7 @@ def assert_agree(one: Trained, other: Trained, tolerance: float = 1e-4) -> None:
 
 def by_hand(task: Task, start: dict[str, Tensor], rows: np.ndarray, mu: float = 0.0) -> tuple[dict[str, Tensor], float]:
     """Full-batch training as anyone would write it: start minus end by name, and the mean loss on the way."""
-    module = task.model()
+    module = task.build()
     module.load_state_dict(start, strict=False)  # a tied weight has a name for each of its places
     optimiser = torch.optim.SGD(module.parameters(), task.lr)
     x, y = task.data.x[rows], task.data.y[rows]
