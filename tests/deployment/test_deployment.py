@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from digits import events, module, simulated, weights_of
+from digits import assert_same_weights, events, module, simulated, weights_of
 from traces import clean, needs_flower
 
 import mmfl
@@ -32,8 +31,7 @@ def test_the_command_line_deploys_over_a_node_with_a_key_and_gives_the_simulatio
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "round 2/2  mmfl-stalevr: linear 0." in ended.stdout
     expected = simulated("mmfl-stalevr", 2, 0.5)
-    for mine, theirs in zip(weights_of(place), expected.weights, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_weights(weights_of(place), expected.weights)
     run = mmfl.load(place).runs[0]
     assert [r.drawn for r in run.records] == [r.drawn for r in expected.records]
     assert run.faults.empty

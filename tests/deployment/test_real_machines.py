@@ -13,8 +13,7 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 import pytest
-import torch
-from digits import events, module, simulated, weights_of
+from digits import assert_same_weights, events, module, simulated, weights_of
 from traces import clean, needs_flower, running
 
 import mmfl
@@ -80,8 +79,7 @@ def test_commands_for_real_machines_train_over_registered_nodes_as_a_simulation_
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
     run, expected = mmfl.load(server / "run").runs[0], simulated(tomllib.loads(f"it={WRAPPED}")["it"], 2, 1.0)
-    for mine, theirs in zip(weights_of(server / "run"), expected.weights, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_weights(weights_of(server / "run"), expected.weights)
     pd.testing.assert_frame_equal(run.accuracy, expected.accuracy)
     assert [task.active for record in run.records for task in record.tasks.values()] == [4] * 4
     assert run.faults.empty

@@ -9,8 +9,8 @@ from typing import Any
 from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from mmfl.deployment.exchange import Reply
 from mmfl.deployment.programs import MAX_BYTES_VARIABLE
-from mmfl.deployment.transport import Reply
 
 _log = logging.getLogger(__name__)
 _EXTRA_LIFETIME = 10.0  # seconds for which Flower keeps a message after its reply was due
