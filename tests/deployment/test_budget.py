@@ -15,7 +15,7 @@ def shown(tmp_path, monkeypatch, capsys, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mmfl.deployment.programs.require_flower", lambda: None)
-    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: RunEnd("stopped"))
+    monkeypatch.setattr("mmfl.cli.deploy._deploy_here", lambda *_: RunEnd("stopped"))
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 
     def shown(*words):

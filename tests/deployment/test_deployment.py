@@ -104,13 +104,13 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
 
         troubles = Troubles({1: [lambda: local.join([3])], 2: [kill_server]})
         with pytest.raises(ServerKilledError):
-            local.submit(settings).follow(troubles, 3, lose_nodes)
+            local.submit(settings).follow(troubles, lose_nodes)
         (orders / "go-on").touch()
         (orders / f"lost-{second.id}").unlink()
         (orders / "hold-3").unlink()
         local.join([0])
         everyone = settings | {"gather": 600.0}
-        assert local.submit(everyone, resume=True).follow(troubles, 3, local.check) == RunEnd("finished")
+        assert local.submit(everyone, resume=True).follow(troubles, local.check) == RunEnd("finished")
     run = mmfl.load(tmp_path / "run").runs[0]
     assert [record.round for record in run.records] == [1, 2, 3]
     told = [event for event in events(tmp_path / "run") if event["kind"] not in ("joined", "waiting")]
@@ -162,7 +162,7 @@ def test_a_hundred_rounds_of_random_kills_are_finished(clean, tmp_path):
         troubles, resume, ended = Troubles(due), False, None
         while ended is None:
             try:
-                ended = local.submit(settings, resume).follow(troubles, 100, local.check)
+                ended = local.submit(settings, resume).follow(troubles, local.check)
             except ServerKilledError:
                 resume = True
         assert ended == RunEnd("finished")

@@ -13,7 +13,7 @@ from traces import clean, needs_flower, running
 
 from conftest import refused, wait_for
 from mmfl.deployment import submission
-from mmfl.deployment.bundle import RunConfig, check_module, write_app
+from mmfl.deployment.bundle import check_module, write_app
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import LocalDeployment
 from mmfl.deployment.submission import RunWatcher
@@ -59,7 +59,7 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
             submitted.watcher.request_stop()
 
         heard = Heard(then)
-        assert submitted.follow(heard, 50, local.check) == RunEnd("stopped")
+        assert submitted.follow(heard, local.check) == RunEnd("stopped")
         assert local.nodes[0].worker is not first
         assert local.nodes[0].worker.alive
         monkeypatch.setattr(submission, "_SECONDS_BEFORE_QUERY", 1.0)  # only the SuperLink knows of a crash
@@ -78,11 +78,10 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
 def test_kill_9_of_its_owner_leaves_nothing_of_a_deployment(clean, tmp_path):
     script = f"""
         from pathlib import Path
-        from mmfl.deployment.loopback import deploy_local
-        deploy_local(
-            Path({str(ECHO)!r}), [[0]], {{"nodes": 1, "rounds": 100}}, Path({str(tmp_path)!r}),
-            worker={WORKER!r}, server={APP!r},
-        )
+        from mmfl.deployment.loopback import LocalDeployment
+        with LocalDeployment(Path({str(ECHO)!r}), Path({str(tmp_path)!r}), worker={WORKER!r}, server={APP!r}) as local:
+            local.start([[0]])
+            local.submit({{"nodes": 1, "rounds": 100}}).follow()
     """
     owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
     names = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-serverapp", "echo.py")
@@ -164,7 +163,7 @@ def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(cl
 
 @needs_flower
 def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
-    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path))
+    app = write_app(tmp_path / "app", ECHO, tmp_path, {})
     code = "import sys, client_app; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -174,11 +173,11 @@ def test_an_app_holds_the_client_app_the_users_module_and_the_runs_config(tmp_pa
     import tomllib
 
     settings = {"method": {"name": "mmfl-lvr"}, "note": 'it\'s "quoted" = [x]'}
-    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path / "run", settings, resume=True))
+    app = write_app(tmp_path / "app", ECHO, tmp_path / "run", settings, resume=True)
     assert {path.name for path in app.iterdir()} == {"client_app.py", "deployed.py", "pyproject.toml", "serverapp.py"}
     config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert json.loads(config.pop("settings")) == settings
-    assert config == {"module": "deployed", "directory": str(tmp_path / "run"), "resume": True}
+    assert config == {"directory": str(tmp_path / "run"), "resume": True}
 
 
 def test_a_module_that_is_none_is_refused(tmp_path):

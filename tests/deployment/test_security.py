@@ -38,7 +38,7 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
     strange = make_keys(tmp_path / "strange", ["localhost"], 1)
     with ChildProcesses(tmp_path / "logs") as processes:
         address = Address("127.0.0.1", free_port())
-        link = start_superlink(processes, address, keys, control_port=free_port(), max_bytes=10**6)
+        link = start_superlink(processes, address, Address("127.0.0.1", free_port()), keys, max_bytes=10**6)
 
         def join(name, root, key):
             spec = NodeSpec(ECHO, [0], address, root, key, worker=(sys.executable, str(ECHO)))
@@ -93,7 +93,7 @@ def test_keys_are_private_and_the_certificate_names_the_hosts_and_loopback(tmp_p
     assert stat.S_IMODE(keys.folder.stat().st_mode) == 0o700
     assert [path.name for path in keys.public_keys] == ["node-0.pub", "node-1.pub"]
     authority = x509.load_pem_x509_certificate(keys.authority.read_bytes())
-    certificate = x509.load_pem_x509_certificate(keys.certificates.certificate.read_bytes())
+    certificate = x509.load_pem_x509_certificate(keys.certificate.read_bytes())
     certificate.verify_directly_issued_by(authority)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fed.example.org", "localhost"]
@@ -185,7 +185,8 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         other.bind(("127.0.0.1", 0))
         other.listen()
         with ChildProcesses(tmp_path) as processes, refused("cannot listen at 127.0.0.1", "in use"):
-            start_superlink(processes, Address("127.0.0.1", other.getsockname()[1]))
+            address = Address("127.0.0.1", other.getsockname()[1])
+            start_superlink(processes, address, address)
 
 
 @needs_flower

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from mmfl.deployment.submission import RunWatcher, _News
+from mmfl.deployment.submission import News, RunWatcher
 from mmfl.errors import UserError
 from mmfl.record import Cost, RoundRecord, TaskRecord
 from mmfl.runs.directory import RunDirectory
@@ -25,7 +25,7 @@ def record(round):
 
 def followed(directory, listener, rounds):
     """What a command that starts or resumes a deployment hears; the server is a round ahead of what is told."""
-    news = _News(listener, 4, RunWatcher(directory.path), 0.5)
+    news = News(listener, RunWatcher(directory.path), CONFIG["settings"])
     for round in rounds:
         news.tell([record(round)])
     news.end(RunEnd("finished"))

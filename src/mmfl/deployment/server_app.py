@@ -7,6 +7,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from mmfl.deployment.bundle import MODULE
 from mmfl.deployment.engine import Deployment
 from mmfl.deployment.events import Events
 from mmfl.deployment.exchange import Transport
@@ -65,7 +66,7 @@ def main(grid: Grid, context: Context) -> None:
     directory = Path(str(run_config["directory"]))
 
     def work() -> Comparison:
-        module = UserModule.find(str(run_config["module"]))
+        module = UserModule.find(MODULE)
         settings = DeploymentSettings.of(json.loads(str(run_config["settings"])))
         return run(FlowerTransport(grid), module, settings, directory, bool(run_config["resume"]))
 
