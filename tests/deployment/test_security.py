@@ -17,7 +17,6 @@ from mmfl.cli import app
 from mmfl.cli.console import console
 from mmfl.cli.deploy import show_outcome
 from mmfl.cli.machines import parse_clients
-from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.loopback import assign_clients
 from mmfl.deployment.node import NodeSpec, RunningNode
@@ -27,6 +26,7 @@ from mmfl.errors import UserError
 from mmfl.report.display import show_summary
 from mmfl.runs.status import RunEnd
 
+LIST_NODES = ["flwr", "supernode", "list", "mmfl", "--format", "json"]
 ECHO = Path(__file__).with_name("echo.py")
 __all__ = ["clean"]
 
@@ -61,7 +61,7 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
         assert "CERTIFICATE_VERIFY_FAILED" in deceived.supernode.log.read_text()
         with refused("keyless: the SuperNode ended"):
             keyless.check()
-        known = link.control.ask(programs.list_nodes(), "listing nodes")["nodes"]
+        known = link.control.ask(LIST_NODES, "listing nodes")["nodes"]
         assert [(node["node-id"], node["status"]) for node in known] == [(str(good.id), "online")]
         for path in ("control/list-nodes", "runtime/acquire-task", "fleet/../control/list-nodes", "fleet/"):
             assert knock(address, keys, f"/v1/{path}") == 403
@@ -166,7 +166,7 @@ def test_logs_that_cannot_be_written_are_named(tmp_path):
 def test_a_run_where_no_superlink_answers_is_refused(clean, tmp_path):
     control = ControlAPI(Address("127.0.0.1", free_port()), None, tmp_path)
     with refused("listing nodes", f"no SuperLink answers at {control.address}", "mmfl link"):
-        control.ask(programs.list_nodes(), "listing nodes")
+        control.ask(LIST_NODES, "listing nodes")
 
 
 @needs_flower

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from flwr.app import ConfigRecord, MessageType, RecordDict
@@ -82,15 +83,11 @@ class _Pull(threading.Thread):
             self.reply = self._pull()
         except Exception as error:
             _log.warning("an answer could not be read (%s)", type(error).__name__)
-            self.reply = self._pull_again(error)
-
-    def _pull_again(self, error: Exception) -> Reply | None:
-        unreadable = Reply(self.message, b"", type(error).__name__)
-        try:
-            reply = self._pull()
-        except Exception:
-            return unreadable
-        return unreadable if reply is not None and reply.payload is None else reply
+            self.reply = Reply(self.message, b"", type(error).__name__)
+            with suppress(Exception):
+                again = self._pull()
+                if again is None or again.payload is not None:
+                    self.reply = again
 
     def _pull(self) -> Reply | None:
         for answer in self.grid.pull_messages([self.message]):

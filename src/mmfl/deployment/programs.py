@@ -112,11 +112,6 @@ def register_nodes(keys: Sequence[Path]) -> list[str]:
     return [sys.executable, "-c", _REGISTER, CONNECTION, *map(str, keys)]
 
 
-def list_nodes() -> list[str]:
-    """Prints the known nodes as JSON."""
-    return ["flwr", "supernode", "list", CONNECTION, "--format", "json"]
-
-
 def parse_json(output: str) -> dict[str, Any]:
     """The first JSON object in the output of `flwr`, whatever is printed around it."""
     for brace in re.finditer("{", output):

@@ -23,17 +23,24 @@ from mmfl.errors import UserError
 from mmfl.privacy import Privacy
 
 _LENGTH = struct.Struct(">Q")
-_MAX_MESSAGE_BYTES = 1 << 34
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves until standard input is closed."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="mmfl.deployment.worker")
+    parser.add_argument("--module", required=True, type=Path)
+    parser.add_argument("--clients", required=True, type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--socket", required=True, type=Path)
+    parser.add_argument("--capacity", default=1, type=int)
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--clip", default=None, type=float)
+    parser.add_argument("--noise", default=0.0, type=float)
+    options = parser.parse_args(arguments)
     try:
         module = UserModule.load(options.module)
         service = NodeService(
             NodeFederation(module.tasks, options.clients, module.data, options.capacity),
-            Simulation(options.device or None),
+            Simulation(options.device),
             Privacy(options.clip, options.noise),
         )
     except UserError as error:
@@ -70,16 +77,10 @@ def answer_one(service: NodeService, connection: socket.socket) -> None:
     """Reads a request, as length and bytes, and writes the reply in the same form."""
     with connection.makefile("rwb") as stream:
         head = stream.read(_LENGTH.size)
-        if len(head) < _LENGTH.size:
-            return
-        (length,) = _LENGTH.unpack(head)
-        if length > _MAX_MESSAGE_BYTES:
-            return
-        payload = stream.read(length)
-        if len(payload) == length:
-            answer = service.answer(payload)
-            stream.write(_LENGTH.pack(len(answer)))
-            stream.write(answer)
+        if len(head) == _LENGTH.size:
+            reply = service.answer(stream.read(*_LENGTH.unpack(head)))
+            stream.write(_LENGTH.pack(len(reply)))
+            stream.write(reply)
 
 
 def _end_with_input(path: Path) -> None:
@@ -87,18 +88,6 @@ def _end_with_input(path: Path) -> None:
         pass
     path.unlink(missing_ok=True)
     os._exit(0)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mmfl.deployment.worker")
-    parser.add_argument("--module", required=True, type=Path)
-    parser.add_argument("--clients", required=True, type=lambda text: [int(part) for part in text.split(",")])
-    parser.add_argument("--socket", required=True, type=Path)
-    parser.add_argument("--capacity", default=1, type=int)
-    parser.add_argument("--device", default="")
-    parser.add_argument("--clip", default=None, type=float)
-    parser.add_argument("--noise", default=0.0, type=float)
-    return parser
 
 
 if __name__ == "__main__":
