@@ -94,6 +94,11 @@ def deployed(
         return run(to, module, DeploymentSettings.of(told | others), place, resume).runs[0]
 
 
+def trained_by(run: mmfl.Run) -> list[set[int]]:
+    """The clients that were drawn, by round."""
+    return [{i for clients, _ in record.drawn.values() for i in clients} for record in run.records]
+
+
 class MedianOfAll(mmfl.AggregationRule):
     """The median of all clients' updates, drawn or not: a rule of one's own that knows of no nodes."""
 

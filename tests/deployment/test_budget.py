@@ -1,17 +1,15 @@
 """The budget of a deployment: shown before it starts, with a word where it is too small for a round."""
 
 import re
-import sys
 
 import pytest
 
-from mmfl import cli
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.runs.status import RunEnd
 
 
 @pytest.fixture
-def shown(tmp_path, monkeypatch, capsys, caplog):
+def shown(tmp_path, monkeypatch, answer, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mmfl.deployment.programs.require_flower", lambda: None)
@@ -19,10 +17,8 @@ def shown(tmp_path, monkeypatch, capsys, caplog):
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 
     def shown(*words):
-        monkeypatch.setattr(sys, "argv", ["mmfl", "deploy", "app.py", *words])
-        with pytest.raises(SystemExit):
-            cli.main()
-        return capsys.readouterr().out, [record.getMessage() for record in caplog.records]
+        _, out, _ = answer("deploy", "app.py", *words)
+        return out, [record.getMessage() for record in caplog.records]
 
     return shown
 
