@@ -62,13 +62,6 @@ class Child:
         elif self.alive:
             self.process.terminate()
 
-    def end(self) -> None:
-        """Asks it to end, and kills it if it does not."""
-        self.request_end()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_SECONDS_TO_END)
-        self.kill()
-
 
 class ChildProcesses:
     """The processes of one deployment, and a private folder for their sockets and settings.
@@ -136,8 +129,11 @@ class ChildProcesses:
         return child
 
     def end(self, child: Child) -> None:
-        """Ends one process, and no longer looks after it."""
-        child.end()
+        """Asks one process to end, kills it if it does not, and no longer looks after it."""
+        child.request_end()
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(_SECONDS_TO_END)
+        child.kill()
         self.children.remove(child)
 
 

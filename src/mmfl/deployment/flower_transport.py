@@ -92,16 +92,9 @@ class _Pull(threading.Thread):
     def _pull(self) -> Reply | None:
         for answer in self.grid.pull_messages([self.message]):
             if answer.metadata.reply_to_message_id == self.message:
-                return _to_reply(self.message, answer)
+                if answer.has_error():
+                    return Reply(self.message, None, f"code {answer.error.code}: {answer.error.reason}")
+                content: Any = answer.content
+                payload = content["mmfl"].get("payload") if "mmfl" in content else None
+                return Reply(self.message, payload if isinstance(payload, bytes) else b"")
         return None
-
-
-def _to_reply(message: str, answer: Any) -> Reply:
-    """A reply from the message that Flower returns."""
-    if answer.has_error():
-        return Reply(message, None, f"code {answer.error.code}: {answer.error.reason}")
-    try:
-        payload = answer.content["mmfl"]["payload"]
-    except KeyError:
-        payload = b""
-    return Reply(message, payload if isinstance(payload, bytes) else b"")

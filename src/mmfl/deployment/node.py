@@ -107,11 +107,6 @@ class RunningNode:
         time.sleep(_RECONNECT_SECONDS)
         self.supernode = self._start_supernode()
 
-    def end(self) -> None:
-        """Ends the node's processes."""
-        for child in (self.supernode, self.worker):
-            self.processes.end(child)
-
     def _start_supernode(self) -> Child:
         spec = self.spec
         command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key)

@@ -36,11 +36,12 @@ class NodeService:
 
     def answer(self, packed: bytes) -> bytes:
         """The reply to a request, or an error as a reply."""
-        max_bytes = None
+        max_bytes, reply = None, Payload()
         try:
             request = Payload.unpack(packed)
             max_bytes = request.fields.get("max_reply_bytes")
-            reply = self._announcement() if request.fields.get("announce") else self._work(request)
+            for part in (self._announce, self._losses, self._train, self._collect, self._test):
+                part(request, reply)
         except InvalidPayloadError as error:
             reply = Payload({"error": f"the request is {error}"})
         except Exception as error:  # the node goes on, and the server's events say what failed
@@ -48,22 +49,14 @@ class NodeService:
             reply = Payload({"error": f"{type(error).__name__}: {first_line}"})
         return _within_limit(reply.pack(), max_bytes)
 
-    def _announcement(self) -> Payload:
+    def _announce(self, request: Payload, reply: Payload) -> None:
         """The node's clients, each with its capacity and examples by task; and the number of test examples by task."""
         federation, names = self.federation, self.federation.task_names
-        clients = [
-            [client, int(federation.capacity[client]), dict(zip(names, federation.sizes[client].tolist(), strict=True))]
-            for client in federation.members
-        ]
-        return Payload({"clients": clients, "tested": dict(zip(names, federation.test_examples, strict=True))})
-
-    def _work(self, request: Payload) -> Payload:
-        reply = Payload()
-        self._losses(request, reply)
-        self._train(request, reply)
-        self._collect(request, reply)
-        self._test(request, reply)
-        return reply
+        if request.fields.get("announce"):
+            for client in federation.members:
+                sizes = dict(zip(names, federation.sizes[client].tolist(), strict=True))
+                reply.add("clients", client, int(federation.capacity[client]), sizes)
+            reply.fields["tested"] = dict(zip(names, federation.test_examples, strict=True))
 
     def _losses(self, request: Payload, reply: Payload) -> None:
         """The mean loss of the weights on each client's data."""

@@ -64,38 +64,21 @@ def _is_host(name: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
 class Keys:
     """The folder that `mmfl keys` makes. The server needs all of it except `ca.key`, the authority's private key.
 
-    A node needs `ca.crt` and its own `node-K.key`.
+    A node needs `ca.crt`, the certificate of the `authority` that all machines trust, and its own `node-K.key`. Nodes
+    whose `public_keys` are there may connect.
     """
 
-    folder: Path
-
-    @property
-    def authority(self) -> Path:
-        """The certificate of the authority, which all machines trust."""
-        return self.folder / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        """The server's certificate."""
-        return self.folder / "server.crt"
-
-    @property
-    def server_key(self) -> Path:
-        """The server's private key."""
-        return self.folder / "server.key"
+    def __init__(self, folder: Path):
+        self.folder, self.authority = folder, folder / "ca.crt"
+        self.certificate, self.server_key = folder / "server.crt", folder / "server.key"
+        self.public_keys = sorted(folder.glob("*.pub"))
 
     def node_key(self, k: int) -> Path:
         """The private key of node k."""
         return self.folder / f"node-{k}.key"
-
-    @property
-    def public_keys(self) -> list[Path]:
-        """The public keys of nodes that may connect."""
-        return sorted(self.folder.glob("*.pub"))
 
     @classmethod
     def open(cls, folder: Path) -> "Keys":

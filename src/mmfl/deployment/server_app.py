@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 from flwr.app import Context
@@ -39,11 +40,7 @@ def run(
         federation_of=lambda seed: engine.federation,
         methods=[make_method(settings.method)],
         seeds=[settings.seed],
-        rounds=settings.rounds,
-        rate=settings.rate,
-        evaluate_every=settings.evaluate_every,
-        evaluate_last=settings.evaluate_last,
-        checkpoint_every=settings.checkpoint_every,
+        **settings.model_dump(include={"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_every"}),
     )
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
@@ -66,7 +63,10 @@ def main(grid: Grid, context: Context) -> None:
     directory = Path(str(run_config["directory"]))
 
     def work() -> Comparison:
-        module = UserModule.find(MODULE)
+        user_module = find_spec(MODULE)
+        assert user_module is not None
+        assert user_module.origin is not None  # it is a file of the app
+        module = UserModule.load(Path(user_module.origin))
         settings = DeploymentSettings.of(json.loads(str(run_config["settings"])))
         return run(FlowerTransport(grid), module, settings, directory, bool(run_config["resume"]))
 

@@ -57,8 +57,6 @@ class DeploymentSettings(BaseModel):
 
     def check(self) -> None:
         """Refuses values with which no round could succeed."""
-        if self.clients < 1:
-            raise UserError(f"deployment: clients is {self.clients}; expected at least 1.")
         if self.least > self.clients:
             raise UserError(f"deployment: least is {self.least}; expected at most the {self.clients} clients.")
         for key in ("timeout", "patience", "least", "norm"):

@@ -1,6 +1,5 @@
 """A run at a SuperLink: how it is started, and followed through the files that the server writes."""
 
-import hashlib
 import json
 import logging
 import threading
@@ -34,16 +33,15 @@ class RunWatcher:
 
     def __init__(self, directory: Path):
         self.directory, self.metrics = directory, TailReader(directory / METRICS)
-        self.seen: set[bytes] = set()
+        self.seen: set[int] = set()
         self.new_records()  # skips the records of earlier runs in this directory
 
     def new_records(self) -> list[RoundRecord]:
         """The records since the last call; none is returned twice, although a resumed run may rewrite the file."""
         records = []
         for line in self.metrics.new_lines()[0]:
-            digest = hashlib.blake2b(line, digest_size=16).digest()
-            if digest not in self.seen:
-                self.seen.add(digest)
+            if hash(line) not in self.seen:
+                self.seen.add(hash(line))
                 records += [record] if (record := parse(line)) else []
         return records
 

@@ -22,14 +22,6 @@ class UserModule:
     data: Callable[[str, int], LocalData]
 
     @classmethod
-    def find(cls, name: str) -> "UserModule":
-        """Loads a module by the name under which it can be imported."""
-        spec = importlib.util.find_spec(name)
-        assert spec is not None
-        assert spec.origin is not None  # it is a file of the app
-        return cls.load(Path(spec.origin))
-
-    @classmethod
     def load(cls, path: Path) -> "UserModule":
         """Loads a Python file."""
         spec = importlib.util.spec_from_file_location(path.stem, path)

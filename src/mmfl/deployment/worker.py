@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from mmfl.deployment.node_service import NodeService
@@ -57,20 +58,14 @@ def serve(service: NodeService, path: Path) -> None:
     for each in (path, new):
         each.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        before = os.umask(0o177)
-        try:
-            server.bind(str(new))
-        finally:
-            os.umask(before)
+        server.bind(str(new))
+        new.chmod(0o600)
         server.listen()
         new.rename(path)
         while True:
             connection, _ = server.accept()
-            with connection:
-                try:
-                    answer_one(service, connection)
-                except OSError:
-                    continue  # the other side has closed the connection
+            with connection, suppress(OSError):  # the other side may have closed the connection
+                answer_one(service, connection)
 
 
 def answer_one(service: NodeService, connection: socket.socket) -> None:
