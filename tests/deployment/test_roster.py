@@ -10,7 +10,6 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from inside import CLIENTS, InsideTransport, deployed, federation, service_of, trained_by, transport
 
 from mmfl.deployment.exchange import Reply
-from mmfl.deployment.payload import Payload
 
 
 def test_weights_of_those_who_answered_are_what_the_draw_says():
@@ -41,46 +40,30 @@ def test_a_silent_node_is_absent_until_it_answers():
     assert not {0, 3} & set.union(*later)
 
 
-def test_a_late_answer_is_not_used_but_the_node_is_there_again():
-    nodes, held = transport(), {}
-
-    def late(node, round, reply):
-        if node == 100 and round == 2 and Payload.unpack(reply).fields.get("trained"):
-            held["reply"] = reply
-            return None
-        if round == 3 and "reply" in held:
-            name = next(name for name, waiting in nodes.waiting.items() if waiting is None)
-            nodes.waiting[name] = held.pop("reply")
-        return reply
-
-    nodes.trouble = late
-    present = trained_by(deployed("random", 5, 1.0, to=nodes, timeout=0.2))
-    assert not {0, 3} & present[2]
-    assert {0, 3} <= present[3]
-
-
-def test_a_node_whose_message_came_back_must_say_again_who_it_is():
-    nodes, lost = transport(), []
-
-    def trouble(node, round, reply):
-        if node == 100 and round == 2 and not lost:
-            lost.append(node)
-            return None
-        return reply
-
+@pytest.mark.parametrize("error", ["", "code 5"])
+def test_a_node_whose_answer_comes_late_or_never_is_there_again_afterwards(error):
+    """A late answer is not used; where the message came back, the node must say again who it is."""
+    nodes, late = transport(), {}
     receive = nodes.receive
 
-    def returned(messages):
+    def hold(node, round, reply):
+        if node == 100 and round == 2 and not late:
+            late["reply"] = reply
+            return None
+        return reply
+
+    def receive_late(messages):
+        held = [name for name in messages if nodes.waiting.get(name, b"") is None]
         replies = receive(messages)
-        late = [name for name in messages if nodes.waiting.get(name, b"") is None]
-        if nodes.sent[-1][1] == 3 and late:
-            nodes.waiting.pop(late[0])
-            replies.append(Reply(late[0], None, "code 5"))
+        if nodes.sent[-1][1] == 3 and held:
+            nodes.waiting.pop(held[0])
+            replies.append(Reply(held[0], None if error else late["reply"], error))
         return replies
 
-    nodes.trouble, nodes.receive = trouble, returned
+    nodes.trouble, nodes.receive = hold, receive_late
     real = deployed("random", 6, 1.0, to=nodes, timeout=0.2)
-    assert any(record.faults.get("lost") for record in real.records)
+    assert real.records[1].faults == {"late": 1}
+    assert sum(record.faults.get("lost", 0) for record in real.records) == bool(error)
     present = trained_by(real)
     assert not {0, 3} & present[2]
     assert {0, 3} <= present[5]
