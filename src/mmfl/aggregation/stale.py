@@ -27,11 +27,20 @@ from mmfl.updates.world import PARTIAL
 StorageSetting = StorageOptions | Mapping[str, Any] | None
 
 
-class LastUpdates(AggregationRule):
-    """A rule that remembers every client's last update; a subclass says which step to take."""
+class Remembering(AggregationRule):
+    """A rule that remembers every client's last update, as `stored` of its state."""
 
     def __init__(self, keep: StorageSetting = None):
         self.keep = StorageOptions.of(keep)
+
+    def remembered(self, state: Any) -> ClientVectorStore:
+        """All last updates."""
+        stored: ClientVectorStore = state.stored
+        return stored
+
+
+class RunningSum(Remembering):
+    """A rule that keeps the sum of all last updates; a subclass says which step to take."""
 
     def start(self, clients: int, weights: Tensor) -> ClientMemory:
         """Nothing remembered."""
@@ -47,16 +56,12 @@ class LastUpdates(AggregationRule):
         state.reweight(sizes)
         return weights - self.step(updates, view, state).to(weights), state
 
-    def remembered(self, state: ClientMemory) -> ClientVectorStore:
-        """All last updates."""
-        return state.stored
-
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """What to take off the weights; puts the updates into the memory."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
 
-class FedStale(LastUpdates):
+class FedStale(RunningSum):
     """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
 
     def __init__(self, beta: float = 0.5, keep: StorageSetting = None):
@@ -86,7 +91,7 @@ class FedVARP(FedStale):
         super().__init__(1.0, keep)
 
 
-class MIFA(LastUpdates):
+class MIFA(RunningSum):
     """The mean of all clients' latest updates, this round's included (Gu et al. 2021); no probabilities needed."""
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
@@ -104,7 +109,7 @@ class Betas:
     beta: NDArray[np.float64]
 
 
-class StaleVR(AggregationRule):
+class StaleVR(Remembering):
     """Each client's beta is the one that leaves the least variance, `<G, h>` / ||h||^2 (Zhang et al. 2025, Theorem 3).
 
     It takes every client's G to know it, so everyone trains, drawn or not.
@@ -112,9 +117,6 @@ class StaleVR(AggregationRule):
 
     needs_everyone = True
     reads_undrawn = False
-
-    def __init__(self, keep: StorageSetting = None):
-        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Betas:
         """Nothing remembered."""
@@ -131,10 +133,6 @@ class StaleVR(AggregationRule):
         drawn = updates.drawn()
         state.stored.put(drawn.client, drawn.rows)
         return weights - step, Betas(state.stored, known)
-
-    def remembered(self, state: Betas) -> ClientVectorStore:
-        """All last updates."""
-        return state.stored
 
     def residuals(self, updates: Updates, view: RoundView, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
@@ -208,15 +206,12 @@ class Estimates:
         self.linear += weighted_sum(-weight * slope, rows)
 
 
-class StaleVRE(AggregationRule):
+class StaleVRE(Remembering):
     """StaleVR with betas estimated from how well past updates aged, so that only drawn clients train.
 
     (Zhang et al. 2025.) The estimate is the same whether a client is drawn or not: with the best beta for drawn clients
     only, the step would be biased by sum d (1 - p) (beta - best) h.
     """
-
-    def __init__(self, keep: StorageSetting = None):
-        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Estimates:
         """Nothing remembered."""
@@ -241,10 +236,6 @@ class StaleVRE(AggregationRule):
         step = stale + updates.combine(scale) - before.combine(scale * beta)
         state.replace(updates, before, last.best_beta(updates), view.round, sizes)
         return weights - step, state
-
-    def remembered(self, state: Estimates) -> ClientVectorStore:
-        """All last updates."""
-        return state.stored
 
     def residuals(self, updates: Updates, view: RoundView, state: Estimates) -> NDArray[np.float64]:
         """||G - beta h|| with the estimated beta."""

@@ -23,6 +23,17 @@ class Draw(Protocol):
         ...
 
 
+def clients_to_draw(view: RoundView) -> int:
+    """K: how many clients train, by the budget, where each trains one task."""
+    return min(int(view.present.sum()), max(1, round(view.budget)))
+
+
+def sample_clients(view: RoundView) -> NDArray[np.int64]:
+    """The clients of this round in random order, as many as the budget allows."""
+    clients = np.flatnonzero(view.present)
+    return clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][: clients_to_draw(view)]
+
+
 def independent(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
     """Each processor takes task s with probability p[i, s], or none, independently of all other processors."""
     upper = np.cumsum(probabilities, axis=1)
