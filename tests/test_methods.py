@@ -72,49 +72,6 @@ def test_the_table_says_what_a_method_asks_of_clients_and_server(name):
     assert (entry.stores != "none") == (memory != (None, None))
 
 
-COMPOSED = {
-    "fedavg": (allocation.SequentialTasks, aggregation.Average),
-    "multi-fedavg": (allocation.RandomClients, aggregation.Average),
-    "ranklist-multi-ucb": (allocation.WarmUp, aggregation.Average),
-    "pareto-multi-ucb": (allocation.WarmUp, aggregation.Average),
-    "mfa-rand": (allocation.RandomSplit, aggregation.Average),
-    "mfa-rr": (allocation.RotatingSplit, aggregation.Average),
-    "fedcluster": (allocation.FixedSplit, aggregation.Average),
-    "random": (allocation.RandomProcessors, aggregation.Unbiased),
-    "mmfl-gvr": (allocation.UpdateVariance, aggregation.Unbiased),
-    "mmfl-gvr-star": (allocation.UpdateVariance, aggregation.FedVARP),
-    "mmfl-lvr": (allocation.LossVariance, aggregation.Unbiased),
-    "mmfl-stalevr": (allocation.LossVariance, aggregation.StaleVR),
-    "stalevr-opt": (allocation.ResidualVariance, aggregation.StaleVR),
-    "mmfl-stalevre": (allocation.LossVariance, aggregation.StaleVRE),
-    "lvr-systematic": (allocation.LossVariance, aggregation.Unbiased),
-    "stalevre-systematic": (allocation.LossVariance, aggregation.StaleVRE),
-    "fedvarp": (allocation.RandomProcessors, aggregation.FedVARP),
-    "fedstale": (allocation.RandomProcessors, aggregation.FedStale),
-    "mifa": (allocation.RandomProcessors, aggregation.MIFA),
-    "scaffold": (allocation.RandomProcessors, aggregation.Unbiased),
-    "roundrobin-gvr": (allocation.RoundRobinTasks, aggregation.Unbiased),
-    "mmfl-group": (allocation.Groups, aggregation.Average),
-    "mmfl-group-inconsistent": (allocation.Groups, aggregation.Average),
-    "fedfair": (allocation.Fair, aggregation.Average),
-    "full": (allocation.Full, aggregation.Unbiased),
-}
-INNER = {
-    "fedavg": allocation.RandomClients,
-    "ranklist-multi-ucb": allocation.Ranklist,
-    "pareto-multi-ucb": allocation.Pareto,
-    "roundrobin-gvr": allocation.UpdateVariance,
-}
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_papers_methods_are_composed_as_the_papers_say(name):
-    method = make_method(name)
-    assert (type(method.allocation), type(method.aggregation)) == COMPOSED[name]
-    assert type(getattr(method.allocation, "inner", None)) is INNER.get(name, type(None))
-    assert method.local == (local.Scaffold() if name == "scaffold" else local.SGD())
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_a_named_method_has_the_defaults_of_its_parts(name):
     """Options of the table repeat defaults of the rules; only what makes the method its own may differ."""

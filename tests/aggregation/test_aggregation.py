@@ -128,13 +128,6 @@ def test_self_normalised_is_unbiased_divided_by_the_step_size(drawn):
     )
 
 
-def test_self_normalised_is_unbiased_where_the_step_size_is_one():
-    updates = replace(two_rows(), probability=np.array([0.5 * 0.25 / 0.4, 0.75 / 0.6]))
-    assert inverse_probability(updates, VIEW) == pytest.approx([0.4, 0.6])
-    steps = [rule.aggregate(torch.zeros(2), updates, VIEW, None)[0] for rule in (SelfNormalised(), Unbiased())]
-    torch.testing.assert_close(*steps)
-
-
 def test_a_client_that_was_not_drawn_has_no_weight_even_if_it_could_not_be():
     updates = replace(two_rows(count=(0, 1)), probability=np.array([0.0, 0.5]))
     assert inverse_probability(updates, VIEW).tolist() == [0.0, 1.5]

@@ -14,7 +14,6 @@ from conftest import view_of
 from mmfl.allocation import Allocation, Full
 from mmfl.methods import METHODS
 from mmfl.training.diagnostics import (
-    Cost,
     Tally,
     loss_variance,
     memory_of,
@@ -82,37 +81,6 @@ def test_memory_counts_the_arrays_of_a_dictionary_which_checkpoints_store_too():
 
 
 COUNT = [[2, 0], [0, 1], [0, 0]]
-
-
-def test_cost_of_a_round_that_only_trains():
-    # Task 0 has 10 weights (40 bytes), task 1 has 100 (400 bytes); one client each, on three processors.
-    cost = round_cost(table(COUNT), None, None, [10, 100], 20)
-    assert cost == Cost(trainings=2, processors=3, forward_passes=0, bytes_up=440, bytes_down=440, stored_bytes=20)
-
-
-def test_cost_of_a_round_that_asks_for_losses_first():
-    # Losses of 2 clients for task 0, of all 3 for task 1: five numbers up; the weights go to each once.
-    evaluated = np.array([[1, 1], [1, 1], [0, 1]], dtype=bool)
-    cost = round_cost(table(COUNT), evaluated, None, [10, 100], 0)
-    assert (cost.forward_passes, cost.bytes_up, cost.bytes_down) == (5, 440 + 5 * 4, 2 * 40 + 3 * 400)
-    only_trained = np.array([[0, 0], [0, 0], [1, 0]], dtype=bool)
-    assert round_cost(table(COUNT), only_trained, None, [10, 100], 0).bytes_down == 2 * 40 + 400
-    assert not only_trained[0].any()
-
-
-def test_cost_of_a_round_in_which_everyone_trains_first():
-    # Three pairs train, of which one was drawn for task 1; the other drawn pair had not trained before.
-    trained = np.array([[0, 1], [0, 1], [0, 1]], dtype=bool)
-    cost = round_cost(table(COUNT), None, trained, [10, 100], 0)
-    assert (cost.trainings, cost.processors, cost.forward_passes) == (4, 3, 0)
-    assert (cost.bytes_up, cost.bytes_down) == (40 + 400 + 3 * 4, 40 + 3 * 400)
-
-
-def test_cost_of_a_round_in_which_everyone_evaluates_and_trains():
-    every = np.ones((3, 2), dtype=bool)
-    cost = round_cost(table(COUNT), every, every, [10, 100], 0)
-    assert (cost.trainings, cost.forward_passes) == (6, 6)
-    assert (cost.bytes_up, cost.bytes_down) == (440 + 12 * 4, 3 * 440)  # the weights travel once for both
 
 
 def test_a_second_vector_goes_to_those_who_train_not_to_those_who_evaluate():

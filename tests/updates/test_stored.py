@@ -150,13 +150,6 @@ def test_memory_follows_the_clients_seen_not_all_clients(where, precision, at_on
     assert len(stored.blocks) < 10
 
 
-def test_full_participation_holds_a_row_per_client_and_no_more():
-    stored = start()
-    for first in range(0, CLIENTS, 20):
-        stored.put(np.arange(first, first + 20), vectors(20))
-    assert stored.nbytes == CLIENTS * PARAMETERS * 4
-
-
 def test_blocks_of_large_models_stay_small():
     parameters = 2**21
     stored = start("host", parameters=parameters)
