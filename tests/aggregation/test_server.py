@@ -58,33 +58,27 @@ def close(mine, expected):
 
 
 @inner_rules
-def test_momentum_follows_its_recurrence(make):
-    m, still = np.zeros(LENGTH), 0
-    for before, step, drawn, after, state in gradients(Momentum(make(), lr=0.5, momentum=0.8), make()):
+@optimisers
+def test_an_optimiser_follows_its_recurrence(make, optimiser):
+    m, v, still = np.zeros(LENGTH), np.zeros(LENGTH), 0
+    rule = Momentum(make(), 0.5, 0.8) if optimiser is Momentum else Adam(make(), 0.2, 0.7, 0.9, 0.01)
+    for before, step, drawn, after, state in gradients(rule, make()):
         if drawn or step.any():
-            m = 0.8 * m + step.double().numpy()
-            close(after, before.double().numpy() - 0.5 * m)
+            g = step.double().numpy()
+            if optimiser is Momentum:
+                m = 0.8 * m + g
+                expected = before.double().numpy() - 0.5 * m
+            else:
+                m, v = 0.7 * m + 0.3 * g, 0.9 * v + 0.1 * g * g
+                expected = before.double().numpy() - 0.2 * m / (np.sqrt(v) + 0.01)
+            close(after, expected)
         else:
             still += 1
             assert torch.equal(after, before)
         close(state.first, m)
+        close(state.second, v)
     # Every fifth round and the eighth; a stale term stops in the eighth alone, when nobody is there.
     assert still == 1 if make in (FedVARP, StaleVR, StaleVRE) else still >= 6
-
-
-@inner_rules
-def test_adam_follows_its_recurrence(make):
-    m, v = np.zeros(LENGTH), np.zeros(LENGTH)
-    rule = Adam(make(), lr=0.2, beta1=0.7, beta2=0.9, epsilon=0.01)
-    for before, step, drawn, after, state in gradients(rule, make()):
-        if drawn or step.any():
-            g = step.double().numpy()
-            m, v = 0.7 * m + 0.3 * g, 0.9 * v + 0.1 * g * g
-            close(after, before.double().numpy() - 0.2 * m / (np.sqrt(v) + 0.01))
-        else:
-            assert torch.equal(after, before)
-        close(state.first, m)
-        close(state.second, v)
 
 
 @pytest.mark.parametrize("make", [Unbiased, StaleVRE])

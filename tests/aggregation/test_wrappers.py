@@ -286,14 +286,6 @@ def test_after_a_warm_up_the_inner_rule_decides_with_what_it_learnt_there(name):
         assert repr(state) == repr(own)
 
 
-def test_a_warm_up_takes_who_is_there_and_has_no_second_round():
-    sizes = SIZES * [[1], [0], [1], [1], [0]]
-    allocation, _ = WarmUp(RandomClients()).allocate(view_at(1, sizes=sizes), None)
-    assert (table_of(allocation) == (sizes > 0)).all()
-    later, _ = WarmUp(RandomClients()).allocate(view_at(2, 1.0), None)
-    assert len(later) == 1
-
-
 def test_wrappers_wrap_each_other():
     warm_then_turns = WarmUp(RoundRobinTasks(RandomProcessors()))
     assert chosen(warm_then_turns, 1) == [[0, 1, 2]]
@@ -358,15 +350,6 @@ def test_a_view_of_some_tasks_keeps_their_sizes_and_shares_and_as_many_processor
     assert (view.sizes == sizes).all()
 
 
-def test_a_view_of_all_tasks_is_the_view_and_of_none_is_empty():
-    view = view_at()
-    whole, empty = view.only(np.ones(3, dtype=bool)), view.only(np.zeros(3, dtype=bool))
-    assert (whole.sizes == view.sizes).all()
-    assert (whole.capacity == view.capacity).all()
-    assert not empty.present.any()
-    assert empty.processors == 0
-
-
 TASKS = [toy_task("red"), toy_task("green")]
 
 
@@ -376,11 +359,6 @@ def federation(**options) -> Federation:
 
 def present(made: Federation, rounds) -> list[list[int]]:
     return [np.flatnonzero(made.view(t, rate=0.5, seed=0).present).tolist() for t in rounds]
-
-
-def test_a_client_that_departs_is_gone_for_good_from_that_round_on():
-    made = federation(departures=[0, 3, 5, 1])
-    assert present(made, (1, 2, 3, 4, 5, 6, 1000)) == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2], [0], [0], [0]]
 
 
 def test_a_client_is_there_from_its_arrival_to_its_departure_and_when_it_is_available():

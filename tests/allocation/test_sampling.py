@@ -146,22 +146,14 @@ def test_no_client_uses_more_processors_than_it_has_nor_takes_a_task_of_probabil
     check_limits(draw(p, view_of(p > 0, capacity, seed=seed)), p, capacity)
 
 
+@pytest.mark.parametrize("draw", [systematic, without_repeats])
 @given(tables())
 @example((np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([2, 1]), 0))
-def test_systematic_draws_spend_the_floor_or_the_ceiling_of_all_that_is_expected(case):
+def test_systematic_draws_spend_the_floor_or_the_ceiling_of_what_each_client_expects_and_of_all(draw, case):
     p, capacity, seed = case
-    count = systematic(p, view_of(p > 0, capacity, seed=seed))
+    count = draw(p, view_of(p > 0, capacity, seed=seed))
     mean = p * capacity[:, None]
-    assert between(count.sum(), mean.sum())
-    assert between(count.sum(1), mean.sum(1))
-    assert between(count, mean)
-
-
-@given(tables())
-def test_draws_without_repeats_give_each_client_the_floor_or_the_ceiling_of_what_it_expects(case):
-    p, capacity, seed = case
-    count = without_repeats(p, view_of(p > 0, capacity, seed=seed))
-    mean = p * capacity[:, None]
+    assert draw is without_repeats or between(count.sum(), mean.sum())
     assert between(count.sum(1), mean.sum(1))
     assert between(count, mean)
 

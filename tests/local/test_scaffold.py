@@ -18,7 +18,6 @@ from mmfl.local import SGD, Prox, Scaffold
 from mmfl.methods import Method
 from mmfl.training import Replica, rounds
 from mmfl.updates import Updates
-from mmfl.updates.store import StorageOptions
 
 SIZES = (9, 5, 4, 1, 13, 7)  # in batches of 4: 1 to 4 steps an epoch
 P = np.array([[0.5, 0.3], [0.4, 0.5], [0.8, 0.0], [0.7, 0.2], [0.5, 0.4], [0.0, 0.9]])
@@ -199,21 +198,6 @@ def test_clients_that_agree_keep_the_step_of_one_however_few_are_there():
     state = rule.begin(view_of(np.ones((10, 1)), round=60), 0, state)
     torch.testing.assert_close(state.server, g)
     torch.testing.assert_close(g + rule.correction(np.arange(10), state), g.expand(10, 3))
-
-
-@pytest.mark.parametrize(
-    "keep",
-    [StorageOptions(), StorageOptions("host"), StorageOptions("file", "float16")],
-    ids=["device", "host", "file"],
-)
-def test_the_servers_control_is_the_sum_of_the_clients_by_share_wherever_and_however_they_are_kept(keep):
-    rule = Scaffold(keep)
-    for t, replica in enumerate(run("sequential", rule), 1):
-        view = replica.view(t + 1)
-        for s, controls in enumerate(replica.state.local):
-            rows = controls.clients.stored.rows(np.arange(len(SIZES)))
-            expected = torch.from_numpy(view.share[:, s]).float() @ rows
-            torch.testing.assert_close(rule.begin(view, s, controls).server, expected, rtol=1e-5, atol=1e-7)
 
 
 def test_a_round_touches_its_clients_only_however_many_are_remembered(touched):
