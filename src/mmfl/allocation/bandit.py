@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.sampling import clients_to_draw
-from mmfl.errors import UserError
+from mmfl.checks import check
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
 
@@ -70,8 +70,7 @@ class UpperConfidence(AllocationRule):
     """
 
     def __init__(self, gamma: float = 0.99):
-        if not 0 < gamma <= 1:
-            raise UserError(f"gamma is {gamma}; expected a discount in (0, 1].")
+        check(0 < gamma <= 1, "", "gamma", gamma, "a discount in (0, 1]")
         self.gamma = gamma
 
     def start(self, clients: int, tasks: int) -> Bandit:

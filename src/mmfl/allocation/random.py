@@ -1,4 +1,4 @@
-"""Uniform allocations: random clients (Multi-FedAvg) and random processors (the heterogeneous setting)."""
+"""Uniform allocations: random clients (Multi-FedAvg), random processors (the heterogeneous setting), or everyone."""
 
 from typing import Any
 
@@ -41,6 +41,15 @@ class RandomProcessors(AllocationRule):
         """The same probability for every processor."""
         probabilities = uniform_probabilities(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
+
+
+class Full(AllocationRule):
+    """Every client trains every task it has, once."""
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """All pairs that can train; the expected count is 1, so p = 1 / capacity."""
+        probabilities = view.able / np.maximum(view.capacity, 1)[:, None]
+        return Allocation.of(view.able.astype(np.int64), probabilities, certain=True, beyond_capacity=True), state
 
 
 def uniform_probabilities(view: RoundView) -> NDArray[np.float64]:

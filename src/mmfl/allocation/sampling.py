@@ -4,8 +4,7 @@ Every draw preserves the marginals, E[count] = capacity * p, so an estimate that
 all of them.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,8 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, uniform
 
-
-class Draw(Protocol):
-    """Turns probabilities p[i, s] of one processor of client i taking task s into counts [clients, tasks]."""
-
-    def __call__(self, probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
-        """How many processors of each client train each task, with mean capacity * probabilities."""
-        ...
+Draw = Callable[[NDArray[np.float64], RoundView], NDArray[np.int64]]
+"""Turns probabilities p[i, s] of one processor of client i taking task s into counts, whose mean is capacity * p."""
 
 
 def clients_to_draw(view: RoundView) -> int:

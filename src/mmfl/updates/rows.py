@@ -49,8 +49,7 @@ class ClientRows:
 
     def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of all rows: coefficients @ rows, [parameters]."""
-        own = coefficients if self.places is None else coefficients[self.places]
-        return PartialSum.of(to_device(own, self.matrix) @ self.matrix, self.world)
+        return PartialSum.of(to_device(self.take_held(coefficients), self.matrix) @ self.matrix, self.world)
 
     def norms(self) -> NDArray[np.float64]:
         """||G|| of each row."""
@@ -76,7 +75,7 @@ class ClientRows:
         """The wanted rows alone."""
         if wanted.all():
             return self
-        own = wanted if self.places is None else wanted[self.places]
+        own = self.take_held(wanted)
         matrix = self.matrix[to_device(np.flatnonzero(own), self.matrix.device)]
         places = None if self.places is None else (np.cumsum(wanted) - 1)[self.places[own]]
         length = int(wanted.sum())
