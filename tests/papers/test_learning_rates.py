@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from shared import quick
 
-from mmfl.papers import CATALOGUE, learning_rates, reproduce
-from mmfl.papers.reproduction import Trainer, federations
-from mmfl.papers.store import Results
+from mmfl.papers import CATALOGUE, learning_rates
+from mmfl.papers.reproduction import federations
 
 (MADE,) = learning_rates.REPRODUCTIONS
 
@@ -70,13 +70,10 @@ def test_no_result_uses_the_seeds_of_the_sweeps():
     assert not {seed for part in others for seed in part.seeds} & set(learning_rates.SEEDS)
 
 
-def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path):
-    results, parts = Results(tmp_path), MADE.parts(True)
-    reproduce.train(parts, results, True, Trainer("cpu"), lambda text: None)
-    ((_, found),) = reproduce.render([MADE], results, True)
-    assert (tmp_path / "learning-rates.png").stat().st_size > 3_000
-    assert found.table["in the preset"].tolist() == [0.5]
-    mean = results.frames(parts)["sweep"].groupby("rate")["accuracy"].mean()
+def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path_factory):
+    results, found = quick(tmp_path_factory, MADE.id)
+    assert found[MADE.id].table["in the preset"].tolist() == [0.5]
+    mean = results.frames(MADE.parts(True))["sweep"].groupby("rate")["accuracy"].mean()
     assert mean.index.tolist() == [0.05, 0.5, 5.0]
     assert mean[0.05] < mean[0.5] - 0.1
 

@@ -1,25 +1,22 @@
 """Figures 3 and 5 of Zhang et al. 2025: what is measured of last updates, what is concluded, and the quick forms."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from matplotlib import pyplot
+from shared import FAILS, HOLDS, OPEN, quick
 
-from conftest import made_once, view_of
+from conftest import view_of
 from mmfl.aggregation import StaleVR, StaleVRE
 from mmfl.allocation import Allocation
-from mmfl.papers import reproduce
-from mmfl.papers.reproduction import Trainer, Verdict
+from mmfl.papers.reproduction import Verdict
 from mmfl.papers.store import Results
 from mmfl.papers.variance import aging, staleness
 from mmfl.runs import config
 from mmfl.updates import Trained, Updates
 
 CATALOGUE = {made.id: made for made in staleness.REPRODUCTIONS}
-HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 
 
 # --- what is measured ---
@@ -129,14 +126,6 @@ def test_the_clients_take_part_as_in_the_preset():
     assert staleness.participation(40).tolist() == given
 
 
-def test_both_figures_share_the_part_of_the_single_task():
-    for quick in (True, False):
-        names = [[part.name for part in made.parts(quick)] for made in CATALOGUE.values()]
-        assert names == [["staleness/one-task", "staleness/three-tasks"], ["staleness/one-task"]]
-    full = CATALOGUE["fig3-beta"].parts(False)
-    assert [(part.rounds, len(part.seeds)) for part in full] == [(150, 5), (150, 3)]
-
-
 # --- what is concluded ---
 
 
@@ -206,7 +195,7 @@ def worths(**changes: list[float]) -> dict[str, pd.DataFrame]:
 
 
 def verdicts(frames: dict[str, pd.DataFrame]) -> list[Verdict]:
-    return [claim.verdict for claim in staleness.find_betas(frames).claims]
+    return [claim.verdict for claim in aging.find(frames).claims]
 
 
 def test_the_claims_about_betas_follow_the_statistics():
@@ -220,7 +209,7 @@ def test_the_claims_about_betas_follow_the_statistics():
 
 
 def test_the_estimate_is_held_against_the_constant_that_is_nearest_on_average():
-    found = staleness.find_betas(worths())
+    found = aging.find(worths())
     assert "0.8, the best constant of these" in found.claims[-1].text
     assert found.claims[-1].ours.startswith("+0.050")
     assert found.table.loc[0, "lost in 10 idle rounds"] == "0.100 ± 0.000"
@@ -231,27 +220,11 @@ def test_the_estimate_is_held_against_the_constant_that_is_nearest_on_average():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> Results:
-    """A folder in which both figures were reproduced in their quick forms."""
-    made = list(CATALOGUE.values())
-
-    def train(folder: Path) -> None:
-        results = Results(folder)
-        reproduce.train(reproduce.parts_of(made, True), results, True, Trainer("cpu"), lambda text: None)
-        assert len(list(reproduce.render(made, results, True))) == 2
-
-    return Results(made_once(tmp_path_factory, "staleness", train))
+    return quick(tmp_path_factory, *CATALOGUE)[0]
 
 
 def frames_of(results: Results, name: str) -> dict[str, pd.DataFrame]:
     return results.frames(CATALOGUE[name].parts(True))
-
-
-@pytest.mark.slow
-def test_quick_figures_are_written_from_little_data(results):
-    for name in CATALOGUE:
-        assert (results.folder / f"{name}.png").stat().st_size > 5_000
-        assert "Data: digits (one task)" in (results.folder / f"{name}.md").read_text()
-    assert sum(path.stat().st_size for path in results.folder.rglob("*.csv.gz")) < 30_000
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from mmfl.federation import Federation
 from mmfl.papers.evidence import spread
 from mmfl.papers.measurements import accuracy, final
-from mmfl.papers.reproduction import Findings, Frames, Part, Reproduction, Trainer, federations
+from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, federations, reproduction
 from mmfl.partition import Split
 from mmfl.report.plots import COLOURS, grid
 from mmfl.runs.config import read
@@ -120,17 +120,4 @@ def draw(frames: Frames) -> Figure:
     return figure
 
 
-REPRODUCTIONS = (
-    Reproduction(
-        "learning-rates",
-        "variance",
-        "Learning rates",
-        "Where the papers give no learning rate, or one for another network, it is chosen here: for full "
-        "participation, by the mean test accuracy of the last 20 rounds, on two seeds that no result uses: the best "
-        "rate among those at whose next larger neighbour accuracy falls by five points at most, because sampling makes "
-        "steps of varying length. All methods train with it.",
-        parts,
-        find,
-        draw,
-    ),
-)
+REPRODUCTIONS = (reproduction("learning-rates", parts, find, draw),)

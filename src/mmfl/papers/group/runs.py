@@ -11,8 +11,8 @@ import pandas as pd
 from mmfl.engine import Simulation
 from mmfl.federation import Federation
 from mmfl.methods import make_method
-from mmfl.papers.group.clusters import LOOKED, in_force, observe, structure
-from mmfl.papers.measurements import Watch, accuracy, mean_costs, rows
+from mmfl.papers.group.clusters import LOOKED, measure_clusters, observe
+from mmfl.papers.measurements import Watch, accuracy, mean_costs
 from mmfl.papers.reproduction import Frames, Part, Trainer, federations
 from mmfl.runs.results import Comparison, Run
 
@@ -73,13 +73,13 @@ SETTINGS: dict[str, Setting] = {
 def parts(*names: str) -> Callable[[bool], list[Part]]:
     """The runs of some settings: 100 rounds with 5 seeds, or the quick form of 25 rounds with 3 seeds on the digits."""
 
-    def made(quick: bool) -> list[Part]:
+    def parts_of(quick: bool) -> list[Part]:
         rounds, seeds = (25, list(range(3))) if quick else (100, list(range(5)))
         return [
             Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names
         ]
 
-    return made
+    return parts_of
 
 
 def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
@@ -95,21 +95,15 @@ def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], traine
         evaluate_every=_TESTED,
         evaluate_last=20,
     )
+    costs = mean_costs(compared)[["method", "seed", "trainings", "forward_passes"]]
     frames = {
         "accuracy": accuracy(compared).round(4),
-        "rounds": average_round(compared),
+        "rounds": costs.assign(met=[clusters_met(run) for run in compared]),
         "tasks": tasks(compared),
         "arrivals": arrivals(compared),
-        "clusters": in_force(watch, compared),
-        **structure(watch, compared, Simulation(trainer.device)),
+        **measure_clusters(watch, compared, Simulation(trainer.device)),
     }
     return {name: frame.assign(setting=setting.name) for name, frame in frames.items() if len(frame)}
-
-
-def average_round(compared: Comparison) -> pd.DataFrame:
-    """A row per method and seed: trainings and forward passes per round, and clusters that train within five rounds."""
-    costs = mean_costs(compared)[["method", "seed", "trainings", "forward_passes"]]
-    return costs.assign(met=[clusters_met(run) for run in compared])
 
 
 def clusters_met(run: Run) -> float:
@@ -128,7 +122,7 @@ def tasks(compared: Comparison) -> pd.DataFrame:
     """A row per task: its model, its data, its training settings and its first round."""
     federation = compared.runs[0].federation
     assert federation is not None
-    return rows(
+    return pd.DataFrame(
         [
             {
                 "task": task.name,
@@ -146,4 +140,4 @@ def tasks(compared: Comparison) -> pd.DataFrame:
 def arrivals(compared: Comparison) -> pd.DataFrame:
     """The rounds in which clients arrived after the start, by seed."""
     found = {run.seed: run.federation.arrivals for run in compared if run.federation is not None}
-    return rows([{"seed": seed, "round": int(t)} for seed, when in found.items() for t in when[when > 1]])
+    return pd.DataFrame([{"seed": seed, "round": int(t)} for seed, when in found.items() for t in when[when > 1]])

@@ -15,7 +15,6 @@ from mmfl.federation.objectives import value
 from mmfl.federation.schedules import Schedule
 from mmfl.federation.task import Task
 from mmfl.models import Quadratic
-from mmfl.papers.measurements import rows
 from mmfl.theory import Problem
 from mmfl.training import TrainingState
 
@@ -133,7 +132,7 @@ def weights_of(state: TrainingState) -> Array:
 
 def table(replicas: Sequence[tuple[str, int]], seen: Array, column: str, rounds: Iterable[int]) -> pd.DataFrame:
     """Observations of replicas [rounds + 1, replicas] as a table: a row per replica and round (0: before the first)."""
-    return rows(
+    return pd.DataFrame(
         [
             {"method": method, "seed": seed, "round": t, column: seen[t, n]}
             for n, (method, seed) in enumerate(replicas)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from mmfl.federation import Federation
 from mmfl.methods import Method
 from mmfl.papers.evidence import spread
-from mmfl.papers.measurements import rows
 from mmfl.papers.reproduction import Trainer
 from mmfl.record import RoundRecord
 from mmfl.runs.listener import Listener, RunInfo
@@ -136,7 +135,7 @@ class Chase(Listener):
             for method, seed in self.accuracies
             for goal in self.baseline.goals[seed]
         ]
-        return rows(lines)
+        return pd.DataFrame(lines)
 
     def tasks(self) -> pd.DataFrame:
         """A row per method, seed, window and task: its accuracy `alone`, and `together` when the goals of all tasks
@@ -149,7 +148,7 @@ class Chase(Listener):
                 for task, before, after in zip(self.baseline.curves[seed], goal.accuracy, mean, strict=True):
                     key = {"method": method, "seed": seed, "window": goal.window, "task": task}
                     lines.append(key | {"alone": before, "together": after})
-        return rows(lines)
+        return pd.DataFrame(lines)
 
     def curves(self, method: str) -> list[pd.DataFrame]:
         """Accuracies of a method, rounds x tasks, a frame per seed."""

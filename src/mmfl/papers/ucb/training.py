@@ -14,7 +14,7 @@ from mmfl.data import celeba, faces
 from mmfl.data.files import folder_of
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method, make_method
-from mmfl.papers.measurements import accuracy, rows
+from mmfl.papers.measurements import accuracy
 from mmfl.papers.reproduction import Frames, Part, Trainer, federations
 from mmfl.partition import Split
 from mmfl.randomness import Purpose
@@ -186,4 +186,4 @@ def effort(comparison: Comparison) -> pd.DataFrame:
                 "source": run.federation.tasks[0].data.name.partition(", ")[0],
             }
         )
-    return rows(found)
+    return pd.DataFrame(found)
