@@ -13,7 +13,7 @@ from conftest import view_of
 from mmfl.allocation import Groups, RotatingSplit
 from mmfl.papers.group import REPRODUCTIONS
 from mmfl.papers.group.clusters import agreement, claims, distinctness, principal_components
-from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SETTINGS, Setting, clusters_met
+from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SETTINGS, clusters_met
 from mmfl.record import Drawn, RoundRecord
 
 CATALOGUE = {made.id: made for made in REPRODUCTIONS}
@@ -268,9 +268,3 @@ def test_clients_arrive_during_the_quick_form_too():
     assert (federation.arrivals == 1).sum() == 24
     assert federation.clients == 60
     assert (federation.arrivals <= 25).sum() > 50
-
-
-def test_settings_may_name_another_network():
-    change = 'tasks.0.model={name="preact-resnet18", width=4, channels=1}'
-    setting = Setting("other", "group-consistent", quick=[change])
-    assert type(setting.federations(True)(0).tasks[0].build()).__name__ == "PreActResNet18"

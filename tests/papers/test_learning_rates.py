@@ -49,16 +49,6 @@ def test_no_rate_is_chosen_where_none_leaves_room():
     assert np.isnan(learning_rates.choose(swept({0.1: [0.9]})))
 
 
-def test_the_chosen_rate_stands_beside_the_presets():
-    first = swept({0.1: [0.6, 0.62], 0.2: [0.7, 0.72], 0.4: [0.7, 0.7]}, "emnist")
-    found = learning_rates.find({"sweep": pd.concat([first, swept({0.5: [0.9], 1.0: [0.9]})])})
-    assert found.claims == []
-    assert found.table.to_numpy().tolist() == [
-        ["emnist", "0.1: 0.610 ± 0.014, 0.2: 0.710 ± 0.014, 0.4: 0.700 ± 0.000", "0.2", 0.2],
-        ["digits", "0.5: 0.900, 1: 0.900", "0.5", 0.5],
-    ]
-
-
 def test_a_line_is_drawn_for_each_data_set():
     figure = learning_rates.draw({"sweep": pd.concat([swept({0.1: [0.5], 1.0: [0.4]}), swept({0.1: [0.6]}, "faces")])})
     assert [line.get_label() for line in figure.axes[0].lines] == ["digits", "faces"]

@@ -48,8 +48,7 @@ def write(
 def write_index(
     folder: Path, claims: Sequence[tuple[Reproduction, Sequence[Claim]]], missing: Sequence[str] = ()
 ) -> None:
-    """Writes `README.md`: the text in `discussion/README.md`, every claim of the papers with our verdict and a link,
-    and what has not been run in full."""
+    """Writes `README.md`: the text in `discussion/README.md`, all claims and verdicts, and what was not run in full."""
     paragraphs = ["# Results", *filter(None, [_discussion(folder, "README")])]
     if missing:
         paragraphs.append(f"**Not run in full yet:** {', '.join(missing)}.")
@@ -78,17 +77,11 @@ def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
 
 def runs_table(abouts: Sequence[About]) -> pd.DataFrame:
     """A row per part: what was run, on which device, and how long it took."""
-    lines = [
-        [
-            f"{about.part} (quick)" if about.quick else about.part,
-            about.rounds,
-            _ranges(about.seeds),
-            about.device,
-            f"{about.seconds:,.0f} s",
-            f"{about.version}, commit {about.commit}",
-        ]
-        for about in abouts
-    ]
+    lines = []
+    for about in abouts:
+        part, seeds = f"{about.part} (quick)" if about.quick else about.part, _ranges(about.seeds)
+        time, version = f"{about.seconds:,.0f} s", f"{about.version}, commit {about.commit}"
+        lines.append([part, about.rounds, seeds, about.device, time, version])
     return pd.DataFrame(lines, columns=["part", "rounds", "seeds", "device", "time", "version"])
 
 

@@ -109,6 +109,8 @@ class Reproduction:
 
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text())
+NOTES: dict[str, str] = _TEXTS["notes"]
+"""Texts that findings add to their pages, by name."""
 
 
 def reproduction(

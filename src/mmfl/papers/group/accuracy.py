@@ -11,7 +11,7 @@ from mmfl.papers.evidence import fact, greater, spread
 from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK
 from mmfl.papers.measurements import by_round, final
 from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Frames
+from mmfl.papers.reproduction import NOTES, Claim, Frames
 from mmfl.report.plots import curve, legend
 
 _METHODS = (*BASELINES, GROUP, ONE_TASK, FIVE_CLUSTERS)
@@ -115,17 +115,9 @@ def equal_costs(results: Measured) -> Iterator[Claim]:
 
 def notes_on(settings: Iterable[Measured]) -> list[str]:
     """Notes on the columns of the tables, the models and the data."""
-    columns = (
-        f"Accuracy on the whole test set, averaged over the last {_LAST} rounds, ± the standard deviation over seeds. "
-        "*swing*: how far a task's accuracy moves from round to round, as the standard deviation over those rounds. "
-        "*clusters met*: true clusters, of five, whose clients train a task within five rounds. *trainings* and "
-        "*forward passes*: clients that train and losses that are asked for, in the average round. Every cluster "
-        "trains its share of clients and at least one, so that with more clusters than tasks, or few clients a "
-        "cluster, group sampling trains more than its rivals."
-    )
     tasks = next((results.frame("tasks") for results in settings if results.scores), pd.DataFrame())
     trained = [f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})" for task in tasks.itertuples()]
-    return [columns, *([f"Trained: {', '.join(trained)}."] if trained else [])]
+    return [NOTES["group_columns"], *([f"Trained: {', '.join(trained)}."] if trained else [])]
 
 
 def draw(setting: str, frames: Frames) -> Figure:

@@ -1,5 +1,4 @@
-"""Clusters of the clients' losses (Gong et al., Figure 3): how well they are separated, and whether the C-step finds
-them."""
+"""Clusters of the clients' losses (Gong et al., Figure 3): how well they separate, and if the C-step finds them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from mmfl.federation import Federation
 from mmfl.papers.evidence import greater, spread
 from mmfl.papers.measurements import Watch
 from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, legend
 from mmfl.runs.results import Comparison
 from mmfl.training import TrainingState
@@ -144,18 +143,11 @@ def find(frames: Frames) -> Findings:
             for (setting, method, round), of in seen.groupby(["setting", "method", "round"], sort=False)
         ]
     )
-    note = (
-        "Losses are standardised by task, as the C-step does. Where clusters are consistent, all tasks' losses count; "
-        "where they are not, those of the first task, with its clusters. K-means is told that there are five. Clusters "
-        "in force were made at the last C-step, up to a cycle earlier, and are compared with the true clusters of the "
-        "tasks that they were made by. Rand indices are adjusted: 1 is full agreement, 0 what chance gives."
-    )
-    return Findings(table, [claim for setting in PLOTTED for claim in claims(seen, setting)], [note])
+    return Findings(table, [claim for setting in PLOTTED for claim in claims(seen, setting)], [NOTES["clusters"]])
 
 
 def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
-    """The claims that later losses separate the clusters better; `seen` has a row per setting, method, seed and
-    round."""
+    """The claims that later losses separate the clusters of a setting better."""
     subset = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
     rounds = sorted(subset["round"].unique())
     if len(rounds) < 2:

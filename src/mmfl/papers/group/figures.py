@@ -10,7 +10,7 @@ from mmfl.papers.evidence import alike, greater
 from mmfl.papers.group import clusters
 from mmfl.papers.group.accuracy import Measured, ahead, draw, equal_costs, notes_on, table
 from mmfl.papers.group.runs import FIVE_CLUSTERS, parts
-from mmfl.papers.reproduction import Claim, Findings, Frames, Reproduction, reproduction
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Reproduction, reproduction
 from mmfl.report.differences import difference
 
 
@@ -47,12 +47,7 @@ def find_consistent(frames: Frames) -> Findings:
 def find_inconsistent(frames: Frames) -> Findings:
     """Figure 2b: group sampling leads by at least four points; everything is harder than with consistent clusters."""
     found = find("inconsistent", "consistent", inconsistent_claims, frames)
-    law = (
-        "A drop of the baselines would be chance: whom they give a task does not depend on anybody's data, and each "
-        "task by itself is divided over its clients by the same rule in both settings, so their accuracies have the "
-        "same distribution in both."
-    )
-    return replace(found, notes=[*found.notes, law])
+    return replace(found, notes=[*found.notes, NOTES["inconsistent"]])
 
 
 def inconsistent_claims(results: Measured, easier: Measured) -> Iterator[Claim]:

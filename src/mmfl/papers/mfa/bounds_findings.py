@@ -14,7 +14,7 @@ from mmfl.papers.mfa.chain import Chain
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE, draw_gain, with_gain
 from mmfl.papers.pages import markdown
 from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
 from mmfl.report.plots import COLOURS
 from mmfl.theory import ErrorBound, RandomSplitBound, RotatingSplitBound, gain
 
@@ -40,10 +40,7 @@ def bound_of(reading: str, chain: Chain, models: int, gradient_bound: float, ste
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A way to train on a chain: its bound by round, its distances [rounds, seeds], and how close they came.
-
-    Rounds are the first ones of frames.
-    """
+    """A way to train on a chain: bound and distances [rounds, seeds] in first rounds of frames; how close they came."""
 
     reading: str
     curvature: float
@@ -109,12 +106,12 @@ def find(frames: Frames) -> Findings:
     columns = ["mu", "method", "round", "bound", "distance", "least bound / distance", "slope of bound", "of distance"]
     claims = [claim for case in cases for claim in bound_claims(case)]
     claims += order_claims(cases)
-    notes = [_READING] if cases else []
+    notes = [NOTES["bounds"]] if cases else []
     if "gains" in frames:
         gains = gains_of(frames)
         claims.append(gain_claim(gains))
         shown = gains.set_index(["steps", "models"]).map("{:.3g}".format).rename_axis(["E", "M"])
-        notes += [_GAINS, markdown(shown.reset_index())]
+        notes += [NOTES["predicted_gains"], markdown(shown.reset_index())]
     return Findings(pd.DataFrame(lines, columns=columns), claims, notes)
 
 
@@ -211,17 +208,3 @@ def draw_gains(axes: Axes, frames: Frames, method: str, theorem: str) -> None:
         axes.plot(*line, ":", marker="x", color=COLOURS[k], label=f"E = {steps}, {theorem}")
     axes.set(xlabel="models M", ylabel="gain", title=method)
     axes.legend(fontsize=7)
-
-
-_READING = (
-    "The bound of Theorem 2 follows if each update counts 1 / N (`update / N`), so that the M rounds of a frame make "
-    "one step of all clients. `mfa-rr` is the server that averages its N / M clients, with the theorem's learning "
-    "rate; `lr / M` averages with an M-th of that rate. Distances are means over the rounds of a frame; the least "
-    "ratio is of all rounds. With mu = 2e-4 the theorems ask for a gamma above 10^4, so that neither learning rate "
-    "nor bound decays during the run."
-)
-_GAINS = (
-    "Gains of Figure 2 beside those that the bounds give for the distance which FedAvg has at that target. Theorem 2 "
-    "counts frames, so it cannot promise MFA-RR a gain over itself; the last column takes T_1 from Theorem 1. The "
-    "measured runs have a constant learning rate, which the theorems do not cover."
-)

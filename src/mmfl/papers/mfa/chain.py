@@ -66,8 +66,7 @@ class Chain:
 
     @cached_property
     def eigenvalues(self) -> Array:
-        """The eigenvalues of all clients' matrices: those of their blocks, and mu if there are coordinates outside a
-        block."""
+        """The eigenvalues of all clients' matrices: those of their blocks, and mu if there are others."""
         places = [slice(k * self.block, (k + 1) * self.block + 1) for k in range(self.clients)]
         blocks = [matrix[at, at] for matrix, at in zip(self.matrices, places, strict=True)]
         besides = [self.curvature] * (self.clients > 1)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import alone, chase, shown_gain, with_gain, worst
+from mmfl.papers.mfa.goals import Baseline, chase, format_gain, with_gain, worst
 from mmfl.papers.mfa.tasks import copies, face, sharing, small_faces, synthetic
 from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
@@ -44,7 +44,8 @@ class Setting:
         """Trains FedAvg on the task, then its copies together: `gains`, and `curves` of the least accurate copy."""
         task = self.task()
         label = f"{_NAMES.get(task.name, task.data.name)}, lr {task.learning_rate(1):g}"
-        fedavg = alone(trainer, sharing([task], self.clients), "multi-fedavg", self.rounds, self.rate, self.seeds)
+        single = sharing([task], self.clients)
+        fedavg = Baseline.of(trainer.compare(single, ["multi-fedavg"], self.rounds, self.rate, self.seeds))
         window = fedavg.windows[1]
         gains, curves = [], {1: worst(fedavg.curves.values(), window)}
         for models in self.models:
@@ -101,7 +102,7 @@ def find(about: Sequence[Callable[[str, pd.DataFrame], list[Claim]]], frames: Fr
     lines = []
     for key, subset in smooth.groupby(keys, sort=False):
         rounds = [spread(subset["alone"] / subset["models"], 1), spread(subset["together"], 1)]
-        gains = [shown_gain(subset, "gain", 2), shown_gain(single[key], "published_gain", 2)]
+        gains = [format_gain(subset, "gain", 2), format_gain(single[key], "published_gain", 2)]
         lines.append([*key, *rounds, *gains, f"{subset['together'].isna().sum()} of {len(subset)}"])
     names = ["data", "method", "M", "T_1(eps)", "T_P", "gain", "gain as published", "seeds without T_P"]
     by_data = smooth[smooth["method"] == METHODS[0]].groupby("data", sort=False)

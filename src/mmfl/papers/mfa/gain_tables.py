@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import alone, chase, shown_gain, with_gain
+from mmfl.papers.mfa.goals import Baseline, chase, format_gain, with_gain
 from mmfl.papers.mfa.tasks import face, faces, on_training, sharing, small_faces, small_network, synthetic
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
 from mmfl.report.plots import COLOURS, grid
@@ -36,7 +36,7 @@ class Setting:
         """`gains` in rounds, and the accuracies of the `tasks`."""
         tasks = [on_training(task) if split == "train" else task for task in self.tasks()]
         federation = sharing(tasks, self.clients)
-        fedavg = alone(trainer, federation, "full", self.rounds, 1.0, self.seeds)
+        fedavg = Baseline.of(trainer.compare(federation, ["full"], self.rounds, 1.0, self.seeds))
         followed = chase(trainer, federation, fedavg, [METHOD], 1.0)
         data = {task.name: task.data.name for task in tasks}
         measured = followed.tasks().assign(data=lambda frame: frame["task"].map(data))
@@ -111,17 +111,15 @@ def gain_lines(paper: Published, split: str, smooth: pd.DataFrame, single: pd.Da
     rounds = [str(paper.rounds_alone), spread(smooth["alone"], 1), str(paper.together[split])]
     return [
         [kind, "rounds", *rounds, spread(smooth["together"], 1)],
-        [kind, "gain", "1", "1", theirs, shown_gain(smooth, "gain")],
-        [kind, "gain as published", "1", "1", theirs, shown_gain(single, "published_gain")],
+        [kind, "gain", "1", "1", theirs, format_gain(smooth, "gain")],
+        [kind, "gain as published", "1", "1", theirs, format_gain(single, "published_gain")],
     ]
 
 
 def notes(frames: Frames) -> list[str]:
     """Notes on the data, and on seeds that did not reach the goal."""
-    data = frames["tasks"].drop_duplicates("task")
-    lines = [
-        "Data: " + "; ".join(f"{task}: {name}" for task, name in zip(data["task"], data["data"], strict=True)) + "."
-    ]
+    data = [f"{task.task}: {task.data}" for task in frames["tasks"].drop_duplicates("task").itertuples()]
+    lines = [f"Data: {'; '.join(data)}."]
     late = frames["gains"].query("window > 1 and together != together")
     if len(late):
         counts = late["split"].map(SPLITS).value_counts()
@@ -140,7 +138,7 @@ def draw(frames: Frames) -> Figure:
     gains = with_gain(frames["gains"]).query("window > 1")
     for axes, split in zip(panels, splits, strict=True):
         draw_accuracies(axes, frames["tasks"].query("split == @split and window > 1"))
-        gain = shown_gain(gains.query("split == @split"), "gain")
+        gain = format_gain(gains.query("split == @split"), "gain")
         axes.set_title(f"{SPLITS[split]} examples: gain {gain}", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
@@ -157,9 +155,8 @@ def draw_accuracies(axes: Axes, measured: pd.DataFrame) -> None:
         axes.barh(place, values["mean"], 0.38, xerr=values["std"].fillna(0), color=COLOURS[n], label=label, capsize=2)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlabel("accuracy, %")
     axes.grid(alpha=0.3, axis="x")
-    axes.set_axisbelow(True)
+    axes.set(xlabel="accuracy, %", axisbelow=True)
 
 
 def _mixed() -> list[Task]:

@@ -95,10 +95,7 @@ def gains(scale: Scale, steps: int, trainer: Trainer) -> Frames:
 
 
 def rounds_together(scale: Scale, steps: int, models: int, target: float, trainer: Trainer) -> pd.DataFrame:
-    """T_P of every run: the first round after which F - F* of all models is at most the target.
-
-    `one` is the mean over the models of each one's own first round.
-    """
+    """T_P of every run, the first round after which all models meet the target; `one`: the mean of each model's own."""
     watch = Watch(lambda state: scale.chain.excess(weights_of(state)) <= target)
     federation, last = scale.chain.federation(models, RATES["constant"], steps), scale.last(models)
     trainer.compare(federation, METHODS, last, 1.0, scale.seeds, watch=watch, evaluate_every=last)

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 
-from mmfl.papers.reproduction import Reproduction
+from mmfl.papers.reproduction import Reproduction, reproduction
 from mmfl.papers.ucb.findings import (
     BANDITS,
     BOTH,
     NAMES,
-    Measured,
     Question,
     Questions,
     Runs,
@@ -65,9 +64,7 @@ def ask(id: str, data: str, drawn: int, runs: Runs) -> Iterator[Question]:
         yield from compare_leads(results, runs.at(ALIKE, FEW), MODELS[1:], f"more than with K={FEW}", "larger gap")
 
 
-def compare_leads(
-    larger: Measured, smaller: Measured, models: Sequence[str], said: str, paper: str
-) -> Iterator[Question]:
+def compare_leads(larger: Runs, smaller: Runs, models: Sequence[str], said: str, paper: str) -> Iterator[Question]:
     """Whether the bandits lead random clients by more in some runs than in others."""
     for bandit in BANDITS:
         leads = {model: (larger.lead(bandit, MULTI, model), smaller.lead(bandit, MULTI, model)) for model in models}
@@ -93,54 +90,15 @@ def always_ahead(runs: Runs) -> Iterator[Question]:
         yield Question(text, "better in all scenarios", ends)
 
 
-_SETTING = (
-    "Two models over 100 clients, {drawn} of which train in a round, each one model for one epoch in batches of 10; "
-    "500 rounds, 5 seeds, each with data of its own. {data} The test accuracy is taken over the test examples of all "
-    "clients together, which weights a client by its test size. FedAvg trains each model as in a run of its own. As "
-    "published, the two bandit policies (discount 0.99) begin with a round in which all clients train both models; "
-    "once more, FedAvg and Multi-FedAvg begin with the same round."
-)
-_LOGISTIC = (
-    "{kind}, by logistic regression: model 1 has 60 inputs and 5 classes, model 2 has 30 inputs and 10 classes. A "
-    "client has at most 1000 examples, which is the limit of LEAF's generator; the paper used LEAF and names none."
-)
-_PICTURES = (
-    "Model 1 tells who smiles and model 2 who wears glasses: on CelebA with LEAF's network where its folder is at "
-    "hand, else on generated faces (30 each of 100 people) with two convolutions. The paper does not give the number "
-    "of clients."
-)
-_DATA = {
-    UNLIKE: _LOGISTIC.format(kind="Synthetic(1,1), where clients differ in inputs and labels"),
-    ALIKE: _LOGISTIC.format(kind="Synthetic-IID, where clients differ in their number of examples alone"),
-    FACES: _PICTURES,
-}
-_KINDS = {UNLIKE: "Synthetic(1,1)", ALIKE: "Synthetic-IID", FACES: "faces"}
-
-
 def _curves(id: str, data: str, drawn: int, *beside: tuple[str, int]) -> Reproduction:
     """A figure of accuracy by round; its claims may also need the runs in `beside`."""
-    return Reproduction(
-        id,
-        "ucb",
-        f"Figure {id.removeprefix('ucb-fig')}: {_KINDS[data]} with {drawn} clients a round",
-        _SETTING.format(drawn=drawn, data=_DATA[data]),
-        parts((data, drawn), *beside),
-        partial(find_curves, data, drawn, partial(ask, id, data, drawn)),
-        partial(draw_curves, data, drawn),
-    )
+    find = partial(find_curves, data, drawn, partial(ask, id, data, drawn))
+    return reproduction(id, parts((data, drawn), *beside), find, partial(draw_curves, data, drawn))
 
 
 def _sweep(id: str, data: str, questions: Questions) -> Reproduction:
     """A figure of final accuracy by K."""
-    return Reproduction(
-        id,
-        "ucb",
-        f"Figure {id.removeprefix('ucb-fig')}: {_KINDS[data]}, accuracy by clients a round",
-        _SETTING.format(drawn=f"K = {FEW} to {MANY}", data=_DATA[data]),
-        parts((data, None)),
-        partial(find_sweep, data, questions),
-        partial(draw_sweep, data),
-    )
+    return reproduction(id, parts((data, None)), partial(find_sweep, data, questions), partial(draw_sweep, data))
 
 
 REPRODUCTIONS: tuple[Reproduction, ...] = (

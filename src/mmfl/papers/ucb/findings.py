@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import alike, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames, Verdict
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, with_warm_up
 from mmfl.report.plots import curve, legend
 
@@ -30,14 +30,21 @@ STARTS = {False: "as published", True: "same warm-up for all"}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Test accuracies under one start, on one data set, with one K; a model is one of `MODELS` or `BOTH`.
-
-    All quantities are series by seed.
-    """
+class Runs:
+    """Test accuracies with one start. A model is one of `MODELS` or `BOTH`; all quantities are series by seed."""
 
     tests: pd.DataFrame
     fair: bool
+
+    def at(self, data: str, drawn: int) -> "Runs":
+        """Those on a data set with K clients per round; possibly none."""
+        subset = self.tests[(self.tests["data"] == data) & (self.tests["K"] == drawn)]
+        return Runs(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.fair)
+
+    def sweep(self, data: str) -> "dict[int, Runs]":
+        """Those on a data set by K."""
+        numbers = sorted(self.tests["K"][self.tests["data"] == data].unique())
+        return {int(drawn): self.at(data, drawn) for drawn in numbers}
 
     def over(self, policy: str, model: str, first: float, last: float) -> pd.Series:
         """Mean accuracy over the tests between two rounds."""
@@ -77,30 +84,8 @@ def method_of(policy: str, fair: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Runs:
-    """All measurements with one start."""
-
-    frames: Frames
-    fair: bool
-
-    def at(self, data: str, drawn: int) -> Measured:
-        """The tests on a data set with K clients per round; possibly none."""
-        tests = self.frames["accuracy"]
-        subset = tests[(tests["data"] == data) & (tests["K"] == drawn)]
-        return Measured(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.fair)
-
-    def sweep(self, data: str) -> dict[int, Measured]:
-        """The same by K."""
-        tests = self.frames["accuracy"]
-        return {int(drawn): self.at(data, drawn) for drawn in sorted(tests["K"][tests["data"] == data].unique())}
-
-
-@dataclass(frozen=True)
 class Question:
-    """Whether the first of two quantities exceeds the second, in one or several respects (`pairs`, by name).
-
-    With a tolerance: whether they are about the same. `paper` is what the paper says.
-    """
+    """Whether the first of two quantities exceeds the second, or is within a tolerance, in some respects (`pairs`)."""
 
     text: str
     paper: str
@@ -108,8 +93,7 @@ class Question:
     tolerance: float | None = None
 
     def claims(self, fair: bool) -> list[Claim]:
-        """One claim, or none if nothing was measured. It holds if it holds in all respects, and fails if it fails in
-        one."""
+        """One claim with the worst verdict of all respects, or none if nothing was measured."""
         judge = greater if self.tolerance is None else partial(alike, tolerance=self.tolerance)
         text, paper = f"{self.text} ({STARTS[fair]})", "not run" if fair else self.paper
         judged = {
@@ -134,7 +118,7 @@ Questions = Callable[[Runs], Iterator[Question]]
 def find_curves(data: str, drawn: int, questions: Questions, frames: Frames) -> Findings:
     """For one K: early and final accuracy of each policy, and its costs."""
     effort = frames["effort"][(frames["effort"]["data"] == data) & (frames["effort"]["K"] == drawn)]
-    published, fair = (Runs(frames, start).at(data, drawn) for start in STARTS)
+    published, fair = (Runs(frames["accuracy"], start).at(data, drawn) for start in STARTS)
     lines = [
         {
             "policy": NAMES[policy],
@@ -153,19 +137,11 @@ def find_curves(data: str, drawn: int, questions: Questions, frames: Frames) -> 
         for results in ([published] if policy in BANDITS else [published, fair])
     ]
     source = f"Data: {', '.join(effort['source'].unique()) or 'not run'}."
-    notes = [source, _READING, *_warm_up(published, fair, drawn)]
+    notes = [source, NOTES["curves"], *_warm_up(published, fair, drawn)]
     return Findings(pd.DataFrame(lines), _claims(questions, frames), notes)
 
 
-_READING = (
-    "The paper prints curves without numbers. Accuracies are means over the tests in the first and in the last tenth "
-    "of the rounds. Clients and examples are those that train in a round after the first: a bandit's index is "
-    "multiplied by the client's share of the data, so that clients with many examples train more often, and a Pareto "
-    "front of fewer than K clients trains alone."
-)
-
-
-def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
+def _warm_up(published: Runs, fair: Runs, drawn: int) -> list[str]:
     """What the warm-up costs, what it gains, and how much of a bandit's early lead remains if all policies have it."""
     leads = [results.early(RANKLIST, BOTH) - results.early(MULTI, BOTH) for results in (published, fair)]
     lifts = [fair.over(MULTI, BOTH, t, t) - published.over(MULTI, BOTH, t, t) for t in (1, FIRST)]
@@ -183,7 +159,7 @@ def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
 
 def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
     """Final accuracy of each policy by K."""
-    starts = [Runs(frames, fair).sweep(data) for fair in STARTS]
+    starts = [Runs(frames["accuracy"], fair).sweep(data) for fair in STARTS]
     columns = {NAMES[policy]: (False, policy) for policy in NAMES}
     columns |= {f"{name}, warm-up": (True, policy) for policy, name in NAMES.items() if policy not in BANDITS}
     lines = [
@@ -206,7 +182,7 @@ def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
 def _claims(questions: Questions, frames: Frames) -> list[Claim]:
     """Every question as published and then, if it compares other runs, with the same warm-up for all."""
     found: list[Claim] = []
-    for published, fair in zip(*(questions(Runs(frames, fair)) for fair in STARTS), strict=True):
+    for published, fair in zip(*(questions(Runs(frames["accuracy"], fair)) for fair in STARTS), strict=True):
         found += published.claims(False)
         found += [] if fair.compares_as(published) else fair.claims(True)
     return found
@@ -216,7 +192,7 @@ def draw_curves(data: str, drawn: int, frames: Frames) -> Figure:
     """Test accuracy by round: a row of panels for each start, a column for each model."""
 
     def tests(fair: bool, policy: str, model: str) -> pd.DataFrame:
-        found = Runs(frames, fair).at(data, drawn).by_round(policy, model)
+        found = Runs(frames["accuracy"], fair).at(data, drawn).by_round(policy, model)
         return found[found.index > FIRST]
 
     return _draw(tests, "round")
@@ -226,11 +202,11 @@ def draw_sweep(data: str, frames: Frames) -> Figure:
     """Final accuracy by clients per round, in the same panels."""
 
     def ends(fair: bool, policy: str, model: str) -> pd.DataFrame:
-        sweep = Runs(frames, fair).sweep(data)
+        sweep = Runs(frames["accuracy"], fair).sweep(data)
         return pd.DataFrame({drawn: results.late(policy, model) for drawn, results in sweep.items()}).T
 
     figure = _draw(ends, "clients a round, K")
-    numbers = list(Runs(frames, False).sweep(data))
+    numbers = list(Runs(frames["accuracy"], False).sweep(data))
     for panel in figure.axes:
         panel.set_xscale("log", base=2)
         panel.set_xticks(numbers, [str(drawn) for drawn in numbers])

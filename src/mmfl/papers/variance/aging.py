@@ -13,7 +13,7 @@ from mmfl.aggregation import StaleVRE
 from mmfl.aggregation.stale import Betas
 from mmfl.papers.evidence import alike, fact, greater, spread
 from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, legend
 from mmfl.runs.results import Run
 from mmfl.training import TrainingState
@@ -130,13 +130,8 @@ def find(frames: Frames) -> Findings:
             for name, seen in of_setting.items()
         ]
     )
-    note = (
-        "Errors are mean absolute distances from the best beta, of clients that have trained twice: before that there "
-        "is nothing to estimate from. The estimates are what StaleVRE's rule makes of StaleVR's own run, so that both "
-        "are on one axis."
-    )
     found = [claim for name, seen in of_setting.items() for claim in claims(name, seen)]
-    return Findings(table, found, [note, data_note(frames)])
+    return Findings(table, found, [NOTES["betas"], data_note(frames)])
 
 
 def data_note(frames: Frames) -> str:

@@ -80,21 +80,18 @@ def methods_of(clients: int) -> list[Method]:
 def train_one(form: Form, trainer: Trainer) -> Frames:
     """Trains all rules on the single task, and observes StaleVR."""
     federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
-    methods = methods_of(federation_of(form.seeds[0]).clients)
-    comparison = trainer.compare(
-        federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=_EVERY, evaluate_last=20
-    )
-    tested = accuracy(comparison)[["method", "seed", "round", "mean"]]
-    return {"accuracy": tested, **ages(form, comparison, "StaleVR", watch)}
+    methods, tested = methods_of(federation_of(form.seeds[0]).clients), {"evaluate_every": _EVERY, "evaluate_last": 20}
+    comparison = trainer.compare(federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, **tested)
+    means = accuracy(comparison)[["method", "seed", "round", "mean"]]
+    return {"accuracy": means, **ages(form, comparison, "StaleVR", watch)}
 
 
 def train_three(form: Form, trainer: Trainer) -> Frames:
     """Trains and observes MMFL-StaleVR."""
-    federation_of, watch, method = federations(form.preset, form.settings), Watch(aging.betas_of), "mmfl-stalevr"
-    comparison = trainer.compare(
-        federation_of, [as_published(method)], form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=form.rounds
-    )
-    return ages(form, comparison, method, watch)
+    federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
+    methods, tested = [as_published("mmfl-stalevr")], {"evaluate_every": form.rounds}
+    comparison = trainer.compare(federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, **tested)
+    return ages(form, comparison, "mmfl-stalevr", watch)
 
 
 def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
