@@ -85,6 +85,13 @@ def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None) -> R
     return RoundView(round, seed, sizes, share, capacity, float(budget), signals)
 
 
+def table_of(allocation) -> np.ndarray:
+    """How many processors of each client train each task, [clients, tasks]."""
+    count = np.zeros(allocation.probabilities.shape, dtype=int)
+    count[allocation.client, allocation.task] = allocation.count
+    return count
+
+
 def toy_task(name="toy", classes=4, **options) -> Task:
     """A task of 60 examples with three inputs."""
     model = partial(models.LogisticRegression, inputs=3, classes=classes)

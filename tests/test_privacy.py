@@ -65,11 +65,6 @@ def test_by_default_nothing_is_changed():
     assert Privacy().protect(updates) is updates
 
 
-def test_rows_are_clipped_each_for_itself():
-    clipped = Privacy(clip=1.0).protect(torch.tensor([[3.0, 4.0], [0.3, 0.4], [1e30, 0.0]]))
-    torch.testing.assert_close(clipped, torch.tensor([[0.6, 0.8], [0.3, 0.4], [1.0, 0.0]]))
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_the_kind_of_numbers_stays(dtype):
     updates = torch.ones(2, 3, dtype=dtype)
@@ -222,12 +217,6 @@ def test_the_cost_of_a_run_agrees_with_composed_privacy_loss_distributions(chang
 
 def test_other_data_costs_as_much_as_an_absent_client_with_half_the_noise():
     assert epsilon(4.0, 9, 1e-6, "replaced") == epsilon(2.0, 9, 1e-6, "absent")
-
-
-def test_more_updates_cost_more_and_more_noise_costs_less():
-    assert (np.diff([epsilon(3.0, k, 1e-6) for k in range(6)]) > 0).all()
-    assert (np.diff([epsilon(z, 4, 1e-6) for z in (0.5, 1.0, 2.0, 8.0)]) < 0).all()
-    assert (np.diff([epsilon(3.0, 4, delta) for delta in DELTAS]) < 0).all()
 
 
 def test_no_update_costs_nothing_and_one_without_noise_everything():

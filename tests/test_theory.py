@@ -195,12 +195,6 @@ def test_one_model_gains_nothing(bound, epsilon):
     assert gain(bound.with_models(1), epsilon) == 1
 
 
-@given(bounds(), st.floats(0.01, 1))
-def test_gain_is_rounds_in_turn_over_rounds_together(bound, fraction):
-    epsilon, models = fraction * bound.start, bound.problem.models
-    assert gain(bound, epsilon) * bound.rounds(epsilon) == pytest.approx(models * bound.with_models(1).rounds(epsilon))
-
-
 @given(bounds(RandomSplitBound), st.floats(0.01, 0.99))
 def test_below_the_threshold_gain_exceeds_one_and_grows_with_models(bound, fraction):
     epsilon, clients = fraction * gain_threshold(bound), bound.problem.clients

@@ -39,7 +39,6 @@ from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, SGD, LocalRule, Scaffold
 from mmfl.registry import build, call, find
-from mmfl.updates.store import StorageOptions
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,20 +107,12 @@ METHODS: dict[str, Entry] = {
         _UCB,
         trains="all, once",
     ),
-    "mfa-rand": Entry(
-        lambda: (RandomSplit(), Average()),
-        "a new random split over the tasks every round",
-        _MFA,
-    ),
+    "mfa-rand": Entry(lambda: (RandomSplit(), Average()), "a new random split over the tasks every round", _MFA),
     "mfa-rr": Entry(
-        lambda: (RotatingSplit(), Average()),
-        "a split that rotates over the tasks and is redrawn each frame",
-        _MFA,
+        lambda: (RotatingSplit(), Average()), "a split that rotates over the tasks and is redrawn each frame", _MFA
     ),
     "fedcluster": Entry(
-        lambda: (FixedSplit(), Average()),
-        "one fixed split that rotates over the tasks",
-        "Chen et al. 2020",
+        lambda: (FixedSplit(), Average()), "one fixed split that rotates over the tasks", "Chen et al. 2020"
     ),
     "random": Entry(
         lambda draw="independent": (RandomProcessors(draw), Unbiased()),
@@ -201,7 +192,7 @@ METHODS: dict[str, Entry] = {
         stores=_UPDATES,
     ),
     "scaffold": Entry(
-        lambda keep=None, draw="independent": (RandomProcessors(draw), Unbiased(), Scaffold(StorageOptions.of(keep))),
+        lambda keep=None, draw="independent": (RandomProcessors(draw), Unbiased(), Scaffold(keep)),
         "control variates against client drift",
         "Karimireddy et al. 2020",
         stores="controls",
@@ -238,12 +229,7 @@ METHODS: dict[str, Entry] = {
         "more clients for the tasks with the highest losses",
         "Siew et al. 2024",
     ),
-    "full": Entry(
-        lambda: (Full(), Unbiased()),
-        "every client trains every task: the reference",
-        _LVR,
-        trains="all",
-    ),
+    "full": Entry(lambda: (Full(), Unbiased()), "every client trains every task: the reference", _LVR, trains="all"),
 }
 
 

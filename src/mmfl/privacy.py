@@ -149,8 +149,7 @@ class Budget:
     change: Change = "replaced"
 
     def __post_init__(self) -> None:
-        if not 0 < self.epsilon < math.inf:
-            raise UserError(f"privacy: epsilon is {self.epsilon}; expected a finite number > 0.")
+        check(is_positive(self.epsilon), "privacy", "epsilon", self.epsilon, "a finite number > 0")
         _check_delta(self.delta)
         _sensitivity(self.change)
 

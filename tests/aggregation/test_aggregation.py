@@ -128,13 +128,6 @@ def test_self_normalised_is_unbiased_divided_by_the_step_size(drawn):
     )
 
 
-def test_self_normalised_is_unbiased_where_the_step_size_is_one():
-    updates = replace(two_rows(), probability=np.array([0.5 * 0.25 / 0.4, 0.75 / 0.6]))
-    assert inverse_probability(updates, VIEW) == pytest.approx([0.4, 0.6])
-    steps = [rule.aggregate(torch.zeros(2), updates, VIEW, None)[0] for rule in (SelfNormalised(), Unbiased())]
-    torch.testing.assert_close(*steps)
-
-
 def test_a_client_that_was_not_drawn_has_no_weight_even_if_it_could_not_be():
     updates = replace(two_rows(count=(0, 1)), probability=np.array([0.0, 0.5]))
     assert inverse_probability(updates, VIEW).tolist() == [0.0, 1.5]
@@ -177,12 +170,3 @@ def test_valid_updates_are_those_without_a_non_finite_number(rows, seed):
 def test_valid_updates_keep_a_row_of_finite_numbers_whose_sum_is_too_large_for_float32():
     updates = Updates(0, np.array([0]), np.array([1]), np.array([1.0]), torch.full((1, 3), 3e38), np.zeros(1), ONCE[:1])
     assert len(updates.valid()) == 1
-
-
-def test_updates_find_their_counts_and_probabilities_in_whatever_order_the_engine_answers():
-    count, p = np.array([[1], [0], [3]]), np.array([[0.1], [0.2], [0.3]])
-    updates = Updates.of(
-        0, Trained(np.array([2, 0]), torch.zeros(2, 1), np.zeros(2), ONCE[:2]), Allocation.of(count, p)
-    )
-    assert updates.count.tolist() == [3, 1]
-    assert updates.probability.tolist() == [0.3, 0.1]

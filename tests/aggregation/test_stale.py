@@ -1,7 +1,6 @@
 """Aggregations that remember: against the formulas taken literally, over all draws and over long histories."""
 
 import copy
-import itertools
 from dataclasses import replace
 from functools import cache
 
@@ -11,12 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import every_draw, refusals, refused, view_of
+from conftest import refusals, refused, view_of
+from draws import EVERY, outcomes
 from mmfl.aggregation import MIFA, Average, FedStale, FedVARP, SelfNormalised, StaleVR, StaleVRE, Unbiased
-from mmfl.allocation import Allocation, Full, sampling
-from mmfl.federation import RoundView
-from mmfl.randomness import Purpose
-from mmfl.runs import checkpoint
+from mmfl.allocation import Allocation, Full
 from mmfl.updates import Trained, Updates
 from mmfl.updates.store import StorageOptions
 
@@ -127,72 +124,23 @@ def this_round(name, task, count=NOBODY, sent=SENT, probabilities=P):
     return step_of(rule, copy.deepcopy(state), task, count, sent, VIEW, probabilities)
 
 
-def between(ends):
-    """The parts of [0, 1) on which a draw with these ends of cells does not change: their lengths and midpoints."""
-    breaks = np.unique(np.concatenate([[0, 1], np.mod(ends, 1)]))
-    return list(zip(np.diff(breaks), (breaks[1:] + breaks[:-1]) / 2, strict=True))
-
-
-def draws_independent():
-    yield from every_draw(P, CAPACITY)
-
-
-def draws_without_repeats():
-    """Every client has a random number of its own."""
-    parts = [between(ends) for ends in np.cumsum(P * CAPACITY[:, None], axis=1)]
-    for choice in itertools.product(*parts):
-        numbers = np.array([[number] for _, number in choice])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RoundView, "uniform", lambda *_, numbers=numbers: numbers)
-            yield np.prod([length for length, _ in choice]), sampling.without_repeats(P, VIEW)
-
-
-def draws_systematic():
-    """One random number for all, after any order of the clients."""
-    for order in itertools.permutations(range(4)):
-        place = np.argsort(order)[:, None] / 4
-        for length, first in between(np.cumsum((P * CAPACITY[:, None])[list(order)])):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(RoundView, "uniform", lambda *_, place=place: place)
-                patch.setattr(sampling, "uniform", lambda *address, first=first: {Purpose.POINTS: first}[address[1]])
-                yield length / 24, sampling.systematic(P, VIEW)
-
-
-DRAWS = {
-    "independent": draws_independent,
-    "without-repeats": draws_without_repeats,
-    "systematic": draws_systematic,
-}
-
-
 @cache
 def draws(kind):
     """Every outcome of a draw with its chance, as a list of (chance, count)."""
-    chances: dict[bytes, float] = {}
-    for chance, count in DRAWS[kind]():
-        key = count.astype(np.int64).tobytes()
-        chances[key] = chances.get(key, 0.0) + chance
-    return [(chance, np.frombuffer(key, np.int64).reshape(P.shape)) for key, chance in chances.items()]
+    found = outcomes(kind, P, CAPACITY)
+    return [(float(chance), np.frombuffer(key, np.int64).reshape(P.shape)) for key, chance in found.items()]
 
 
 def moments(kind, step):
     """Mean and variance (summed over components) of a step over every draw."""
-    outcomes = [(chance, step(count)) for chance, count in draws(kind)]
-    mean = sum(chance * value for chance, value in outcomes)
-    return mean, sum(chance * ((value - mean) ** 2).sum() for chance, value in outcomes)
-
-
-@pytest.mark.parametrize("kind", DRAWS)
-def test_all_draws_together_have_the_marginals(kind):
-    assert sum(chance for chance, _ in draws(kind)) == pytest.approx(1)
-    expected = sum(chance * count for chance, count in draws(kind))
-    np.testing.assert_allclose(expected, P * CAPACITY[:, None], atol=1e-12)
-    assert len(draws(kind)) > 10
+    steps = [(chance, step(count)) for chance, count in draws(kind)]
+    mean = sum(chance * value for chance, value in steps)
+    return mean, sum(chance * ((value - mean) ** 2).sum() for chance, value in steps)
 
 
 @both_tasks
 @unbiased_rules
-@pytest.mark.parametrize("kind", DRAWS)
+@pytest.mark.parametrize("kind", EVERY)
 def test_sampled_step_equals_full_step_on_average_over_all_draws(name, kind, task):
     mean, variance = moments(kind, lambda count: this_round(name, task, count)[0])
     np.testing.assert_allclose(mean, VIEW.share[:, task] @ SENT, atol=1e-5)
@@ -360,28 +308,6 @@ def test_stalevres_line_passes_above_the_best_beta_by_its_fall_over_the_rounds_s
     np.testing.assert_allclose(line_in_the_active_round, best + (1 - best) / idle, rtol=1e-6)
 
 
-@pytest.mark.parametrize("keep", [StorageOptions(), StorageOptions("file", "float16")], ids=["device", "file"])
-@stale_rules
-def test_a_checkpoint_continues_with_the_same_bits(name, keep, tmp_path):
-    rule = RULES[name](keep=keep)
-    state = rule.start(CLIENTS, torch.zeros(LENGTH))
-    weights = again_weights = torch.zeros(LENGTH)
-    again = None
-    for view, p, count, sent in history(3):
-        updates = updates_of(rule, 1, count, sent, view, p)
-        weights, state = rule.aggregate(weights, updates, view, state)
-        if again is not None:
-            again_weights, again = rule.aggregate(again_weights, updates, view, again)
-            assert torch.equal(weights, again_weights)
-            assert rule.report(view, 1, state) == rule.report(view, 1, again)
-        elif view.round == 37:
-            checkpoint.write(tmp_path, 37, "mark", {"weights": weights, "memory": [state]})
-            like = {"weights": weights, "memory": [rule.start(CLIENTS, weights)]}
-            _, found = checkpoint.read(tmp_path, "mark", like)
-            again_weights, (again,) = found["weights"], found["memory"]
-    assert weights.abs().sum() > 0
-
-
 @pytest.mark.parametrize("name", ["fedvarp", "fedstale", "mifa", "stalevre"])
 def test_a_round_touches_active_clients_and_few_others_however_many_are_remembered(name, touched):
     clients, active, rng = 100_000, 50, np.random.default_rng(0)
@@ -436,34 +362,12 @@ def test_with_full_participation_every_rule_takes_the_full_step(name, task):
     np.testing.assert_allclose(step, VIEW.share[:, task] @ SENT, atol=1e-6)
 
 
-@given(st.integers(0, 10**6))
-@settings(max_examples=5)
-def test_fedstale_is_unbiased_at_0_and_fedvarp_at_1(seed):
-    for beta, other in ((0, Unbiased()), (1, FedVARP())):
-        rules = [FedStale(beta), other]
-        states = [rule.start(CLIENTS, torch.zeros(LENGTH)) for rule in rules]
-        for view, p, count, sent in history(seed, 30):
-            results = [step_of(r, s, 1, count, sent, view, p) for r, s in zip(rules, states, strict=True)]
-            states = [state for _, state in results]
-            np.testing.assert_allclose(results[0][0], results[1][0], atol=1e-6)
-
-
 def test_stalevr_does_not_vary_where_every_update_is_a_multiple_of_the_last():
     h = remembered("stalevr", 1)[2].h
     assert h[SIZES[:, 1] > 0].any(1).all()
     multiples = np.array([[-1.5], [0.0], [0.25], [3.0]]) * h
     steps = [this_round("stalevr", 1, count, multiples)[0] for _, count in draws("independent")]
     np.testing.assert_allclose(steps, np.tile(VIEW.share[:, 1] @ multiples, (len(steps), 1)), atol=1e-5)
-
-
-@both_tasks
-def test_stalevr_remembers_the_updates_of_the_drawn_only(task):
-    count, drawn = NOBODY.copy(), np.flatnonzero(SIZES[:, task])[:1]
-    count[drawn, task] = 1
-    _, after = this_round("stalevr", task, count)
-    expected = remembered("stalevr", task)[2].h.copy()
-    expected[drawn] = SENT[drawn]
-    np.testing.assert_array_equal(after.stored.rows(np.arange(4)), expected)
 
 
 @both_tasks

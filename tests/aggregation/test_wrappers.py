@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import refusals, refused, toy_task, view_of
+from conftest import refusals, refused, table_of, toy_task, view_of
+from draws import told
 from mmfl import Federation
 from mmfl.aggregation import AGGREGATIONS, Adam, AggregationRule, AggregationWrapper, Momentum, Unbiased
 from mmfl.allocation import (
@@ -22,7 +23,6 @@ from mmfl.allocation import (
     Fixed,
     FixedSplit,
     Full,
-    Groups,
     LossVariance,
     Pareto,
     RandomClients,
@@ -72,12 +72,6 @@ def measured(view: RoundView) -> RoundView:
 
 def view_at(round=1, budget=2.0, seed=0, sizes=SIZES, capacity=CAPACITY) -> RoundView:
     return measured(view_of(sizes, np.minimum(capacity, (sizes > 0).sum(1)), budget, round=round, seed=seed))
-
-
-def table_of(allocation) -> np.ndarray:
-    count = np.zeros(allocation.probabilities.shape, dtype=int)
-    count[allocation.client, allocation.task] = allocation.count
-    return count
 
 
 def same(one, other) -> bool:
@@ -185,21 +179,6 @@ def test_as_many_clients_as_the_budget_train_the_one_task_as_far_as_there_are_an
         assert (CAPACITY * allocation.probabilities.sum(1)).sum() == pytest.approx(drawn)
 
 
-@dataclass(frozen=True, eq=False)
-class Told(RoundView):
-    """A view whose random numbers are those told, by purpose: [clients, 1]."""
-
-    told: dict = field(default_factory=dict)
-
-    def uniform(self, purpose, columns=1):
-        return np.asarray(self.told[purpose], dtype=float)[:, None]
-
-
-def told(view: RoundView, **numbers) -> Told:
-    by_purpose = {Purpose[name.upper()]: values for name, values in numbers.items()}
-    return Told(view.round, view.seed, view.sizes, view.share, view.capacity, view.budget, view.signals, by_purpose)
-
-
 def outcomes(rule, state, view, per_processor):
     """Every outcome of a rule on one task, with its chance: each processor drawn or not, or each order of clients."""
     clients = len(view.sizes)
@@ -242,23 +221,6 @@ def test_over_all_draws_one_task_gets_its_expected_counts_and_its_full_step(name
     np.testing.assert_allclose(mean, view.share[:, 1] @ UPDATES[:, 1].numpy(), atol=1e-12)
 
 
-def test_a_systematic_draw_of_one_task_has_its_expected_counts_in_every_order():
-    rule, view = RoundRobinTasks(LossVariance(draw="systematic")), view_at(1, 2.5)
-    p = rule.allocate(view, None)[0].probabilities
-    expected = p * view.capacity[:, None]
-    for order in itertools.permutations(range(5)):
-        ends = np.cumsum(expected.sum(1)[np.argsort(order)])
-        cuts = np.unique(np.concatenate([[0, 1], ends % 1]))
-        count = 0.0
-        for low, high in itertools.pairwise(cuts):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sampling, "uniform", lambda *address, u=(low + high) / 2: u)
-                allocation, _ = rule.allocate(told(view, clients=order), None)
-            assert len(allocation) in (2, 3)
-            count += (high - low) * table_of(allocation)
-        np.testing.assert_allclose(count, expected, atol=1e-12)
-
-
 @pytest.mark.parametrize("make", [RoundRobinTasks, lambda inner: SequentialTasks(inner, 1)])
 def test_the_inner_rule_sees_one_task_at_most_one_processor_each_and_its_own_state(make):
     rule = make(Spy())
@@ -281,33 +243,11 @@ def test_the_inner_rule_sees_one_task_at_most_one_processor_each_and_its_own_sta
     assert all((mask == (SIZES > 0) & only).all() for mask in asked.values())
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_only_what_the_inner_rule_needs_is_asked_and_only_of_the_one_task(name):
-    rule = RoundRobinTasks(EVERY[name])
-    for t in (1, 2, 3):
-        asked = rule.asks(view_at(t), rule.start(*SIZES.shape))
-        assert set(asked) == EVERY[name].needs
-        assert all((mask == (SIZES > 0) & (np.arange(3) == t % 3)).all() for mask in asked.values())
-
-
 def test_full_participation_in_one_task_is_certain_and_a_draw_is_not():
     for inner, certain in ((Full(), True), (RandomProcessors(), False), (WarmUp(RandomClients()), True)):
         allocation, _ = RoundRobinTasks(inner).allocate(view_at(1), None)
         assert allocation.certain is certain
     np.testing.assert_allclose(allocation.probabilities, (SIZES * [0, 1, 0] > 0) / CAPACITY[:, None])
-
-
-def test_groups_of_one_task_at_a_time_train_no_other():
-    trained = chosen(RoundRobinTasks(Groups()), 9)
-    assert all(set(tasks) <= {t % 3} for t, tasks in enumerate(trained, 1))
-    assert any(trained)
-
-
-def test_a_federation_with_a_single_task_makes_round_robin_the_inner_rule():
-    view = view_at(5, 2.0, sizes=SIZES[:4] * [1, 0, 0], capacity=CAPACITY[:4])
-    view = replace(view, signals={name: values[:4] for name, values in view.signals.items()})
-    for inner in (RandomProcessors(), RandomClients(), LossVariance(draw="systematic"), Full()):
-        assert same(RoundRobinTasks(inner).allocate(view, None)[0], inner.allocate(view, None)[0])
 
 
 # --- a first round with everyone -----------------------------------------------------
@@ -344,21 +284,6 @@ def test_after_a_warm_up_the_inner_rule_decides_with_what_it_learnt_there(name):
         seen = np.where(table_of(alone) > 0, VALUES, np.nan)
         state, own = rule.observe(seen, view, state), inner.observe(seen, view, own)
         assert repr(state) == repr(own)
-
-
-def test_a_bandit_knows_every_pair_after_its_warm_up():
-    rule, view = WarmUp(Ranklist()), view_at(1)
-    allocation, state = rule.allocate(view, rule.start(*SIZES.shape))
-    state = rule.observe(np.where(table_of(allocation) > 0, VALUES, np.nan), view, state)
-    assert (state.trained == (SIZES > 0)).all()
-
-
-def test_a_warm_up_takes_who_is_there_and_has_no_second_round():
-    sizes = SIZES * [[1], [0], [1], [1], [0]]
-    allocation, _ = WarmUp(RandomClients()).allocate(view_at(1, sizes=sizes), None)
-    assert (table_of(allocation) == (sizes > 0)).all()
-    later, _ = WarmUp(RandomClients()).allocate(view_at(2, 1.0), None)
-    assert len(later) == 1
 
 
 def test_wrappers_wrap_each_other():
@@ -403,13 +328,6 @@ def test_a_wrapper_is_configured_by_the_name_or_the_table_of_its_inner_rule():
     assert (rule.rounds, rule.inner.mix, rule.inner.draw) == (3, 0.25, sampling.systematic)
 
 
-@pytest.mark.parametrize("name", ["round-robin-tasks", "sequential-tasks", "warm-up"])
-def test_a_fixed_table_inside_a_wrapper_is_checked_at_the_start(name):
-    rule = ALLOCATIONS[name](Fixed([0.5, 0.5]))
-    with refused("'fixed'", "(2,)"):
-        rule.start(5, 3)
-
-
 # --- smaller views -------------------------------------------------------------------
 
 
@@ -432,15 +350,6 @@ def test_a_view_of_some_tasks_keeps_their_sizes_and_shares_and_as_many_processor
     assert (view.sizes == sizes).all()
 
 
-def test_a_view_of_all_tasks_is_the_view_and_of_none_is_empty():
-    view = view_at()
-    whole, empty = view.only(np.ones(3, dtype=bool)), view.only(np.zeros(3, dtype=bool))
-    assert (whole.sizes == view.sizes).all()
-    assert (whole.capacity == view.capacity).all()
-    assert not empty.present.any()
-    assert empty.processors == 0
-
-
 TASKS = [toy_task("red"), toy_task("green")]
 
 
@@ -450,11 +359,6 @@ def federation(**options) -> Federation:
 
 def present(made: Federation, rounds) -> list[list[int]]:
     return [np.flatnonzero(made.view(t, rate=0.5, seed=0).present).tolist() for t in rounds]
-
-
-def test_a_client_that_departs_is_gone_for_good_from_that_round_on():
-    made = federation(departures=[0, 3, 5, 1])
-    assert present(made, (1, 2, 3, 4, 5, 6, 1000)) == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2], [0], [0], [0]]
 
 
 def test_a_client_is_there_from_its_arrival_to_its_departure_and_when_it_is_available():
@@ -475,13 +379,6 @@ def test_shares_capacity_and_budget_are_those_of_who_has_not_departed():
     assert (before.budget, after.budget) == (3.0, 1.5)
 
 
-def test_when_all_have_departed_nobody_is_there_and_no_budget_is_left():
-    view = federation(departures=[2, 2, 2, 2]).view(2, rate=0.5, seed=0)
-    assert not view.present.any()
-    assert not view.share.any()
-    assert (view.processors, view.budget) == (0, 0.0)
-
-
 @refusals(
     (lambda: federation(departures=[0, -1, 0, 0]), "departures has -1", "begin at 1"),
     (lambda: federation(arrivals=[1, 1, -2, 1]), "arrivals has -2", "begin at 1"),
@@ -491,17 +388,6 @@ def test_when_all_have_departed_nobody_is_there_and_no_budget_is_left():
 def test_rounds_of_departure_and_arrival_that_cannot_be_are_refused(make, words):
     with refused(*words):
         make()
-
-
-@pytest.mark.parametrize("wrap", [RoundRobinTasks, SequentialTasks, WarmUp])
-def test_a_wrapper_reports_what_the_inner_rule_does(wrap):
-    rule = wrap(Groups())
-    state, found = rule.start(*SIZES.shape), []
-    for t in (1, 2):
-        view = view_of(SIZES, CAPACITY, 4.0, round=t, losses=VALUES)
-        _, state = rule.allocate(view, state)
-        found.append(rule.report(view, state))
-    assert [bool(each) for each in found] == ([False, True] if wrap is WarmUp else [True, False])
 
 
 # --- what a wrapper does not change, its inner rule answers ------------------------------

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from conftest import refused, view_of
 from mmfl.allocation.bandit import Bandit, Pareto, Ranklist, fronts, ucb_index
-from mmfl.runs.checkpoint import pack, unpack
 
 RULES = [Ranklist(), Pareto(), Pareto(fill=True)]
 
@@ -76,30 +75,6 @@ def test_the_index_is_that_of_the_discounted_sums_of_the_definition(clients, tas
                 assert found[k, i] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_the_last_round_counts_in_full_and_the_one_before_it_gamma_times():
-    rule, view = Ranklist(0.5), view_of([[1]])
-    state = rule.start(1, 1)
-    for loss in (8.0, np.nan, 3.0):
-        state = rule.observe(np.array([[loss]]), view, state)
-    assert (state.losses, state.trained, state.total) == (8 / 4 + 3, 1 / 4 + 1, 1 / 4 + 1 / 2 + 1)
-    np.testing.assert_allclose(ucb_index(state, view), 5 / 1.25 + np.sqrt(2 * np.log(1.75) / 1.25))
-
-
-def test_observing_makes_a_new_state_and_leaves_the_old_one_as_it_was():
-    rule = Pareto(0.9)
-    before = rule.start(2, 2)
-    rule.observe(np.array([[1.0, np.nan], [np.nan, np.nan]]), view_of(np.ones((2, 2))), before)
-    assert not before.losses.any()
-    assert not before.trained.any()
-    assert before.total == 0
-
-
-def test_after_one_round_the_index_is_the_share_of_the_loss_because_nothing_is_known_of_its_spread():
-    view = view_of([[1], [3]])
-    state = Ranklist().observe(np.array([[2.0], [4.0]]), view, Ranklist().start(2, 1))
-    np.testing.assert_allclose(ucb_index(state, view), [[0.5], [3.0]])
-
-
 def test_a_loss_that_is_no_finite_number_counts_as_not_trained():
     state = Ranklist().observe(np.array([[np.inf, np.nan, 1.0]]), view_of([[1, 1, 1]]), Ranklist().start(1, 3))
     np.testing.assert_array_equal(state.losses, [[0, 0, 1]])
@@ -149,35 +124,6 @@ SCORES = [[9, 8, 7], [6, 9, 1], [5, 5, 9], [4, 4, 4], [3, 7, 2]]
 def test_ranklist_picks_as_worked_out_by_hand(round, budget, expected):
     view = view_of(np.ones((5, 3)), 1, budget, round=round)
     assert picks(Ranklist(), view, bandit_of(SCORES, view)) == expected
-
-
-def test_the_task_that_begins_rotates_over_the_tasks_that_are_there():
-    begins = [
-        *(view_of([[1, 0, 1, 1]] * 9, round=t, budget=1) for t in range(1, 7)),
-        *(view_of([[1, 1, 1, 1]] * 9, round=t, budget=1) for t in range(7, 11)),
-    ]
-    first = [next(iter(picks(Ranklist(), view, Ranklist().start(9, 4)).values())) for view in begins]
-    assert first == [2, 3, 0, 2, 3, 0, 3, 0, 1, 2]
-
-
-def test_ranklist_gives_the_tasks_equal_numbers_while_their_lists_last():
-    view = view_of(np.ones((20, 3)), 1, 11)
-    tasks = list(picks(Ranklist(), view, Ranklist().start(20, 3)).values())
-    assert sorted(np.bincount(tasks)) == [3, 4, 4]
-
-
-def test_a_task_whose_ranklist_is_used_up_is_skipped():
-    sizes = [[1, 1], [1, 0], [1, 0], [1, 0]]
-    view = view_of(sizes, 1, 4, round=1)
-    state = bandit_of([[1, 1], [4, 0], [3, 0], [2, 0]], view)
-    assert picks(Ranklist(), view, state) == {0: 1, 1: 0, 2: 0, 3: 0}
-    later = view_of(sizes, 1, 3, round=2)
-    assert picks(Ranklist(), later, state) == {1: 0, 0: 1, 2: 0}
-
-
-def test_the_only_client_of_a_task_may_be_picked_by_another_task_first():
-    view = view_of([[1, 1], [1, 0]], 1, 2, round=2)
-    assert picks(Ranklist(), view, bandit_of([[2, 2], [1, 0]], view)) == {0: 0, 1: 0}
 
 
 def literal_ranklist(score, able, round, wanted) -> dict:
@@ -277,13 +223,6 @@ def test_pareto_takes_every_client_of_a_large_front_equally_often():
     np.testing.assert_allclose(taken[:4] / 600, 0.5, atol=5 * np.sqrt(0.25 / 600))
 
 
-def test_a_client_that_lacks_a_task_is_judged_and_trained_on_the_others():
-    view = view_of([[1, 0], [1, 1], [0, 1]], 1, 3)
-    state = bandit_of([[3, 0], [2, 2], [0, 1]], view)
-    assert picks(Pareto(), view, state) == {0: 0, 1: 1}
-    assert picks(Pareto(fill=True), view, state) == {0: 0, 1: 1, 2: 1}
-
-
 # --- both ----------------------------------------------------------------------------
 
 
@@ -312,32 +251,6 @@ def test_a_pick_has_probability_one_over_its_clients_processors_and_all_else_non
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_clients_and_tasks_that_are_not_there_are_not_picked(rule):
-    sizes = np.ones((6, 3), dtype=int)
-    sizes[:, 1] = sizes[4] = 0
-    picked = picks(rule, view_of(sizes, 1, 6), rule.start(6, 3))
-    assert set(picked) == {0, 1, 2, 3, 5}
-    assert set(picked.values()) <= {0, 2}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_task_with_a_single_client_is_trained_by_no_other(rule):
-    views = [view_of([[1, 0], [1, 1], [1, 0]], 1, 3, seed=seed) for seed in range(20)]
-    picked = [pair for view in views for pair in picks(rule, view, rule.start(3, 2)).items()]
-    assert {client for client, task in picked if task == 1} == {1}
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_nobody_there_means_nobody_trains_and_nothing_is_learnt(rule):
-    view = view_of(np.zeros((3, 2)), 0, 0.0)
-    allocation, state = rule.allocate(view, rule.start(3, 2))
-    assert len(allocation) == 0
-    state = rule.observe(np.full((3, 2), np.nan), view, state)
-    assert not state.trained.any()
-    assert len(rule.allocate(view, state)[0]) == 0
-
-
-@pytest.mark.parametrize("rule", RULES)
 def test_ties_are_broken_at_random_and_the_same_way_for_the_same_seed(rule):
     def drawn(seed, round):
         view = view_of(np.ones((30, 2)), 1, 4, seed=seed, round=round)
@@ -359,20 +272,6 @@ def test_of_a_single_task_every_client_trains_before_any_trains_again(rule):
         trained += np.isfinite(losses)
         state = rule.observe(losses, view, state)
         assert np.count_nonzero(trained) == distinct
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_state_survives_a_checkpoint(rule):
-    view = view_of(np.ones((5, 2)), 1, 2, round=3)
-    losses = np.where(np.arange(10).reshape(5, 2) % 3 == 0, np.nan, np.arange(10).reshape(5, 2))
-    state = rule.observe(losses, view, rule.observe(losses + 1, view, rule.start(5, 2)))
-    arrays = {}
-    restored = unpack([(pack(state, arrays), arrays)], rule.start(5, 2))
-    assert isinstance(restored, Bandit)
-    np.testing.assert_array_equal(restored.losses, state.losses)
-    np.testing.assert_array_equal(restored.trained, state.trained)
-    assert restored.total == state.total
-    assert picks(rule, view, restored) == picks(rule, view, state)
 
 
 @pytest.mark.parametrize(("rule", "clients", "drawn"), [(Ranklist(), 100_000, 1000), (Pareto(fill=True), 2000, 200)])

@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -11,47 +10,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from conftest import every_draw, refused, view_of
-from mmfl.allocation import Fixed, LossVariance, RandomProcessors, sampling
+from conftest import refusals, refused, view_of
+from draws import outcomes, pieces, systematic_at, told, without_repeats_at
+from mmfl.allocation import Fixed, LossVariance, RandomProcessors
 from mmfl.allocation.sampling import DRAWS, draw_named, independent, systematic, without_repeats
-from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
 
 P = np.array([[0.3, 0.2, 0.1], [0.0, 0.6, 0.4], [0.25, 0.0, 0.0]])
 EVERY = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 LAST = 1 - 2.0**-53  # the largest number that a uniform draw can give
-
-
-@dataclass(frozen=True, eq=False)
-class Told(RoundView):
-    """A view whose random numbers are those told, by purpose: [clients, columns]."""
-
-    told: dict = field(default_factory=dict)
-
-    def uniform(self, purpose, columns=1):
-        numbers = np.asarray(self.told[purpose], dtype=float)
-        assert numbers.shape == (len(self.sizes), columns)
-        return numbers
-
-
-def told(p, capacity, numbers) -> Told:
-    view = view_of(np.asarray(p) > 0, capacity)
-    return Told(1, 0, view.sizes, view.share, view.capacity, 1.0, {}, numbers)
-
-
-def systematic_at(u, p, capacity, order=None):
-    """The systematic draw with its first point at u and the clients in a given order."""
-    place = np.argsort(np.arange(len(p)) if order is None else order)[:, None] / len(p)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "uniform", lambda *address: u)
-        return systematic(np.asarray(p), told(p, capacity, {Purpose.CLIENTS: place}))
-
-
-def pieces(lengths):
-    """Where draws may change as u goes from 0 to 1, for cells of these lengths on a line: (from, to) of each piece."""
-    ends = itertools.accumulate(lengths, initial=Fraction(0))
-    cuts = sorted({end % 1 for end in ends} | {Fraction(1)})
-    return list(itertools.pairwise(cuts))
 
 
 def constant_on(piece, drawn):
@@ -91,7 +58,7 @@ def expected(p, capacity):
 def test_systematic_draws_have_the_expected_counts_in_every_order_of_the_clients(case):
     p, capacity = case
     for order in itertools.permutations(range(len(p))):
-        lengths = [Fraction(x) for x in (p * capacity[:, None])[list(order)].ravel()]
+        lengths = (p * capacity[:, None])[list(order)].ravel()
         draws = [
             constant_on(piece, lambda u, order=order: systematic_at(u, p, capacity, order)) for piece in pieces(lengths)
         ]
@@ -103,11 +70,8 @@ def test_systematic_draws_have_the_expected_counts_in_every_order_of_the_clients
 @example((np.array([[0.25, 0.5, 0.25]]), np.array([2])))
 def test_draws_without_repeats_have_the_expected_counts(case):
     p, capacity = case
-    lengths = [Fraction(x) for x in (p * capacity[:, None]).ravel()]
-    draws = [
-        constant_on(piece, lambda u: without_repeats(p, told(p, capacity, {Purpose.TASKS: [[u]]})))
-        for piece in pieces(lengths)
-    ]
+    lengths = (p * capacity[:, None]).ravel()
+    draws = [constant_on(piece, lambda u: without_repeats_at(u, p, capacity)) for piece in pieces(lengths)]
     assert (mean(draws) == expected(p, capacity)).all()
 
 
@@ -117,58 +81,35 @@ def test_independent_draws_have_the_joint_distribution_of_independent_processors
     p, capacity = case
     capacity = np.minimum(capacity, [2, 1][: len(p)])
     columns = int(capacity.max())
-    found, chances = Counter(), Counter()
+    found = Counter()
     for numbers in itertools.product((np.arange(8) + 0.5) / 8, repeat=int(capacity.sum())):
         table = np.zeros((len(p), columns))
         table[np.arange(columns) < capacity[:, None]] = numbers
-        found[independent(p, told(p, capacity, {Purpose.TASKS: table})).tobytes()] += Fraction(1, 8 ** len(numbers))
-    for chance, count in every_draw(p, capacity):
-        chances[count.tobytes()] += Fraction(chance)
-    assert found == chances
+        drawn = independent(p, told(view_of(p > 0, capacity), tasks=table))
+        found[drawn.tobytes()] += Fraction(1, 8 ** len(numbers))
+    assert found == outcomes("independent", p, capacity)
 
 
 # --- as drawn ------------------------------------------------------------------------
 
 
-def agrees(draw, p, capacity, chances, rounds=4000):
-    """Whether the draws of so many rounds follow the chances of each outcome."""
-    drawn = Counter(draw(p, view_of(p > 0, capacity, round=t)).tobytes() for t in range(rounds))
+@pytest.mark.parametrize(
+    ("name", "p", "capacity"),
+    [
+        ("independent", P, [2, 1, 1]),
+        ("systematic", np.array([[0.25, 0.5], [0.0, 0.375], [0.625, 0.0]]), [1, 2, 1]),
+        ("without-repeats", np.array([[0.25, 0.5], [0.375, 0.5]]), [1, 2]),
+    ],
+)
+def test_draws_are_as_frequent_as_all_random_numbers_alike_say(name, p, capacity):
+    """Whatever the joint distribution: of processors, of orders of clients, of first points."""
+    capacity, rounds = np.array(capacity), 4000
+    chances = outcomes(name, p, capacity)
+    drawn = Counter(DRAWS[name](p, view_of(p > 0, capacity, round=t)).tobytes() for t in range(rounds))
     keys = [key for key, chance in chances.items() if chance > 1e-12]
+    assert sum(chances.values()) == pytest.approx(1)
     assert set(drawn) <= set(keys)
-    return chisquare([drawn[key] for key in keys], [float(chances[key]) * rounds for key in keys]).pvalue > 1e-3
-
-
-def test_independent_draw_has_the_joint_distribution_of_independent_processors():
-    capacity = np.array([2, 1, 1])
-    chances = Counter()
-    for chance, count in every_draw(P, capacity):
-        chances[count.tobytes()] += chance
-    assert agrees(independent, P, capacity, chances)
-
-
-def test_systematic_draws_come_in_every_order_of_the_clients_and_from_every_first_point_alike():
-    p, capacity = np.array([[0.25, 0.5], [0.0, 0.375], [0.625, 0.0]]), np.array([1, 2, 1])
-    chances = Counter()
-    for order in itertools.permutations(range(3)):
-        for low, high in pieces([Fraction(x) for x in (p * capacity[:, None])[list(order)].ravel()]):
-            chances[systematic_at(float(low), p, capacity, order).tobytes()] += (high - low) / 6
-    assert sum(chances.values()) == 1
-    assert agrees(systematic, p, capacity, chances)
-
-
-def test_without_repeats_the_clients_are_independent_of_each_other():
-    p, capacity = np.array([[0.25, 0.5], [0.375, 0.5]]), np.array([1, 2])
-    chances = Counter()
-    alone = [
-        [
-            (high - low, without_repeats(row, told(row, own, {Purpose.TASKS: [[float(low)]]})))
-            for low, high in pieces([Fraction(x) for x in (row * own[:, None]).ravel()])
-        ]
-        for row, own in ((p[:1], capacity[:1]), (p[1:], capacity[1:]))
-    ]
-    for (chance, first), (other, second) in itertools.product(*alone):
-        chances[np.vstack([first, second]).tobytes()] += chance * other
-    assert agrees(without_repeats, p, capacity, chances)
+    assert chisquare([drawn[key] for key in keys], [float(chances[key]) * rounds for key in keys]).pvalue > 1e-3
 
 
 # --- limits --------------------------------------------------------------------------
@@ -205,22 +146,14 @@ def test_no_client_uses_more_processors_than_it_has_nor_takes_a_task_of_probabil
     check_limits(draw(p, view_of(p > 0, capacity, seed=seed)), p, capacity)
 
 
+@pytest.mark.parametrize("draw", [systematic, without_repeats])
 @given(tables())
 @example((np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([2, 1]), 0))
-def test_systematic_draws_spend_the_floor_or_the_ceiling_of_all_that_is_expected(case):
+def test_systematic_draws_spend_the_floor_or_the_ceiling_of_what_each_client_expects_and_of_all(draw, case):
     p, capacity, seed = case
-    count = systematic(p, view_of(p > 0, capacity, seed=seed))
+    count = draw(p, view_of(p > 0, capacity, seed=seed))
     mean = p * capacity[:, None]
-    assert between(count.sum(), mean.sum())
-    assert between(count.sum(1), mean.sum(1))
-    assert between(count, mean)
-
-
-@given(tables())
-def test_draws_without_repeats_give_each_client_the_floor_or_the_ceiling_of_what_it_expects(case):
-    p, capacity, seed = case
-    count = without_repeats(p, view_of(p > 0, capacity, seed=seed))
-    mean = p * capacity[:, None]
+    assert draw is without_repeats or between(count.sum(), mean.sum())
     assert between(count.sum(1), mean.sum(1))
     assert between(count, mean)
 
@@ -250,12 +183,6 @@ def test_a_whole_budget_is_spent_exactly_wherever_the_first_point_falls_and_howe
     assert not count[(p == 0) | (capacity == 0)[:, None]].any()
 
 
-@pytest.mark.parametrize("budget", [1, 7, 1000])
-def test_the_last_float_below_one_is_a_first_point_like_any_other(budget):
-    count = systematic_at(LAST, np.ones((budget, 1)), np.ones(budget, dtype=int))
-    assert (count == 1).all()
-
-
 @given(st.integers(0, 10**6), st.integers(1, 30), st.integers(1, 9), st.sampled_from([RandomProcessors, LossVariance]))
 def test_a_rule_with_systematic_draws_and_a_whole_budget_trains_exactly_so_many(seed, clients, tenths, rule):
     rng = np.random.default_rng(seed)
@@ -266,46 +193,6 @@ def test_a_rule_with_systematic_draws_and_a_whole_budget_trains_exactly_so_many(
     view = view_of(sizes, capacity, budget, seed=seed, losses=rng.lognormal(0, 2, sizes.shape))
     allocation, _ = rule(draw="systematic").allocate(view, None)
     assert allocation.count.sum() == tenths * capacity.sum() // 10
-
-
-@EVERY
-def test_clients_without_processors_are_never_drawn_whatever_their_probabilities(draw):
-    p = np.full((4, 2), 0.5)
-    for seed in range(20):
-        count = draw(p, view_of(np.ones((4, 2)), [1, 0, 2, 0], seed=seed))
-        assert count.sum(1).tolist() == [1, 0, 2, 0]
-    assert not draw(p, view_of(np.ones((4, 2)), 0)).any()
-
-
-@EVERY
-@pytest.mark.parametrize("name", ["random-processors", "loss-variance"])
-def test_nobody_there_or_no_budget_draws_nobody(draw, name):
-    rule = {"random-processors": RandomProcessors, "loss-variance": LossVariance}[name](draw=draw)
-    for sizes, capacity, budget in ((np.zeros((3, 2)), 0, 2.0), (np.ones((3, 2)), 1, 0.0)):
-        for seed in range(10):
-            view = view_of(sizes, capacity, budget, losses=np.ones((3, 2)), seed=seed)
-            assert len(rule.allocate(view, None)[0]) == 0
-
-
-@EVERY
-def test_a_federation_of_one_client_with_one_task_is_drawn_as_its_probability_says(draw):
-    for p, expected in ((np.zeros((1, 1)), 0), (np.ones((1, 1)), 1)):
-        assert all(draw(p, view_of([[1]], seed=seed)).tolist() == [[expected]] for seed in range(20))
-
-
-def test_systematic_draws_never_give_a_client_one_task_twice_that_expects_it_at_most_once():
-    """Capacity 2 on tasks at 1/2: independent processors collide a quarter of the time on each."""
-    p, sizes = np.full((5, 2), 0.5), np.ones((5, 2))
-    for draw in (systematic, without_repeats):
-        assert all((draw(p, view_of(sizes, 2, seed=seed)) == 1).all() for seed in range(50))
-    assert any((independent(p, view_of(sizes, 2, seed=seed)) == 2).any() for seed in range(50))
-
-
-def test_where_more_than_once_is_expected_a_task_repeats():
-    p = np.array([[0.75, 0.25]])
-    for draw in (systematic, without_repeats):
-        counts = {tuple(draw(p, view_of([[1, 1]], 2, seed=seed))[0].tolist()) for seed in range(40)}
-        assert counts == {(1, 1), (2, 0)}
 
 
 def test_a_processor_takes_one_task_even_where_rounding_makes_two_intervals_overlap():
@@ -330,17 +217,6 @@ def test_a_clients_draw_does_not_depend_on_the_other_clients(draw, seed, round):
 
 
 @EVERY
-def test_draws_differ_between_rounds_and_between_seeds_and_nowhere_else(draw):
-    p, sizes = np.full((20, 2), 0.4), np.ones((20, 2))
-    one, again, later, other = (
-        draw(p, view_of(sizes, seed=seed, round=round)) for seed, round in ((0, 1), (0, 1), (0, 2), (1, 1))
-    )
-    assert (one == again).all()
-    assert not (one == later).all()
-    assert not (one == other).all()
-
-
-@EVERY
 @pytest.mark.parametrize("step", [{"round": 1}, {"seed": 1}])
 def test_draws_of_neighbouring_rounds_and_of_neighbouring_seeds_are_independent(draw, step):
     """One client that trains half the time: the four outcomes of two draws are equally frequent."""
@@ -356,12 +232,6 @@ def test_draws_of_neighbouring_rounds_and_of_neighbouring_seeds_are_independent(
 # --- names ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_a_draw_goes_by_its_name_or_as_a_function(name):
-    assert draw_named(name) is DRAWS[name]
-    assert draw_named(DRAWS[name]) is DRAWS[name]
-
-
 def test_a_draw_of_ones_own_is_used_as_it_is():
     def everybody(probabilities, view):
         return (probabilities > 0).astype(np.int64)
@@ -370,19 +240,12 @@ def test_a_draw_of_ones_own_is_used_as_it_is():
     assert len(allocation) == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("sistematic", ["'sistematic'", "did you mean 'systematic'?"]),
-        ("without_repeats", ["did you mean 'without-repeats'?"]),
-        ("lottery", ["'lottery'", "independent, systematic, without-repeats"]),
-        ("", ["''", "independent, systematic, without-repeats"]),
-        (3, ["'3'", "independent, systematic, without-repeats"]),
-        (None, ["'None'", "independent, systematic, without-repeats"]),
-    ],
+@refusals(
+    (lambda: RandomProcessors(draw="sistematic"), "unknown draw 'sistematic'", "did you mean 'systematic'?"),
+    (lambda: draw_named("without_repeats"), "did you mean 'without-repeats'?"),
+    (lambda: draw_named(""), "unknown draw ''", "independent, systematic, without-repeats"),
+    (lambda: draw_named(None), "unknown draw 'None'", "independent, systematic, without-repeats"),
 )
-def test_a_draw_that_nobody_knows_is_refused_with_the_nearest_name(name, words):
-    with refused("unknown draw", *words):
-        draw_named(name)
-    with refused("unknown draw", *words):
-        RandomProcessors(draw=name)
+def test_a_draw_that_nobody_knows_is_refused_with_the_nearest_name(make, words):
+    with refused(*words):
+        make()

@@ -1,6 +1,7 @@
 """The app that deployments run in tests, two tasks over four clients, and the simulation that they must equal."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -48,3 +49,8 @@ def weights_of(directory: Path) -> list[torch.Tensor]:
 
 def events(directory: Path) -> list[dict]:
     return [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+
+
+def assert_same_weights(mine: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> None:
+    for here, there in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-5)

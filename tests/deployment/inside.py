@@ -2,14 +2,25 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
 
 import mmfl
+from conftest import toy_task
 from mmfl.data import Dataset
+from mmfl.deployment.exchange import Reply
 from mmfl.deployment.node_service import NodeService
 from mmfl.deployment.remote_federation import NodeFederation
-from mmfl.deployment.transport import Reply
+from mmfl.deployment.settings import DeploymentSettings
 from mmfl.deployment.user_module import UserModule
 from mmfl.federation import Federation
+from mmfl.runs.directory import RunDirectory
+
+CLIENTS = 6
+NODES = {100: [0, 3], 101: [1], 102: [2, 4], 103: [5]}
+Trouble = Callable[[int, int, bytes], bytes | None]
 
 
 class InsideTransport:
@@ -17,12 +28,11 @@ class InsideTransport:
 
     max_reply_bytes: int | None = None
 
-    def __init__(self, services: Mapping[int, NodeService]):
-        self.services = dict(services)
-        self.trouble: Callable[[int, int, bytes], bytes | None] = lambda node, round, reply: reply
+    def __init__(self, services: Mapping[int, NodeService], trouble: Trouble = lambda node, round, reply: reply):
+        self.services, self.trouble = dict(services), trouble
         self.sent: list[tuple[int, int, bytes]] = []
+        self.waiting: dict[str, bytes | None] = {}
         self._names = count()
-        self._waiting: dict[str, bytes | None] = {}
 
     def nodes(self) -> set[int]:
         return set(self.services)
@@ -34,12 +44,20 @@ class InsideTransport:
             names[name] = node
             self.sent.append((node, round, payload))
             reply = self.services[node].answer(payload) if node in self.services else None
-            self._waiting[name] = None if reply is None else self.trouble(node, round, reply)
+            self.waiting[name] = None if reply is None else self.trouble(node, round, reply)
         return names
 
     def receive(self, messages: Iterable[str]) -> list[Reply]:
-        here = [name for name in messages if self._waiting.get(name) is not None]
-        return [Reply(name, self._waiting.pop(name)) for name in here]
+        here = [name for name in messages if self.waiting.get(name) is not None]
+        return [Reply(name, self.waiting.pop(name)) for name in here]
+
+
+def federation() -> Federation:
+    """Two tasks, of which a client lacks the second."""
+    tasks = [toy_task("a", epochs=2, batch_size=4), toy_task("b", classes=3, lr=0.3)]
+    lacks = np.zeros((CLIENTS, 2), dtype=bool)
+    lacks[2, 1] = True
+    return mmfl.Federation(tasks, CLIENTS, lacks=lacks)
 
 
 def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1) -> NodeService:
@@ -55,8 +73,30 @@ def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1
     return NodeService(NodeFederation(federation.tasks, clients, data, capacity), mmfl.engine.Simulation("cpu"))
 
 
-def module_of(federation: Federation) -> UserModule:
-    return UserModule(federation.tasks, lambda task, client: None)
+def transport(**options) -> InsideTransport:
+    """A transport to all nodes of the federation."""
+    return InsideTransport({node: service_of(federation(), clients) for node, clients in NODES.items()}, **options)
+
+
+def deployed(
+    method="mmfl-lvr", rounds=4, rate=0.5, *, to=None, trouble=None, directory=None, resume=False, tasks=None, **others
+) -> mmfl.Run:
+    """A deployment over a transport, by default to all nodes, with a `trouble` if there is one."""
+    from mmfl.deployment.server_app import run
+
+    to = to or transport(**({"trouble": trouble} if trouble else {}))
+    module = UserModule(tasks or federation().tasks, lambda task, client: None)
+    told = {"clients": CLIENTS, "method": method, "rounds": rounds, "rate": rate, "gather": 0.2}
+    with TemporaryDirectory() as temporary:
+        place = directory or Path(temporary) / "run"
+        if not place.exists():
+            RunDirectory.create(place, {"source": "deployment"})
+        return run(to, module, DeploymentSettings.of(told | others), place, resume).runs[0]
+
+
+def trained_by(run: mmfl.Run) -> list[set[int]]:
+    """The clients that were drawn, by round."""
+    return [{i for clients, _ in record.drawn.values() for i in clients} for record in run.records]
 
 
 class MedianOfAll(mmfl.AggregationRule):

@@ -1,51 +1,41 @@
 """The budget of a deployment: shown before it starts, with a word where it is too small for a round."""
 
 import re
-import sys
 
 import pytest
 
-from mmfl import cli
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.runs.status import RunEnd
 
 
 @pytest.fixture
-def shown(tmp_path, monkeypatch, capsys, caplog):
+def shown(tmp_path, monkeypatch, answer, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mmfl.deployment.programs.require_flower", lambda: None)
-    monkeypatch.setattr("mmfl.deployment.loopback.deploy_local", lambda *_, **__: RunEnd("stopped"))
+    monkeypatch.setattr("mmfl.cli.deploy._deploy_here", lambda *_: RunEnd("stopped"))
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 
     def shown(*words):
-        monkeypatch.setattr(sys, "argv", ["mmfl", "deploy", "app.py", *words])
-        with pytest.raises(SystemExit):
-            cli.main()
-        return capsys.readouterr().out, [record.getMessage() for record in caplog.records]
+        _, out, _ = answer("deploy", "app.py", *words)
+        return out, [record.getMessage() for record in caplog.records]
 
     return shown
 
 
-def test_the_summary_has_the_budget_and_warns_where_it_is_less_than_one_training(shown):
-    out, warned = shown("--local", "3", "--rounds", "3")
-    assert "0.3 trainings a round (rate 0.1)" in out
-    (warning,) = warned
-    assert warning.startswith("the budget is less than one training a round")
-
-
 @pytest.mark.parametrize(
-    ("words", "budget"),
+    ("words", "budget", "warns"),
     [
-        (["--local", "4", "--rate", "0.5"], "2.0 trainings a round (rate 0.5)"),
-        (["--local", "2", "--clients", "6", "--capacity", "2"], "1.2 trainings a round (rate 0.1)"),
-        (["--local", "3", "--method", "full"], "0.3 trainings a round (rate 0.1)"),
+        ("--rounds 3", "0.3 trainings a round (rate 0.1)", True),
+        ("--rate 0.5", "1.5 trainings a round (rate 0.5)", False),
+        ("--clients 6 --capacity 2", "1.2 trainings a round (rate 0.1)", False),
+        ("--method full", "0.3 trainings a round (rate 0.1)", False),
     ],
 )
-def test_there_is_no_warning_where_somebody_trains(shown, words, budget):
-    out, warned = shown(*words)
+def test_the_summary_has_the_budget_and_warns_where_it_is_less_than_one_training(shown, words, budget, warns):
+    out, warned = shown("--local", "3", *words.split())
     assert budget in out
-    assert warned == []
+    assert [text.startswith("the budget is less than one training a round") for text in warned] == [True] * warns
 
 
 def test_an_unknown_tracker_is_refused_before_a_directory_is_made(shown, tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
-from test_engine import NODES, deployed, federation, transport_to
+from inside import deployed
 
 from mmfl.report.figures import FIGURES
 from mmfl.report.page import write
@@ -11,9 +11,10 @@ from mmfl.report.sources import combine_sources, load_sources
 
 
 def test_faults_are_counted_by_kind_in_figure_and_table(tmp_path):
-    transport = transport_to(federation(), NODES)
-    transport.trouble = lambda node, round, reply: b"nonsense" if node == 100 and round in (2, 3) else reply
-    real, _ = deployed("full", 4, 1.0, transport=transport, directory=tmp_path / "run")
+    def trouble(node, round, reply):
+        return b"nonsense" if node == 100 and round in (2, 3) else reply
+
+    real = deployed("full", 4, 1.0, trouble=trouble, directory=tmp_path / "run")
     sources = load_sources([tmp_path / "run"])
     comparison = combine_sources(sources)
     figure = FIGURES["faults"](comparison)

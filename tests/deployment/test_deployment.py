@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from digits import events, module, simulated, weights_of
-from traces import clean, needs_flower
+from digits import assert_same_weights, events, module, simulated, weights_of
+from traces import Heard, clean, needs_flower, running
 
 import mmfl
 from mmfl.deployment.loopback import LocalDeployment
 from mmfl.runs.directory import RunDirectory
-from mmfl.runs.listener import Listener
 from mmfl.runs.status import RunEnd
 
 __all__ = ["clean"]
@@ -32,41 +30,22 @@ def test_the_command_line_deploys_over_a_node_with_a_key_and_gives_the_simulatio
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "round 2/2  mmfl-stalevr: linear 0." in ended.stdout
     expected = simulated("mmfl-stalevr", 2, 0.5)
-    for mine, theirs in zip(weights_of(place), expected.weights, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_weights(weights_of(place), expected.weights)
     run = mmfl.load(place).runs[0]
     assert [r.drawn for r in run.records] == [r.drawn for r in expected.records]
     assert run.faults.empty
-    assert {event["kind"] for event in events(place)} == {"joined"}
+    assert {event["kind"] for event in events(place)} - {"waiting"} == {"joined"}  # the machine may be slow
 
 
 class ServerKilledError(Exception):
     """Nobody waits until Flower notices."""
 
 
-class Troubles(Listener):
-    """Does something after some rounds."""
-
-    def __init__(self, plan: dict):
-        self.plan, self.records = plan, []
-
-    def round(self, records):
-        self.records += records
-        for action in self.plan.pop(records[0].round, ()):
-            action()
-
-
-def serving(folder: Path) -> list[int]:
-    """Process numbers of the server's program."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            mine = f"TMPDIR={folder}".encode() in (place / "environ").read_bytes()
-            if mine and b"flwr-serverapp" in (place / "cmdline").read_bytes():
-                found.append(int(place.name))
-        except OSError:
-            continue
-    return found
+def kill_server(folder: Path) -> None:
+    for number, command in running(folder).items():
+        if "flwr-serverapp" in command:
+            os.kill(number, signal.SIGKILL)
+    raise ServerKilledError
 
 
 @needs_flower
@@ -77,8 +56,8 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
     monkeypatch.setenv("MMFL_TROUBLES", str(orders))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     plan = {
-        1: {0: "nan", 1: "garbage", 2: "shape"},
-        2: {0: "silent", 1: "silent", 2: "norm"},  # the first one's node is killed, the second one's answers too late
+        1: {0: "nan", 1: "garbage", 2: "nan"},
+        2: {0: "silent", 1: "silent", 2: "nan"},  # the first one's node is killed, the second one's answers too late
     }
     (orders / "hold-3").touch()  # no server begins round 3 before it is lost
     for round, kinds in plan.items():
@@ -99,20 +78,15 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
             if (orders / "1.2.silent").exists():
                 (orders / f"lost-{second.id}").touch()
 
-        def kill_server():
-            for number in serving(clean):
-                os.kill(number, signal.SIGKILL)
-            raise ServerKilledError
-
-        troubles = Troubles({1: [lambda: local.join([3])], 2: [kill_server]})
+        troubles = Heard({1: lambda: local.join([3]), 2: lambda: kill_server(clean)})
         with pytest.raises(ServerKilledError):
-            local.submit(settings).follow(troubles, 3, lose_nodes)
+            local.submit(settings).follow(troubles, lose_nodes)
         (orders / "go-on").touch()
         (orders / f"lost-{second.id}").unlink()
         (orders / "hold-3").unlink()
         local.join([0])
         everyone = settings | {"gather": 600.0}
-        assert local.submit(everyone, resume=True).follow(troubles, 3, local.check) == RunEnd("finished")
+        assert local.submit(everyone, resume=True).follow(troubles, local.check) == RunEnd("finished")
     run = mmfl.load(tmp_path / "run").runs[0]
     assert [record.round for record in run.records] == [1, 2, 3]
     told = [event for event in events(tmp_path / "run") if event["kind"] not in ("joined", "waiting")]
@@ -156,15 +130,13 @@ def test_a_hundred_rounds_of_random_kills_are_finished(clean, tmp_path):
                 living[client].supernode.kill()
                 living[client] = local.join([client])
             else:
-                for number in serving(clean):
-                    os.kill(number, signal.SIGKILL)
-                raise ServerKilledError
+                kill_server(clean)
 
-        due = {int(t): [kill_something] for t in np.flatnonzero(rng.random(100) < 0.15)}
-        troubles, resume, ended = Troubles(due), False, None
+        due = {int(t): kill_something for t in np.flatnonzero(rng.random(100) < 0.15)}
+        troubles, resume, ended = Heard(due), False, None
         while ended is None:
             try:
-                ended = local.submit(settings, resume).follow(troubles, 100, local.check)
+                ended = local.submit(settings, resume).follow(troubles, local.check)
             except ServerKilledError:
                 resume = True
         assert ended == RunEnd("finished")

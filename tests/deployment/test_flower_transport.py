@@ -55,45 +55,6 @@ def test_an_answer_that_flower_cannot_read_takes_no_other_with_it():
         assert replies == {"good": b"good", "bad": b"", "fine": b"fine"}
 
 
-class SuperLink:
-    """A SuperLink that holds some answers. It deletes them at the first pull, which takes until it is `released`, and
-    says of a message it does not know that it is unavailable."""
-
-    def __init__(self, *answered: str, waiting: tuple[str, ...] = ()):
-        self.answered, self.known = set(answered), {*answered, *waiting}
-        self.released, self.pulls = threading.Event(), []
-
-    def pull(self, names):
-        unknown = [name for name in names if name not in self.known]
-        found = [name for name in names if name in self.answered]
-        self.pulls += found
-        self.answered.difference_update(found)
-        self.known.difference_update(found)
-        if found:
-            self.released.wait()
-        gone = [Reply(name, error=SimpleNamespace(code=3, reason="Message Unavailable")) for name in unknown]
-        return [reply_to(name) for name in found] + gone
-
-
-def test_answers_that_take_long_to_fetch_all_come_though_flower_deletes_them_at_the_first_pull(hasty):
-    link, names = SuperLink("a", "b", "c", waiting=("d",)), ["a", "b", "c", "d"]
-    transport = transport_over(link.pull)
-    for _ in range(5):
-        assert transport.receive(names) == []
-    link.released.set()
-    came = {}
-
-    def all_came():
-        came.update((reply.message, reply) for reply in transport.receive([name for name in names if name not in came]))
-        return set(came) >= {"a", "b", "c"}
-
-    wait_for(all_came)
-    assert {name: (reply.payload, reply.error) for name, reply in came.items()} == {
-        name: (name.encode(), "") for name in ("a", "b", "c")
-    }
-    assert sorted(link.pulls) == ["a", "b", "c"]
-
-
 def test_an_answer_that_one_pull_fails_to_bring_is_pulled_again():
     """The SuperLink may have failed before it deleted anything; what is gone, and could not be read, is garbage."""
     failures = {"there": 1, "unreadable": 1}

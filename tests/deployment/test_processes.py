@@ -9,38 +9,22 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from traces import clean, needs_flower, running
+from traces import Heard, clean, needs_flower, running
 
 from conftest import refused, wait_for
 from mmfl.deployment import submission
-from mmfl.deployment.bundle import RunConfig, check_module, write_app
+from mmfl.deployment.bundle import check_module, write_app
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import LocalDeployment
 from mmfl.deployment.submission import RunWatcher
 from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.errors import UserError
-from mmfl.runs.listener import Listener
 from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")
 WORKER = (sys.executable, str(ECHO))
 APP = "deployed:app"
 __all__ = ["clean"]
-
-
-class Heard(Listener):
-    """Writes down what it hears, and does something after the first round."""
-
-    def __init__(self, then=lambda: None):
-        self.rounds, self.then, self.ended = [], then, None
-
-    def round(self, records):
-        self.rounds += [record.round for record in records]
-        if len(self.rounds) == 1:
-            self.then()
-
-    def end(self, end):
-        self.ended = end
 
 
 @needs_flower
@@ -58,8 +42,8 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
             first.kill()
             submitted.watcher.request_stop()
 
-        heard = Heard(then)
-        assert submitted.follow(heard, 50, local.check) == RunEnd("stopped")
+        heard = Heard({1: then})
+        assert submitted.follow(heard, local.check) == RunEnd("stopped")
         assert local.nodes[0].worker is not first
         assert local.nodes[0].worker.alive
         monkeypatch.setattr(submission, "_SECONDS_BEFORE_QUERY", 1.0)  # only the SuperLink knows of a crash
@@ -78,15 +62,14 @@ def test_echo_goes_on_after_a_worker_was_killed_stops_when_asked_and_fails_when_
 def test_kill_9_of_its_owner_leaves_nothing_of_a_deployment(clean, tmp_path):
     script = f"""
         from pathlib import Path
-        from mmfl.deployment.loopback import deploy_local
-        deploy_local(
-            Path({str(ECHO)!r}), [[0]], {{"nodes": 1, "rounds": 100}}, Path({str(tmp_path)!r}),
-            worker={WORKER!r}, server={APP!r},
-        )
+        from mmfl.deployment.loopback import LocalDeployment
+        with LocalDeployment(Path({str(ECHO)!r}), Path({str(tmp_path)!r}), worker={WORKER!r}, server={APP!r}) as local:
+            local.start([[0]])
+            local.submit({{"nodes": 1, "rounds": 100}}).follow()
     """
     owner = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)])
     names = ("flower-superlink", "flower-supernode", "flower-superexec", "flwr-serverapp", "echo.py")
-    wait_for(lambda: all(any(name in command for command in running(clean)) for name in names))
+    wait_for(lambda: all(any(name in command for command in running(clean).values()) for name in names))
     owner.kill()
     owner.wait()
     wait_for(lambda: not running(clean))
@@ -164,31 +147,17 @@ def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(cl
 
 @needs_flower
 def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
-    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path))
+    app = write_app(tmp_path / "app", ECHO, tmp_path, {})
     code = "import sys, client_app; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_an_app_holds_the_client_app_the_users_module_and_the_runs_config(tmp_path):
-    import tomllib
-
-    settings = {"method": {"name": "mmfl-lvr"}, "note": 'it\'s "quoted" = [x]'}
-    app = write_app(tmp_path / "app", ECHO, RunConfig(tmp_path / "run", settings, resume=True))
-    assert {path.name for path in app.iterdir()} == {"client_app.py", "deployed.py", "pyproject.toml", "serverapp.py"}
-    config = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    assert json.loads(config.pop("settings")) == settings
-    assert config == {"module": "deployed", "directory": str(tmp_path / "run"), "resume": True}
-
-
 def test_a_module_that_is_none_is_refused(tmp_path):
     (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
     (tmp_path / "app.txt").write_text("")
-    for name, words in {
-        "none.py": "does not exist",
-        "wrong.py": "line 2: not valid Python",
-        "app.txt": "not a Python",
-    }.items():
+    wrong = {"none.py": "does not exist", "wrong.py": "line 2: not valid Python", "app.txt": "not a Python"}
+    for name, words in wrong.items():
         with refused(name, words):
             check_module(tmp_path / name)
 

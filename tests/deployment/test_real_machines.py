@@ -13,8 +13,7 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 import pytest
-import torch
-from digits import events, module, simulated, weights_of
+from digits import assert_same_weights, events, module, simulated, weights_of
 from traces import clean, needs_flower, running
 
 import mmfl
@@ -71,17 +70,15 @@ def test_commands_for_real_machines_train_over_registered_nodes_as_a_simulation_
         started(nodes[1], f"{node} --key node-1.key --clients 2-3"),
     ):
         ids = [read_when_printed(place / "output", r"connected to \S+ as node (\d+)") for place in nodes]
-        listening = [re.search(r"(flower-superlink|proxy\.py) .*--port (\d+)", each) for each in running(clean)]
-        places = {found[1]: int(found[2]) for found in listening if found}
-        assert places == {"proxy.py": port, "flower-superlink": control}
+        listening = re.findall(r"(flower-superlink|proxy\.py) .*--port (\d+)", "\n".join(running(clean).values()))
+        assert {name: int(number) for name, number in listening} == {"proxy.py": port, "flower-superlink": control}
         printed = read_when_printed(server / "output", r"mmfl (deploy .*)").replace("APP.py", "app.py")
         command = f"{printed} --clients 4 --rounds 2 --rate 1 --out run --set gather=600 --set method={WRAPPED}"
         ended = subprocess.run([*MMFL, *command.split()], cwd=server, capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
     run, expected = mmfl.load(server / "run").runs[0], simulated(tomllib.loads(f"it={WRAPPED}")["it"], 2, 1.0)
-    for mine, theirs in zip(weights_of(server / "run"), expected.weights, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    assert_same_weights(weights_of(server / "run"), expected.weights)
     pd.testing.assert_frame_equal(run.accuracy, expected.accuracy)
     assert [task.active for record in run.records for task in record.tasks.values()] == [4] * 4
     assert run.faults.empty

@@ -3,12 +3,13 @@
 import logging
 
 import pytest
+from traces import Heard
 
-from mmfl.deployment.submission import RunWatcher, _News
+from mmfl.deployment.submission import News, RunWatcher
 from mmfl.errors import UserError
 from mmfl.record import Cost, RoundRecord, TaskRecord
 from mmfl.runs.directory import RunDirectory
-from mmfl.runs.listener import Listener, ListenerGroup
+from mmfl.runs.listener import ListenerGroup
 from mmfl.runs.status import RunEnd
 from mmfl.trackers import TensorBoard
 
@@ -25,7 +26,7 @@ def record(round):
 
 def followed(directory, listener, rounds):
     """What a command that starts or resumes a deployment hears; the server is a round ahead of what is told."""
-    news = _News(listener, 4, RunWatcher(directory.path), 0.5)
+    news = News(listener, RunWatcher(directory.path), CONFIG["settings"])
     for round in rounds:
         news.tell([record(round)])
     news.end(RunEnd("finished"))
@@ -43,13 +44,6 @@ def test_each_round_is_in_the_tracker_once_resumed_or_not(tmp_path):
 
 
 def test_a_tracker_that_cannot_start_is_a_warning_and_the_others_hear_on(tmp_path, caplog):
-    class Heard(Listener):
-        def __init__(self):
-            self.rounds = []
-
-        def round(self, records):
-            self.rounds += [each.round for each in records]
-
     directory, heard = RunDirectory.create(tmp_path / "run", CONFIG), Heard()
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING, "mmfl"):
@@ -59,17 +53,8 @@ def test_a_tracker_that_cannot_start_is_a_warning_and_the_others_hear_on(tmp_pat
 
 
 def test_a_listener_knows_the_run_hears_its_end_and_can_stop_the_server_but_not_read_weights(tmp_path):
-    class Stops(Listener):
-        def begin(self, info):
-            self.info = info
-
-        def round(self, records):
-            self.info.request_stop("enough")
-
-        def end(self, end):
-            self.ended = end
-
-    directory, stops = RunDirectory.create(tmp_path / "run", CONFIG), Stops()
+    directory = RunDirectory.create(tmp_path / "run", CONFIG)
+    stops = Heard({3: lambda: stops.info.request_stop("enough")})
     followed(directory, stops, [3])
     assert stops.info.replicas == [("random", 0)]
     assert (stops.info.first, stops.info.rounds, stops.info.clients, stops.info.tasks) == (3, 4, 4, ["digits"])

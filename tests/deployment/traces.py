@@ -3,13 +3,15 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from conftest import wait_for
+from mmfl.runs.listener import Listener
 
 needs_flower = pytest.mark.skipif(
     find_spec("flwr") is None, reason="Flower is not installed: pip install 'mmfl[flower]'"
@@ -29,13 +31,32 @@ def clean(monkeypatch, tmp_path) -> Iterator[Path]:  # pytest's own folder is ma
         shutil.rmtree(folder)
 
 
-def running(folder: Path) -> list[str]:
+def running(folder: Path) -> dict[int, str]:
     """The command lines of processes with this folder for temporary files, but for this one."""
-    found = []
+    found = {}
     for place in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             if place.name != str(os.getpid()) and f"TMPDIR={folder}".encode() in (place / "environ").read_bytes():
-                found.append((place / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
+                found[int(place.name)] = (place / "cmdline").read_text().replace("\0", " ")
     return found
+
+
+class Heard(Listener):
+    """Writes down what it hears, and does something after some rounds."""
+
+    def __init__(self, plan: dict[int, Callable[[], None]] | None = None):
+        self.plan, self.records, self.info, self.ended = plan or {}, [], None, None
+
+    def begin(self, info):
+        self.info = info
+
+    def round(self, records):
+        self.records += records
+        self.plan.pop(records[0].round, lambda: None)()
+
+    def end(self, end):
+        self.ended = end
+
+    @property
+    def rounds(self) -> list[int]:
+        return [record.round for record in self.records]

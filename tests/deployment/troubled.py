@@ -29,8 +29,6 @@ def spoiled(client: int, round: int, reply: bytes) -> bytes:
         return reply
     kind, payload = order.read_text(), Payload.unpack(reply)
     order.unlink()  # once: a round may be trained again after the server was lost
-    vectors = dict(payload.vectors)
-    name = sorted(vectors)[0]
     if kind == "silent":
         (FOLDER / f"{order.name}.silent").touch()
         while not (FOLDER / "go-on").exists():
@@ -38,14 +36,8 @@ def spoiled(client: int, round: int, reply: bytes) -> bytes:
     elif kind == "garbage":
         return b"\x80\x04garbage"
     elif kind == "nan":
-        vectors[name][0] = torch.nan
-    elif kind == "norm":
-        vectors[name] *= 1e12
-    elif kind == "shape":
-        vectors[name] = vectors[name][:-1].clone()
-    elif kind == "task":
-        vectors["update.another.0"] = vectors.pop(name)
-    return Payload(payload.fields, vectors).pack()
+        payload.vectors[min(payload.vectors)][0] = torch.nan
+    return payload.pack()
 
 
 def work() -> int:

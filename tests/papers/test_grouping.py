@@ -1,24 +1,22 @@
 """Group sampling's figures: verdicts on made-up measurements, clusters against the truth, and the quick runs."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from shared import FAILS, HOLDS, OPEN, quick
+from shared import verdicts as verdicts_of
 
-from conftest import made_once, view_of
+from conftest import view_of
 from mmfl.allocation import Groups, RotatingSplit
-from mmfl.papers.group import figures as grouping
+from mmfl.papers.group import REPRODUCTIONS
 from mmfl.papers.group.clusters import agreement, claims, distinctness, principal_components
-from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SETTINGS, Setting, clusters_met
-from mmfl.papers.reproduce import parts_of, render, train
-from mmfl.papers.reproduction import Trainer, Verdict
-from mmfl.papers.store import Results
+from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, SETTINGS, clusters_met
 from mmfl.record import Drawn, RoundRecord
 
-CATALOGUE = {made.id: made for made in grouping.REPRODUCTIONS}
+CATALOGUE = {made.id: made for made in REPRODUCTIONS}
 TASKS = ("mnist", "emnist-a")
 
 
@@ -36,7 +34,7 @@ def accuracies(setting, scores, seeds=3, noise=0.0):
 def frames_of(*settings, trainings=None, **options):
     """What `find` is given, of settings as (name, scores)."""
     tasks = {"task": TASKS, "data": TASKS, "model": "SmallCNN", "lr": 0.05, "epochs": 5, "arrival": [1, 30]}
-    rounds = {"forward_passes": 0.0, "met": 5.0}
+    rounds = {"seed": 0, "forward_passes": 0.0, "met": 5.0}
     return {
         "accuracy": pd.concat([accuracies(name, scores, **options) for name, scores in settings]),
         "tasks": pd.concat([pd.DataFrame({**tasks, "setting": name}) for name, _ in settings]),
@@ -57,8 +55,7 @@ def frames_of(*settings, trainings=None, **options):
 
 
 def verdicts(name, frames, *words):
-    """The verdicts of the claims whose text holds all these words."""
-    return [claim.verdict for claim in CATALOGUE[name].find(frames).claims if all(word in claim.text for word in words)]
+    return verdicts_of(CATALOGUE[name].find(frames), *words)
 
 
 def scores(random, rotating, group, method=GROUP):
@@ -68,25 +65,25 @@ def scores(random, rotating, group, method=GROUP):
 def test_a_lead_is_measured_against_the_better_baseline():
     frames = frames_of(("consistent", scores(0.5, 0.6, 0.65)))
     found = CATALOGUE["group-fig2a"].find(frames)
-    assert verdicts("group-fig2a", frames, "is ahead") == [Verdict.HOLDS] * 2
-    assert verdicts("group-fig2a", frames, "10 points") == [Verdict.FAILS]
+    assert verdicts("group-fig2a", frames, "is ahead") == [HOLDS] * 2
+    assert verdicts("group-fig2a", frames, "10 points") == [FAILS]
     assert found.claims[0].ours.startswith("+0.050")
     assert found.claims[0].ours.endswith("over mfa-rr")
     assert found.table["behind group"].tolist() == ["0.150", "0.050", ""]
     large = frames_of(("consistent", scores(0.5, 0.4, 0.65)))
-    assert verdicts("group-fig2a", large, "10 points") == [Verdict.HOLDS]
+    assert verdicts("group-fig2a", large, "10 points") == [HOLDS]
 
 
 @pytest.mark.parametrize("options", [{"noise": 0.1}, {"seeds": 1}])
 def test_noise_or_a_single_seed_decides_nothing(options):
     frames = frames_of(("consistent", scores(0.5, 0.6, 0.65)), **options)
-    assert verdicts("group-fig2a", frames, "ahead") == [Verdict.OPEN] * 3
+    assert verdicts("group-fig2a", frames, "ahead") == [OPEN] * 3
 
 
 def test_unequal_numbers_of_trainings_are_reported():
     same, more = (frames_of(("consistent", scores(0.5, 0.6, 0.65)), trainings={GROUP: n}) for n in (5.05, 6.8))
-    assert verdicts("group-fig2a", same, "equally many") == [Verdict.HOLDS]
-    assert verdicts("group-fig2a", more, "equally many") == [Verdict.FAILS]
+    assert verdicts("group-fig2a", same, "equally many") == [HOLDS]
+    assert verdicts("group-fig2a", more, "equally many") == [FAILS]
 
 
 def test_training_everyone_is_noted_with_the_sign_of_the_difference():
@@ -97,28 +94,28 @@ def test_training_everyone_is_noted_with_the_sign_of_the_difference():
 def test_inconsistent_clusters_need_four_points_on_every_task_and_less_accuracy_than_consistent_ones():
     hard = {**scores(0.4, 0.5, 0.55, ONE_TASK), FIVE_CLUSTERS: 0.45}
     frames = frames_of(("inconsistent", hard), ("consistent", scores(0.4, 0.5, 0.7)))
-    assert verdicts("group-fig2b", frames, "4 points") == [Verdict.HOLDS] * 2
-    assert verdicts("group-fig2b", frames, "less accurate") == [Verdict.HOLDS] * 2
-    assert verdicts("group-fig2b", frames, "held to five", "mfa-rr") == [Verdict.FAILS]
-    assert verdicts("group-fig2b", frames, "held to five", "multi-fedavg") == [Verdict.HOLDS]
+    assert verdicts("group-fig2b", frames, "4 points") == [HOLDS] * 2
+    assert verdicts("group-fig2b", frames, "less accurate") == [HOLDS] * 2
+    assert verdicts("group-fig2b", frames, "held to five", "mfa-rr") == [FAILS]
+    assert verdicts("group-fig2b", frames, "held to five", "multi-fedavg") == [HOLDS]
     narrow = frames_of(("inconsistent", scores(0.4, 0.5, 0.53, ONE_TASK)), ("consistent", scores(0.4, 0.5, 0.5)))
-    assert verdicts("group-fig2b", narrow, "4 points") == [Verdict.FAILS] * 2
-    assert verdicts("group-fig2b", narrow, "less accurate") == [Verdict.FAILS] * 2
+    assert verdicts("group-fig2b", narrow, "4 points") == [FAILS] * 2
+    assert verdicts("group-fig2b", narrow, "less accurate") == [FAILS] * 2
 
 
 def test_more_clients_must_help_group_sampling_and_not_the_baselines():
     fewer = ("consistent", scores(0.5, 0.6, 0.7))
     as_claimed = frames_of(("dynamic-clients", scores(0.5, 0.55, 0.75)), fewer)
     otherwise = frames_of(("dynamic-clients", scores(0.6, 0.65, 0.66)), fewer)
-    for frames, baselines, group in ((as_claimed, *[Verdict.HOLDS] * 2), (otherwise, *[Verdict.FAILS] * 2)):
+    for frames, baselines, group in ((as_claimed, *[HOLDS] * 2), (otherwise, *[FAILS] * 2)):
         assert verdicts("group-fig4a", frames, "gains at most a point") == [baselines] * 2
         assert verdicts("group-fig4a", frames, "mmfl-group gains") == [group]
 
 
 def test_tasks_from_the_start_stay_and_late_ones_end_lower():
     frames = frames_of(("dynamic-tasks", scores(0.5, 0.6, 0.69)), ("consistent", scores(0.5, 0.6, 0.7)))
-    assert verdicts("group-fig4b", frames, "mnist ends about") == [Verdict.HOLDS]
-    assert verdicts("group-fig4b", frames, "emnist-a, which came in round 30") == [Verdict.HOLDS]
+    assert verdicts("group-fig4b", frames, "mnist ends about") == [HOLDS]
+    assert verdicts("group-fig4b", frames, "emnist-a, which came in round 30") == [HOLDS]
 
 
 @pytest.mark.parametrize("name", ["group-fig2a", "group-fig2b", "group-fig4a", "group-fig4b"])
@@ -186,21 +183,14 @@ def test_principal_components_keep_distances_within_a_plane():
     assert found[:, 0].std() > found[:, 1].std()
 
 
-@pytest.mark.parametrize(("later", "verdict"), [(0.8, Verdict.HOLDS), (0.4, Verdict.FAILS)])
+@pytest.mark.parametrize(("later", "verdict"), [(0.8, HOLDS), (0.4, FAILS)])
 def test_clusters_grow_distinct_or_not(later, verdict):
-    values = {5: 0.6, 25: later}
     seen = pd.DataFrame(
         [
-            {
-                "setting": "consistent",
-                "method": GROUP,
-                "seed": seed,
-                "round": t,
-                **dict.fromkeys(columns, value + seed / 100),
-            }
-            for columns in [("silhouette", "agreement", "in force")]
+            {"setting": "consistent", "method": GROUP, "seed": seed, "round": t}
+            | dict.fromkeys(("silhouette", "agreement", "in force"), value + seed / 100)
             for seed in range(3)
-            for t, value in values.items()
+            for t, value in ((5, 0.6), (25, later))
         ]
     )
     assert [claim.verdict for claim in claims(seen, "consistent")] == [verdict] * 3
@@ -240,29 +230,14 @@ def test_a_frame_of_round_robin_meets_as_many_clusters_as_random_groups_with_a_s
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory):
-    """Quick forms of each kind, each part trained once: findings by name, and the folder of the pages."""
-    made = [CATALOGUE[name] for name in ("group-fig2a", "group-fig3", "group-fig4b")]
-
-    def train_all(folder: Path) -> None:
-        train(parts_of(made, True), Results(folder), True, Trainer("cpu"), lambda text: None)
-
-    results = Results(made_once(tmp_path_factory, "grouping", train_all))
-    return {each.id: findings for each, findings in render(made, results, True)}, results
+def reproduced(tmp_path_factory):
+    """Quick forms of each kind: the results, and findings by name."""
+    return quick(tmp_path_factory, "group-fig2a", "group-fig3", "group-fig4b")
 
 
 @pytest.mark.slow
-def test_quick_forms_write_pages_and_pictures(quick):
-    findings, results = quick
-    assert list(findings) == ["group-fig2a", "group-fig3", "group-fig4b"]
-    for name in findings:
-        assert (results.folder / f"{name}.png").stat().st_size > 5_000
-        assert "not complete" not in (results.folder / f"{name}.md").read_text()
-
-
-@pytest.mark.slow
-def test_group_sampling_meets_every_cluster_and_leads_on_the_digits(quick):
-    table = quick[0]["group-fig2a"].table.set_index(["setting", "method"])
+def test_group_sampling_meets_every_cluster_and_leads_on_the_digits(reproduced):
+    table = reproduced[1]["group-fig2a"].table.set_index(["setting", "method"])
     met = table["clusters met"].astype(float)
     assert met["consistent", GROUP] > 4.8
     assert met["consistent", "mfa-rr"] < 4.2
@@ -273,16 +248,16 @@ def test_group_sampling_meets_every_cluster_and_leads_on_the_digits(quick):
 
 
 @pytest.mark.slow
-def test_losses_of_the_digits_show_the_true_clusters(quick):
-    table = quick[0]["group-fig3"].table
+def test_losses_of_the_digits_show_the_true_clusters(reproduced):
+    table = reproduced[1]["group-fig3"].table
     seen = table[(table["setting"] == "consistent") & (table["method"] == GROUP)]
     assert seen["after round"].tolist() == [5, 25]
     assert all(float(value.split()[0]) > 0.9 for value in seen["Rand index of K-means on these losses"])
 
 
 @pytest.mark.slow
-def test_late_tasks_are_tested_from_their_arrival_on(quick):
-    frames = quick[1].frames(CATALOGUE["group-fig4b"].parts(True))
+def test_late_tasks_are_tested_from_their_arrival_on(reproduced):
+    frames = reproduced[0].frames(CATALOGUE["group-fig4b"].parts(True))
     late = frames["accuracy"][frames["accuracy"]["setting"] == "dynamic-tasks"].set_index("round")
     assert late.loc[late.index < 18, "digits-e"].isna().all()
     assert late.loc[late.index >= 18, "digits-e"].notna().all()
@@ -293,9 +268,3 @@ def test_clients_arrive_during_the_quick_form_too():
     assert (federation.arrivals == 1).sum() == 24
     assert federation.clients == 60
     assert (federation.arrivals <= 25).sum() > 50
-
-
-def test_settings_may_name_another_network():
-    change = 'tasks.0.model={name="preact-resnet18", width=4, channels=1}'
-    setting = Setting("other", "group-consistent", quick=[change])
-    assert type(setting.federations(True)(0).tasks[0].build()).__name__ == "PreActResNet18"

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from shared import quick
 
-from mmfl.papers import CATALOGUE, learning_rates, reproduce
-from mmfl.papers.reproduction import Trainer, federations
-from mmfl.papers.store import Results
+from mmfl.papers import CATALOGUE, learning_rates
+from mmfl.papers.reproduction import federations
 
 (MADE,) = learning_rates.REPRODUCTIONS
 
@@ -49,16 +49,6 @@ def test_no_rate_is_chosen_where_none_leaves_room():
     assert np.isnan(learning_rates.choose(swept({0.1: [0.9]})))
 
 
-def test_the_chosen_rate_stands_beside_the_presets():
-    first = swept({0.1: [0.6, 0.62], 0.2: [0.7, 0.72], 0.4: [0.7, 0.7]}, "emnist")
-    found = learning_rates.find({"sweep": pd.concat([first, swept({0.5: [0.9], 1.0: [0.9]})])})
-    assert found.claims == []
-    assert found.table.to_numpy().tolist() == [
-        ["emnist", "0.1: 0.610 ± 0.014, 0.2: 0.710 ± 0.014, 0.4: 0.700 ± 0.000", "0.2", 0.2],
-        ["digits", "0.5: 0.900, 1: 0.900", "0.5", 0.5],
-    ]
-
-
 def test_a_line_is_drawn_for_each_data_set():
     figure = learning_rates.draw({"sweep": pd.concat([swept({0.1: [0.5], 1.0: [0.4]}), swept({0.1: [0.6]}, "faces")])})
     assert [line.get_label() for line in figure.axes[0].lines] == ["digits", "faces"]
@@ -70,13 +60,10 @@ def test_no_result_uses_the_seeds_of_the_sweeps():
     assert not {seed for part in others for seed in part.seeds} & set(learning_rates.SEEDS)
 
 
-def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path):
-    results, parts = Results(tmp_path), MADE.parts(True)
-    reproduce.train(parts, results, True, Trainer("cpu"), lambda text: None)
-    ((_, found),) = reproduce.render([MADE], results, True)
-    assert (tmp_path / "learning-rates.png").stat().st_size > 3_000
-    assert found.table["in the preset"].tolist() == [0.5]
-    mean = results.frames(parts)["sweep"].groupby("rate")["accuracy"].mean()
+def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path_factory):
+    results, found = quick(tmp_path_factory, MADE.id)
+    assert found[MADE.id].table["in the preset"].tolist() == [0.5]
+    mean = results.frames(MADE.parts(True))["sweep"].groupby("rate")["accuracy"].mean()
     assert mean.index.tolist() == [0.05, 0.5, 5.0]
     assert mean[0.05] < mean[0.5] - 0.1
 

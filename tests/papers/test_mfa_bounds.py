@@ -4,16 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
+from shared import FAILS, HOLDS, quick, together, verdicts
 
 import mmfl
-from mmfl.papers.mfa import bounds as mfa_bounds
 from mmfl.papers.mfa.bounds import learning_rate, method_of
 from mmfl.papers.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
 from mmfl.papers.mfa.chain import Chain, table
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
-from mmfl.papers.reproduce import parts_of, render, train
-from mmfl.papers.reproduction import Trainer, Verdict
-from mmfl.papers.store import Results
 
 CHAIN, MODELS = Chain(6, 1, 1.0), 3
 TARGET = {"steps": 5, "distance": 2.2777, "steepest": 1.0, "clients": 24, "block": 4, "curvature": 2e-4}
@@ -57,39 +54,21 @@ def measured(reading, shape, closest=3.0, seeds=3):
     return {"cases": pd.DataFrame([case]), "distances": pd.DataFrame(lines)}
 
 
-def together(*frames):
-    return {name: pd.concat([each[name] for each in frames], ignore_index=True) for name in frames[0]}
-
-
-def verdicts(frames):
-    return {claim.text: claim.verdict for claim in find(frames).claims}
-
-
-def of(found, words):
-    (verdict,) = [each for text, each in found.items() if words in text]
-    return verdict
-
-
-def test_distances_that_follow_their_bounds_confirm_theorems_and_order():
-    found = verdicts(together(*[measured(reading, lambda bound, t: bound / 3) for reading in (RAND, ROTATE)]))
-    assert of(found, f"{RAND}: the bound holds") is Verdict.HOLDS
-    assert of(found, f"{RAND}: the distance falls") is Verdict.HOLDS
-    assert of(found, f"{ROTATE}: the distance falls") is Verdict.HOLDS
+def test_distances_that_follow_their_bounds_confirm_theorems():
+    found = find(together(*[measured(reading, lambda bound, t: bound / 3) for reading in (RAND, ROTATE)]))
+    assert verdicts(found, "the bound holds") == verdicts(found, "the distance falls") == [HOLDS] * 2
 
 
 def test_a_distance_above_its_bound_or_slower_than_it_fails():
-    found = verdicts(measured(ROTATE, lambda bound, t: bound * t**0.4, closest=0.9))
-    assert of(found, "the bound holds") is Verdict.FAILS
-    assert of(found, "the distance falls") is Verdict.FAILS
+    found = find(measured(ROTATE, lambda bound, t: bound * t**0.4, closest=0.9))
+    assert verdicts(found, "the bound holds") == verdicts(found, "the distance falls") == [FAILS]
 
 
 def test_whoever_ends_nearer_to_the_optimum_is_named():
-    near, far = (lambda bound, t: 1e-3 / t), (lambda bound, t: 1e-2 / t**0.5)
-    found = verdicts(
-        together(measured(RAND, far), measured(ROTATE, near), measured(COUNTED, lambda bound, t: 1 / t**0.5))
-    )
-    assert of(found, f"{ROTATE} ends nearer") is Verdict.HOLDS
-    assert of(found, f"{COUNTED} ends nearer") is Verdict.FAILS
+    near, far = measured(ROTATE, lambda bound, t: 1e-3 / t), measured(RAND, lambda bound, t: 1e-2 / t**0.5)
+    found = find(together(far, near, measured(COUNTED, lambda bound, t: 1 / t**0.5)))
+    assert verdicts(found, f"{ROTATE} ends nearer") == [HOLDS]
+    assert verdicts(found, f"{COUNTED} ends nearer") == [FAILS]
 
 
 def test_slopes_and_bounds_stand_in_the_table():
@@ -102,7 +81,7 @@ def test_slopes_and_bounds_stand_in_the_table():
 def test_slopes_are_judged_only_where_the_bound_falls_during_the_run():
     frames = measured(ROTATE, lambda bound, t: bound / 3)
     early = {**frames, "distances": frames["distances"][frames["distances"]["round"] <= 10]}
-    assert not [text for text in verdicts(early) if "falls" in text]
+    assert verdicts(find(early), "falls") == []
 
 
 # --- gains ------------------------------------------------------------------------------------------------------------
@@ -125,11 +104,12 @@ def rounds_needed(random):
     )
 
 
-def test_theorem_3_is_confirmed_where_the_measured_gain_grows_too():
-    targets = pd.DataFrame([TARGET])
-    assert of(verdicts({"gains": rounds_needed({2: 110, 12: 150}), "targets": targets}), "grows") is Verdict.HOLDS
-    assert of(verdicts({"gains": rounds_needed({2: 110, 12: 900}), "targets": targets}), "grows") is Verdict.FAILS
-    assert of(verdicts({"gains": rounds_needed({2: 210, 12: 900}), "targets": targets}), "grows") is Verdict.FAILS
+@pytest.mark.parametrize(
+    ("random", "verdict"), [({2: 110, 12: 150}, HOLDS), ({2: 110, 12: 900}, FAILS), ({2: 210, 12: 900}, FAILS)]
+)
+def test_theorem_3_is_confirmed_where_the_measured_gain_grows_too(random, verdict):
+    found = find({"gains": rounds_needed(random), "targets": pd.DataFrame([TARGET])})
+    assert verdicts(found, "grows") == [verdict]
 
 
 def test_figure_has_the_panels_of_what_was_run():
@@ -155,30 +135,11 @@ def test_rows_name_method_seed_and_round():
     assert lines[["method", "seed", "round"]].iloc[2].tolist() == [RAND, 1, 0]
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory):
-    """Without the gains, which are those of Figure 2."""
-    results, made = Results(tmp_path_factory.mktemp("results")), mfa_bounds.REPRODUCTIONS
-    train(parts_of(made, True, "mfa-bounds/*"), results, True, Trainer("cpu"), lambda text: None)
-    ((_, findings),) = render(made, results, quick=True)
-    return results, findings
-
-
 @pytest.mark.slow
-def test_quick_form_makes_a_page_that_says_what_is_missing(quick):
-    results, findings = quick
-    assert (results.folder / "mfa-bounds.png").stat().st_size > 5_000
-    assert "2 of 10 parts were not run" in (results.folder / "mfa-bounds.md").read_text()
-    assert len(findings.table) == 8
-
-
-@pytest.mark.slow
-def test_quick_distances_lie_below_their_bounds_in_every_round(quick):
-    held = [claim for claim in quick[1].claims if "the bound holds" in claim.text]
-    assert [claim.verdict for claim in held] == [Verdict.HOLDS] * 8
-
-
-@pytest.mark.slow
-def test_quick_distances_fall_as_1_over_t_where_theorem_2_is_read_as_it_is_proved(quick):
-    (claim,) = [claim for claim in quick[1].claims if f"{COUNTED}: the distance falls" in claim.text]
-    assert claim.verdict is Verdict.HOLDS
+def test_quick_distances_lie_below_their_bounds_and_fall_as_1_over_t_where_theorem_2_is_read_as_it_is_proved(
+    tmp_path_factory,
+):
+    _, found = quick(tmp_path_factory, "mfa-bounds")
+    assert len(found["mfa-bounds"].table) == 8
+    assert verdicts(found["mfa-bounds"], "the bound holds") == [HOLDS] * 8
+    assert verdicts(found["mfa-bounds"], f"{COUNTED}: the distance falls") == [HOLDS]

@@ -1,31 +1,26 @@
 """The gain of training together: how it is counted, what is concluded from it, and the quick forms."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from matplotlib import pyplot
+from shared import FAILS, HOLDS, OPEN, quick
 
 from conftest import refused, toy_task
 from mmfl import Federation, compare
 from mmfl.data.faces import ATTRIBUTES
-from mmfl.papers import reproduce
-from mmfl.papers.mfa import gain as mfa_gain
-from mmfl.papers.mfa import gain_findings as figures
+from mmfl.papers.mfa import gain as figures
 from mmfl.papers.mfa import gain_tables as tables
 from mmfl.papers.mfa import goals
 from mmfl.papers.mfa import tasks as mfa_tasks
-from mmfl.papers.reproduction import Trainer, Verdict
-from mmfl.papers.store import Results
 from mmfl.record import RoundRecord, TaskRecord
 from mmfl.runs import config
 from mmfl.runs.listener import RunInfo, StopRequest
 from mmfl.runs.presets import path_of
 
-CATALOGUE = {made.id: made for made in mfa_gain.REPRODUCTIONS}
-HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
+CATALOGUE = {made.id: made for made in (*figures.REPRODUCTIONS, *tables.REPRODUCTIONS)}
+FIND_FULL, FIND_PARTIAL = (CATALOGUE[name].find for name in ("mfa-fig3", "mfa-fig4"))
 
 
 # --- how rounds are counted ---
@@ -100,7 +95,7 @@ def test_a_goal_that_is_not_met_leaves_a_gain_below_one():
     assert found["together"].isna().all()
     assert found["alone"].tolist() == [4, 4]
     assert found["gain"].tolist() == [4 / 5, 4 / 5]
-    assert goals.shown_gain(found, "gain") == "at most 0.800 ± 0.000"
+    assert goals.format_gain(found, "gain") == "at most 0.800 ± 0.000"
 
 
 def test_tasks_are_shown_as_they_were_when_all_had_met_the_goals():
@@ -123,7 +118,7 @@ def test_the_worst_model_is_that_of_least_mean_accuracy():
 
 def test_a_thinned_curve_keeps_every_tenth_of_t1_and_its_end():
     curve = pd.Series(0.5, index=range(4, 48))
-    assert mfa_gain.thin_out(curve, 100)["round"].tolist() == [10, 20, 30, 40, 47]
+    assert figures.thin_out(curve, 100)["round"].tolist() == [10, 20, 30, 40, 47]
 
 
 # --- the tasks ---
@@ -167,27 +162,9 @@ def test_celeba_takes_the_place_of_generated_faces_where_there_is_a_folder(tmp_p
 
 def test_celeba_has_the_attributes_of_table_5():
     tasks = config.read(path_of("mfa-faces"), mfa_tasks.celeba_settings()).tasks
-    assert [task.name for task in tasks] == list(tables.TABLE5.accuracies["test"])
+    assert [task.name for task in tasks] == list(tables.TABLE5.accuracies)
     assert [task.data["attribute"] for task in tasks] == list(mfa_tasks.ATTRIBUTES)
     assert {(task.data["name"], task.model) for task in tasks} == {("celeba", "celeba-cnn")}
-
-
-def test_the_full_forms_have_the_papers_sizes():
-    sizes = {
-        setting.name: (setting.clients, setting.rate * setting.clients, setting.rounds) for setting in mfa_gain.FULL
-    }
-    assert sizes == {
-        "full-synthetic-a": (100, 100, 70),
-        "full-synthetic-b": (100, 100, 70),
-        "full-faces": (96, 96, 75),
-    }
-    drawn = {(setting.clients, round(setting.rate * setting.clients), setting.rounds) for setting in mfa_gain.PARTIAL}
-    assert drawn == {(200, 32, 200), (96, 24, 75)}
-    assert tables.TABLE5.gain("train") == pytest.approx(3.846, abs=5e-4)
-    assert tables.TABLE5.gain("test") == pytest.approx(3.571, abs=5e-4)
-    assert tables.TABLE6.gain("train") == 2.0
-    assert tables.TABLE6.gain("test") == pytest.approx(1.41, abs=5e-3)
-    assert [part.rounds for part in tables.attribute_parts(False)] == [450, 450]
 
 
 def test_the_two_synthetic_sets():
@@ -218,26 +195,24 @@ def curves(*models: int, name="made up") -> pd.DataFrame:
     )
 
 
-def verdicts(together: dict[int, list[float]], **options) -> list[Verdict]:
-    return [claim.verdict for claim in figures.find_full({"gains": measured(together, **options)}).claims]
-
-
-def test_the_claims_about_gains():
-    assert verdicts({2: [80, 82, 78], 10: [150, 160, 140]}) == [HOLDS, HOLDS, HOLDS]
-    assert verdicts({2: [139, 150, 120], 10: [150, 160, 140]}) == [OPEN, HOLDS, HOLDS]
-    assert verdicts({2: [80, 82, 78], 10: [600, 610, 590]}) == [HOLDS, FAILS, HOLDS]
-    assert verdicts({2: [80, 82, 78], 10: [68, 66, 67]})[2] is FAILS
-
-
-def test_a_gain_counts_from_the_round_in_which_fedavg_first_had_it():
-    assert verdicts({2: [80, 82, 78], 10: [150, 160, 140]}, alone=20) == [FAILS, HOLDS, HOLDS]
+@pytest.mark.parametrize(
+    ("together", "alone", "expected"),
+    [
+        ({2: [80, 82, 78], 10: [150, 160, 140]}, 70, [HOLDS, HOLDS, HOLDS]),
+        ({2: [139, 150, 120], 10: [150, 160, 140]}, 70, [OPEN, HOLDS, HOLDS]),
+        ({2: [80, 82, 78], 10: [600, 610, 590]}, 70, [HOLDS, FAILS, HOLDS]),
+        ({2: [80, 82, 78], 10: [68, 66, 67]}, 70, [HOLDS, HOLDS, FAILS]),
+        ({2: [80, 82, 78], 10: [150, 160, 140]}, 20, [FAILS, HOLDS, HOLDS]),  # FedAvg had it much earlier
+        ({2: [80, 82, 78], 10: [np.nan] * 3}, 70, [FAILS, FAILS, HOLDS]),
+        ({2: [np.nan] * 3, 10: [np.nan] * 3}, 70, [FAILS, OPEN, HOLDS]),
+    ],
+)
+def test_the_claims_about_gains(together, alone, expected):
+    assert [claim.verdict for claim in FIND_FULL({"gains": measured(together, alone)}).claims] == expected
 
 
 def test_models_that_never_get_there_have_no_gain_and_no_growth():
-    missing = [np.nan] * 3
-    assert verdicts({2: [80, 82, 78], 10: missing}) == [FAILS, FAILS, HOLDS]
-    assert verdicts({2: missing, 10: missing}) == [FAILS, OPEN, HOLDS]
-    found = figures.find_partial({"gains": measured({2: [80, 82, 78], 10: missing})})
+    found = FIND_PARTIAL({"gains": measured({2: [80, 82, 78], 10: [np.nan] * 3})})
     assert [claim.verdict for claim in found.claims] == [FAILS]
     assert found.table.set_index("M").loc[10].tolist()[2:] == [
         "70.0 ± 0.0", "—", "at most 1.00 ± 0.00", "at most 1.00 ± 0.00", "3 of 3",
@@ -256,7 +231,7 @@ def test_the_table_and_claims_are_by_data_set_and_the_claims_are_about_mfa_rr():
         ),
         "curves": pd.concat([curves(1, 2, 4, name="first"), curves(1, 2, name="second")]),
     }
-    found = figures.find_full(frames)
+    found = FIND_FULL(frames)
     assert [claim.text.partition(":")[0] for claim in found.claims] == ["first", "second", "first", "first", "second"]
     table = found.table.set_index(["data", "method", "M"])
     assert table.loc[("second", "mfa-rr", 2), "gain"] == "1.00 ± 0.00"
@@ -271,15 +246,11 @@ def test_the_table_and_claims_are_by_data_set_and_the_claims_are_about_mfa_rr():
 def test_claims_rest_on_means_over_rounds_and_single_rounds_count_as_published():
     gains = measured({2: [80, 82, 78]})
     gains.loc[gains["window"] == 1, "together"] = 200
-    found = figures.find_partial({"gains": gains})
+    found = FIND_PARTIAL({"gains": gains})
     assert found.claims[0].verdict is HOLDS
     assert found.table.loc[0, ["T_P", "gain", "gain as published"]].tolist() == [
         "80.0 ± 2.0", "1.75 ± 0.04", "0.70 ± 0.00",
     ]  # fmt: skip
-
-
-def test_one_seed_decides_nothing():
-    assert verdicts({2: [80], 10: [150]}) == [OPEN] * 3
 
 
 def different(together: list[float], alone=90, splits=("train", "test"), window=5) -> dict[str, pd.DataFrame]:
@@ -294,19 +265,6 @@ def different(together: list[float], alone=90, splits=("train", "test"), window=
                     line = {"window": width, "task": task, "alone": 0.7, "together": 0.75 + seed / 100}
                     tasks.append(key | line | {"data": f"generated faces, {task}"})
     return {"gains": pd.DataFrame(gains), "tasks": pd.DataFrame(tasks)}
-
-
-def test_the_tables_have_the_papers_numbers_beside_ours():
-    found = tables.find(tables.TABLE5, different([45, 46, 44]))
-    table = found.table.set_index(["accuracy", "task"])
-    assert table.loc[("training", "eyeglasses")].tolist() == ["74.7", "70.0 ± 0.0", "84.6", "76.0 ± 1.0"]
-    assert table.loc[("test", "eyeglasses")].tolist()[::2] == ["69.1", "71.9"]
-    assert table.loc[("test", "bangs")].tolist() == ["", "70.0 ± 0.0", "", "76.0 ± 1.0"]
-    assert table.loc[("training", "rounds")].tolist() == ["450", "90.0 ± 0.0", "117", "45.0 ± 1.0"]
-    assert table.loc[("test", "gain")].tolist()[2:] == ["3.571", "2.001 ± 0.044"]
-    assert table.loc[("test", "gain as published"), "mfa-rr"] == "2.223 ± 0.049"
-    assert [(claim.paper, claim.verdict) for claim in found.claims] == [("+2.846", HOLDS), ("+2.571", HOLDS)]
-    assert found.notes == ["Data: eyeglasses: generated faces, eyeglasses; bangs: generated faces, bangs."]
 
 
 def test_tables_of_gains_below_one_and_of_one_split():
@@ -325,70 +283,39 @@ def test_tables_of_gains_below_one_and_of_one_split():
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> Results:
-    """A folder in which all four were reproduced in their quick forms, but for parts that take long."""
-    made, results = list(CATALOGUE.values()), Results(tmp_path_factory.mktemp("results"))
-    slow = ("mfa-gain/full-synthetic-b", "mfa-gain/partial-synthetic-a", "mfa-mixed/train")
-    parts = [part for part in reproduce.parts_of(made, True) if part.name not in slow]
-    reproduce.train(parts, results, True, Trainer("cpu"), lambda text: None)
-    assert len(list(reproduce.render(made, results, True))) == 4
-    return results
-
-
-def frames_of(results: Results, name: str) -> dict[str, pd.DataFrame]:
-    return results.frames(CATALOGUE[name].parts(True))
+def frames(tmp_path_factory) -> dict[str, dict[str, pd.DataFrame]]:
+    """What was measured for each of the four in its quick form."""
+    results, _ = quick(tmp_path_factory, *CATALOGUE)
+    return {name: results.frames(made.parts(True)) for name, made in CATALOGUE.items()}
 
 
 @pytest.mark.slow
-def test_quick_pages_are_written_from_little_data(results):
-    for name in ("mfa-fig3", "mfa-fig4", "mfa-table5", "mfa-table6"):
-        assert (results.folder / f"{name}.png").stat().st_size > 5_000
-        assert "generated faces, Blond_Hair" in (results.folder / f"{name}.md").read_text()
-    assert sum(path.stat().st_size for path in results.folder.rglob("*.csv.gz")) < 30_000
-
-
-@pytest.mark.slow
-def test_copies_train_faster_together_with_full_participation(results):
-    gains = figures.smoothed_gains(frames_of(results, "mfa-fig3")).query("method == 'mfa-rr'")
+def test_copies_train_faster_together_with_full_participation(frames):
+    gains = figures.smoothed_gains(frames["mfa-fig3"]).query("method == 'mfa-rr'")
     mean = gains.groupby(["data", "models"])["gain"].mean().unstack()
-    (synthetic,) = [name for name in mean.index if name.startswith("Synthetic")]
-    assert len(mean) == 2
-    assert 1 < mean.loc[synthetic, 2] < mean.loc[synthetic, 4]
+    synthetic = mean[mean.index.str.startswith("Synthetic")]
+    assert len(mean) == 3
+    assert (synthetic[2] > 1).all()
+    assert (synthetic[2] < synthetic[4]).all()
 
 
 @pytest.mark.slow
-def test_rounds_alone_and_together_stay_within_what_was_trained(results):
+def test_rounds_alone_and_together_stay_within_what_was_trained(frames):
     for name in CATALOGUE:
-        gains = frames_of(results, name)["gains"]
+        gains = frames[name]["gains"]
         assert (gains["alone"] <= gains["published"]).all()
         assert (gains["together"].dropna() <= gains.loc[gains["together"].notna(), "published"]).all()
-    curves = frames_of(results, "mfa-fig3")["curves"]
-    assert curves.query("models == 1").groupby("data")["round"].max().to_list() == [15, 12]
+    curves = frames["mfa-fig3"]["curves"]
+    assert curves.query("models == 1").groupby("data")["round"].max().to_list() == [15, 15, 12]
 
 
 @pytest.mark.slow
-def test_every_task_is_as_good_together_where_the_goals_were_met(results):
+def test_every_task_is_as_good_together_where_the_goals_were_met(frames):
     for name, tasks in (("mfa-table5", 3), ("mfa-table6", 2)):
-        frames = frames_of(results, name)
         keys = ["split", "window", "seed"]
-        both = frames["tasks"].merge(frames["gains"][[*keys, "together"]], on=keys, suffixes=("", "_rounds"))
+        both = frames[name]["tasks"].merge(
+            frames[name]["gains"][[*keys, "together"]], on=keys, suffixes=("", "_rounds")
+        )
         met = both.dropna(subset="together_rounds")
         assert len(met) >= tasks
         assert (met["together"] >= met["alone"] - 1e-4).all()
-
-
-@pytest.mark.slow
-def test_training_and_test_accuracy_come_from_the_same_weights(results):
-    # Twelve rounds of FedAvg fit the training examples about as well as the others, but not by the same numbers.
-    tasks = frames_of(results, "mfa-table5")["tasks"].query("window > 1")
-    seen = tasks.pivot_table(index=["seed", "task"], columns="split", values="alone")
-    assert (seen["train"] - seen["test"]).abs().max() < 0.1
-    assert (seen["train"] != seen["test"]).any()
-
-
-def test_settings_of_one_form_have_different_parts():
-    for quick in (True, False):
-        names = [part.name for made in CATALOGUE.values() for part in made.parts(quick)]
-        assert len(set(names)) == len(names) == (9 if quick else 10)
-    slow = replace(mfa_gain.FULL[0], models=(2, 5))
-    assert slow.part().rounds == 350

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib import pyplot
+from shared import FAILS, HOLDS, OPEN, quick, verdicts
 
 from mmfl import models
-from mmfl.papers.mfa import quadratic as mfa_quadratic
 from mmfl.papers.mfa.chain import Chain
 from mmfl.papers.mfa.quadratic import first
 from mmfl.papers.mfa.quadratic_findings import (
@@ -21,18 +21,9 @@ from mmfl.papers.mfa.quadratic_findings import (
     least_certain,
     noisier,
 )
-from mmfl.papers.reproduce import parts_of, render, train
-from mmfl.papers.reproduction import Trainer, Verdict
-from mmfl.papers.store import Results
 
 SMALL = Chain(clients=5, block=2, curvature=0.1)
 POINTS = np.random.default_rng(0).normal(size=(7, 11))
-
-
-def verdict(findings, words):
-    """Of the one claim whose text has these words."""
-    (claim,) = [claim for claim in findings.claims if words in claim.text]
-    return claim.verdict
 
 
 # --- the chain --------------------------------------------------------------------------------------------------------
@@ -103,7 +94,7 @@ def test_two_models_end_alike_and_many_end_lower_where_split_in_rotation():
     few = gaps([-3.11, -3.12, -3.115], [-3.118, -3.118, -3.117], models=2)
     many = gaps([-3.0, -3.02, -3.01], [-3.12, -3.121, -3.12], models=12)
     found = find_gaps({"gaps": pd.concat([few, many])})
-    assert {claim.verdict for claim in found.claims} == {Verdict.HOLDS}
+    assert {claim.verdict for claim in found.claims} == {HOLDS}
     assert len(found.claims) == 6
     assert found.table["gap, reference runs"].tolist() == [
         "-3.113 ± 0.012", "-3.118 ± 0.000", "-3.073 ± 0.072", "-3.122 ± 0.006"
@@ -113,11 +104,11 @@ def test_two_models_end_alike_and_many_end_lower_where_split_in_rotation():
 
 def test_a_gap_on_the_wrong_side_fails_and_a_noisy_one_is_not_decided():
     wrong = find_gaps({"gaps": gaps([-3.2, -3.21, -3.2], [-3.0, -3.01, -3.01], models=12)})
-    assert verdict(wrong, "ends lower") is Verdict.FAILS
+    assert verdicts(wrong, "ends lower") == [FAILS]
     noisy = find_gaps({"gaps": gaps([-3.0, -3.3, -3.1], [-3.1, -3.12, -3.11], models=12)})
-    assert verdict(noisy, "ends lower") is Verdict.OPEN
+    assert verdicts(noisy, "ends lower") == [OPEN]
     apart = find_gaps({"gaps": gaps([-3.2, -3.2, -3.21], [-3.0, -3.0, -3.01], models=2)})
-    assert verdict(apart, "alike") is Verdict.FAILS
+    assert verdicts(apart, "alike") == [FAILS]
 
 
 def test_reference_and_start_are_of_the_papers_federation_and_rounds_only():
@@ -128,11 +119,11 @@ def test_reference_and_start_are_of_the_papers_federation_and_rounds_only():
 
 def test_noise_is_judged_by_the_ratio_of_standard_deviations():
     wide, narrow = pd.Series([0.0, 1.0, 2.0, 3.0]), pd.Series([0.0, 0.1, 0.2, 0.3])
-    assert noisier("", wide, narrow).verdict is Verdict.HOLDS
-    assert noisier("", narrow, wide).verdict is Verdict.FAILS
-    assert noisier("", wide, wide + 1).verdict is Verdict.OPEN
-    assert noisier("", wide, 0 * wide).verdict is Verdict.HOLDS  # alike to the last digit kept
-    assert noisier("", wide[:1], narrow[:1]).verdict is Verdict.OPEN
+    assert noisier("", wide, narrow).verdict is HOLDS
+    assert noisier("", narrow, wide).verdict is FAILS
+    assert noisier("", wide, wide + 1).verdict is OPEN
+    assert noisier("", wide, 0 * wide).verdict is HOLDS  # alike to the last digit kept
+    assert noisier("", wide[:1], narrow[:1]).verdict is OPEN
 
 
 # --- Figure 2 ---------------------------------------------------------------------------------------------------------
@@ -164,27 +155,21 @@ def test_first_round_that_meets_a_condition():
 def test_gain_is_rounds_in_turn_over_rounds_together():
     found = find_gains({"gains": gains({2: 125}, {2: 100}, seeds=1)})
     line = found.table.iloc[0]
-    assert (line["E"], line["M"], line[RAND], line[ROTATE], line[f"{RAND}, one model"]) == (
-        5,
-        2,
-        "1.60",
-        "2.00",
-        "2.00",
-    )
+    assert line[["E", "M", RAND, ROTATE, f"{RAND}, one model"]].tolist() == [5, 2, "1.60", "2.00", "2.00"]
 
 
 def test_linear_and_sub_linear_gains_are_told_apart():
     found = find_gains({"gains": gains({2: 110, 4: 120, 12: 150}, LINEAR)})
-    assert {claim.verdict for claim in found.claims} == {Verdict.HOLDS}
+    assert {claim.verdict for claim in found.claims} == {HOLDS}
     other = find_gains({"gains": gains(LINEAR, {2: 110, 4: 120, 12: 150})})
-    assert verdict(other, "nearly 1") is Verdict.FAILS
-    assert verdict(other, "ahead of") is Verdict.FAILS
+    assert verdicts(other, "nearly 1") == [FAILS]
+    assert verdicts(other, "ahead of") == [FAILS]
 
 
 def test_a_gain_that_falls_once_does_not_grow():
     found = find_gains({"gains": pd.concat([gains({2: 110, 4: 240, 12: 300}, LINEAR), gains(LINEAR, LINEAR, steps=1)])})
-    assert verdict(found, f"{RAND}: gain grows") is Verdict.FAILS
-    assert verdict(found, f"{ROTATE}: gain grows") is Verdict.HOLDS
+    assert verdicts(found, f"{RAND}: gain grows") == [FAILS]
+    assert verdicts(found, f"{ROTATE}: gain grows") == [HOLDS]
     assert "E = 5, M = 2 to 4" in next(claim.ours for claim in found.claims if f"{RAND}: gain grows" in claim.text)
 
 
@@ -198,9 +183,9 @@ def test_runs_that_never_met_the_target_are_counted_and_left_out():
 
 def test_several_settings_are_as_certain_as_the_least_certain():
     low, high = pd.Series([1.0, 1.1, 1.0]), pd.Series([2.0, 2.1, 2.1])
-    assert least_certain("", "", {"a": (high, low), "b": (high, low)}).verdict is Verdict.HOLDS
+    assert least_certain("", "", {"a": (high, low), "b": (high, low)}).verdict is HOLDS
     claim = least_certain("", "", {"a": (high, low), "b": (low, high), "c": (low, low)})
-    assert claim.verdict is Verdict.FAILS
+    assert claim.verdict is FAILS
     assert "at b," in claim.ours
 
 
@@ -220,33 +205,9 @@ def test_figures_have_a_line_for_each_method_with_any_number_of_seeds(seeds):
 # --- the quick form ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory):
-    results, made = Results(tmp_path_factory.mktemp("results")), mfa_quadratic.REPRODUCTIONS
-    train(parts_of(made, quick=True), results, True, Trainer("cpu"), lambda text: None)
-    return results, {each.id: found for each, found in render(made, results, quick=True)}
-
-
 @pytest.mark.slow
-def test_quick_form_makes_pages_with_pictures(quick):
-    results, findings = quick
-    assert set(findings) == {"mfa-fig1", "mfa-fig2"}
-    for name in findings:
-        assert (results.folder / f"{name}.png").stat().st_size > 5_000
-        assert "were not run" not in (results.folder / f"{name}.md").read_text()
-
-
-@pytest.mark.slow
-def test_quick_runs_of_mfa_rand_vary_far_more_than_those_of_mfa_rr(quick):
-    claims = [claim for claim in quick[1]["mfa-fig1"].claims if "M = 2: MFA-Rand varies" in claim.text]
-    assert [claim.verdict for claim in claims] == [Verdict.HOLDS] * 2
-
-
-@pytest.mark.slow
-def test_quick_gain_of_mfa_rr_is_linear_and_that_of_mfa_rand_is_not(quick):
-    findings = quick[1]["mfa-fig2"]
-    for steps in (1, 5):
-        assert verdict(findings, f"nearly 1 at M = 6, E = {steps}") is Verdict.HOLDS
-    assert verdict(findings, "below 1") is Verdict.HOLDS
-    assert verdict(findings, "ahead of") is Verdict.HOLDS
-    assert verdict(findings, "mfa-rr: gain grows") is Verdict.HOLDS
+def test_quick_runs_of_mfa_rand_vary_far_more_and_only_the_gain_of_mfa_rr_is_linear(tmp_path_factory):
+    _, found = quick(tmp_path_factory, "mfa-fig1", "mfa-fig2")
+    assert verdicts(found["mfa-fig1"], "M = 2: MFA-Rand varies") == [HOLDS] * 2
+    for words, claims in (("nearly 1 at M = 6", 2), ("below 1", 1), ("ahead of", 1), ("mfa-rr: gain grows", 1)):
+        assert verdicts(found["mfa-fig2"], words) == [HOLDS] * claims

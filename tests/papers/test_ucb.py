@@ -7,16 +7,14 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib import pyplot
+from shared import FAILS, HOLDS, OPEN, quick, together, verdicts
 
 import mmfl
 from conftest import toy_task, view_of
 from mmfl.aggregation import Average
 from mmfl.allocation import RandomClients
-from mmfl.papers.reproduce import parts_of, render, train
-from mmfl.papers.reproduction import Trainer, Verdict
-from mmfl.papers.store import Results
-from mmfl.papers.ucb import figures as ucb
-from mmfl.papers.ucb.findings import FAIR, PUBLISHED, Question, Runs
+from mmfl.papers.ucb import REPRODUCTIONS
+from mmfl.papers.ucb.findings import Question, Runs
 from mmfl.papers.ucb.training import (
     FEDAVG,
     FULL,
@@ -27,18 +25,17 @@ from mmfl.papers.ucb.training import (
     RANKLIST,
     SeparateFedAvg,
     people,
-    policies,
     synthetic,
     with_warm_up,
 )
 
-CATALOGUE = {made.id: made for made in ucb.REPRODUCTIONS}
-METHODS = [method.name for method in policies()]
+CATALOGUE = {made.id: made for made in REPRODUCTIONS}
 LEVELS = {FEDAVG: 0.5, MULTI: 0.5, RANKLIST: 0.7, PARETO: 0.6, with_warm_up(FEDAVG): 0.55, with_warm_up(MULTI): 0.65}
 
 
 def made_up(levels=LEVELS, data="synthetic-1-1", drawn=2, seeds=4, rounds=100, second=None):
     """Frames in which every policy has its level from round 3 on, and a seed adds the same to all of them."""
+    setting = {"data": data, "K": drawn}
     tests = [
         {
             "method": method,
@@ -46,35 +43,18 @@ def made_up(levels=LEVELS, data="synthetic-1-1", drawn=2, seeds=4, rounds=100, s
             "round": round,
             "model 1": level + 0.01 * seed,
             "model 2": (second or levels)[method] + 0.01 * seed,
-            "data": data,
-            "K": drawn,
+            **setting,
         }
         for method, level in levels.items()
         for seed in range(seeds)
         for round in (1, 2, *range(5, rounds + 1, 5))
     ]
     effort = [
-        {
-            "method": method,
-            "seed": seed,
-            "clients": 2.0,
-            "examples": 300.0,
-            "source": "made up",
-            "data": data,
-            "K": drawn,
-        }
+        {"method": method, "seed": seed, "clients": 2.0, "examples": 300.0, "source": "made up", **setting}
         for method in levels
         for seed in range(seeds)
     ]
     return {"accuracy": pd.DataFrame(tests), "effort": pd.DataFrame(effort)}
-
-
-def together(*frames):
-    return {name: pd.concat([each[name] for each in frames], ignore_index=True) for name in frames[0]}
-
-
-def verdicts(findings, *words):
-    return [claim.verdict for claim in findings.claims if all(word in claim.text for word in words)]
 
 
 class TestBaseline:
@@ -140,14 +120,14 @@ class TestMeasured:
     def test_windows_are_the_first_and_last_tenth_without_the_two_rounds_of_the_warm_up(self):
         frames = made_up({MULTI: 0.0}, seeds=1)
         frames["accuracy"]["model 1"] = frames["accuracy"]["round"].astype(float)
-        here = Runs(frames, PUBLISHED).at("synthetic-1-1", 2)
+        here = Runs(frames["accuracy"], fair=False).at("synthetic-1-1", 2)
         assert here.early(MULTI, "model 1").tolist() == [7.5]
         assert here.late(MULTI, "model 1").tolist() == [97.5]
         assert here.over(MULTI, "model 1", 1, 2).tolist() == [1.5]
         assert here.noise(MULTI, "model 1").tolist() == [5.0]
 
     def test_with_the_same_warm_up_only_the_random_policies_change(self):
-        here = Runs(made_up(seeds=1), FAIR).at("synthetic-1-1", 2)
+        here = Runs(made_up(seeds=1)["accuracy"], fair=True).at("synthetic-1-1", 2)
         assert [here.late(policy, "model 1")[0] for policy in (FEDAVG, MULTI, RANKLIST, PARETO)] == [
             LEVELS[method] for method in (with_warm_up(FEDAVG), with_warm_up(MULTI), RANKLIST, PARETO)
         ]
@@ -156,53 +136,43 @@ class TestMeasured:
 class TestQuestion:
     low, noise = pd.Series([0.2, 0.3, 0.25]), pd.Series([0.1, -0.1, 0.05])
 
-    @pytest.mark.parametrize(
-        ("second", "verdict"),
-        [(low + 0.1, Verdict.HOLDS), (low + noise, Verdict.OPEN), (low - 0.1, Verdict.FAILS)],
-    )
+    @pytest.mark.parametrize(("second", "verdict"), [(low + 0.1, HOLDS), (low + noise, OPEN), (low - 0.1, FAILS)])
     def test_holds_only_if_it_does_in_all_respects(self, second, verdict):
         asked = Question("ahead", "yes", {"model 1": (self.low + 0.1, self.low), "model 2": (second, self.low)})
-        (claim,) = asked.claims(PUBLISHED)
+        (claim,) = asked.claims(fair=False)
         assert claim.verdict is verdict
         assert claim.paper == "yes"
         assert "model 1: +0.100" in claim.ours
 
     def test_a_failure_outweighs_what_is_not_decided(self):
         pairs = {"a": (self.low + self.noise, self.low), "b": (self.low - 0.1, self.low)}
-        assert Question("ahead", "yes", pairs).claims(FAIR)[0].verdict is Verdict.FAILS
+        assert Question("ahead", "yes", pairs).claims(fair=True)[0].verdict is FAILS
 
     def test_with_a_tolerance_asks_for_a_small_difference(self):
         near = Question("level", "yes", {"both": (self.low + 0.02, self.low)}, tolerance=0.03)
         far = Question("level", "yes", {"both": (self.low + 0.04, self.low)}, tolerance=0.03)
-        assert [asked.claims(PUBLISHED)[0].verdict for asked in (near, far)] == [Verdict.HOLDS, Verdict.FAILS]
+        assert [asked.claims(fair=False)[0].verdict for asked in (near, far)] == [HOLDS, FAILS]
 
     def test_claims_nothing_about_what_was_not_measured(self):
         nothing = pd.Series(dtype=float)
-        assert Question("ahead", "yes", {"model 1": (nothing, self.low)}).claims(PUBLISHED) == []
+        assert Question("ahead", "yes", {"model 1": (nothing, self.low)}).claims(fair=False) == []
 
 
 class TestFindings:
     def test_figure_1_compares_bandits_with_fedavg_under_both_starts(self):
         findings = CATALOGUE["ucb-fig1"].find(made_up())
-        assert verdicts(findings, "Ranklist", "ends above FedAvg") == [Verdict.HOLDS] * 2
-        assert verdicts(findings, "Pareto", "begins above Multi-FedAvg") == [Verdict.HOLDS, Verdict.FAILS]
-        assert verdicts(findings, "Multi-FedAvg ends level") == [Verdict.HOLDS, Verdict.FAILS]
+        assert verdicts(findings, "Ranklist", "ends above FedAvg") == [HOLDS] * 2
+        assert verdicts(findings, "Pareto", "begins above Multi-FedAvg") == [HOLDS, FAILS]
+        assert verdicts(findings, "Multi-FedAvg ends level") == [HOLDS, FAILS]
         assert any("+0.200 as published, and by +0.050" in note for note in findings.notes)
         assert len(findings.table) == 6
-
-    def test_figure_2_fails_where_one_model_is_behind(self):
-        ahead = {**LEVELS, MULTI: 0.9}
-        found = CATALOGUE["ucb-fig2"].find(made_up(ahead, drawn=64, second=LEVELS))
-        assert verdicts(found, "Multi-FedAvg ends above Pareto", "published") == [Verdict.FAILS]
-        found = CATALOGUE["ucb-fig2"].find(made_up(ahead, drawn=64))
-        assert verdicts(found, "Multi-FedAvg ends above Pareto", "published") == [Verdict.HOLDS]
 
     def test_figure_3_looks_at_both_ends_of_the_sweep(self):
         many = {**LEVELS, MULTI: 0.9, with_warm_up(MULTI): 0.95}
         frames = together(made_up(), made_up(many, drawn=64))
         findings = CATALOGUE["ucb-fig3"].find(frames)
-        assert verdicts(findings, "Ranklist") == [Verdict.HOLDS] * 4
-        assert verdicts(findings, "Pareto", "K=2", "same warm-up") == [Verdict.FAILS]
+        assert verdicts(findings, "Ranklist") == [HOLDS] * 4
+        assert verdicts(findings, "Pareto", "K=2", "same warm-up") == [FAILS]
         assert findings.table["K"].tolist() == [2, 2, 64, 64]
         assert any("+0.200 with K=2, -0.200 with K=64" in note for note in findings.notes)
 
@@ -210,20 +180,14 @@ class TestFindings:
         alike = {**LEVELS, RANKLIST: 0.55}
         frames = together(made_up(), made_up(alike, data="synthetic-iid"))
         findings = CATALOGUE["ucb-fig4"].find(frames)
-        assert verdicts(findings, "Ranklist", "by less") == [Verdict.HOLDS] * 2
-        assert verdicts(findings, "Pareto", "by less", "published") == [Verdict.OPEN]  # the same lead
+        assert verdicts(findings, "Ranklist", "by less") == [HOLDS] * 2
+        assert verdicts(findings, "Pareto", "by less", "published") == [OPEN]  # the same lead
         frames = together(
             made_up(alike, data="synthetic-iid"), made_up({**LEVELS, PARETO: 0.5}, data="synthetic-iid", drawn=64)
         )
         findings = CATALOGUE["ucb-fig5"].find(frames)
-        assert verdicts(findings, "Ranklist", "by more", "published") == [Verdict.HOLDS]
-        assert verdicts(findings, "Pareto", "by more", "published") == [Verdict.FAILS]
-
-    def test_figure_6_asks_about_every_number_of_clients(self):
-        frames = [made_up(data="synthetic-iid", drawn=drawn) for drawn in (2, 8)]
-        assert set(verdicts(CATALOGUE["ucb-fig6"].find(together(*frames)), "Ranklist")) == {Verdict.HOLDS}
-        frames.append(made_up({**LEVELS, MULTI: 0.8}, data="synthetic-iid", drawn=64))
-        assert verdicts(CATALOGUE["ucb-fig6"].find(together(*frames)), "Ranklist", "published") == [Verdict.FAILS]
+        assert verdicts(findings, "Ranklist", "by more", "published") == [HOLDS]
+        assert verdicts(findings, "Pareto", "by more", "published") == [FAILS]
 
     def test_figure_8_compares_noise(self):
         frames = made_up({**LEVELS, PARETO: 0.5}, data="faces", drawn=10)
@@ -231,20 +195,20 @@ class TestFindings:
         shaky = (tests["method"] == MULTI) & (tests["round"] % 10 == 0)
         tests.loc[shaky, list(MODELS)] += 0.04
         findings = CATALOGUE["ucb-fig8"].find(frames)
-        assert verdicts(findings, "Multi-FedAvg changes more", "published") == [Verdict.HOLDS]
-        assert verdicts(findings, "Ranklist-Multi-UCB changes more", "published") == [Verdict.OPEN]
-        assert verdicts(findings, "Pareto-Multi-UCB ends level", "published") == [Verdict.HOLDS]
+        assert verdicts(findings, "Multi-FedAvg changes more", "published") == [HOLDS]
+        assert verdicts(findings, "Ranklist-Multi-UCB changes more", "published") == [OPEN]
+        assert verdicts(findings, "Pareto-Multi-UCB ends level", "published") == [HOLDS]
 
     def test_bandits_are_compared_with_each_other_once_since_both_have_the_warm_up_anyway(self):
         findings = CATALOGUE["ucb-fig7"].find(made_up(data="faces"))
-        assert verdicts(findings, "ends above Multi-FedAvg") == [Verdict.HOLDS] * 2
-        assert verdicts(findings, "ends above Pareto") == [Verdict.HOLDS]
+        assert verdicts(findings, "ends above Multi-FedAvg") == [HOLDS] * 2
+        assert verdicts(findings, "ends above Pareto") == [HOLDS]
 
     @pytest.mark.parametrize("id", CATALOGUE)
     def test_a_single_seed_decides_nothing_and_can_be_drawn(self, id):
         pairs = product(("synthetic-1-1", "synthetic-iid", "faces"), (2, 10, 64))
         frames = together(*(made_up(data=data, drawn=drawn, seeds=1) for data, drawn in pairs))
-        assert {claim.verdict for claim in CATALOGUE[id].find(frames).claims} == {Verdict.OPEN}
+        assert {claim.verdict for claim in CATALOGUE[id].find(frames).claims} == {OPEN}
         pyplot.close(CATALOGUE[id].draw(frames))
 
     def test_what_was_not_run_is_left_open(self):
@@ -260,45 +224,33 @@ class TestFindings:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory):
-    """The quick form of a figure of each kind: its folder, what was measured, what was found by id."""
-    results = Results(tmp_path_factory.mktemp("results"))
-    made = [CATALOGUE[f"ucb-fig{n}"] for n in (3, 4, 7)]
-    parts = parts_of(made, quick=True)
-    train(parts, results, True, Trainer("cpu"), lambda _: None)
-    found = {each.id: findings for each, findings in render(made, results, True)}
-    return results, results.frames(parts), found
+def frames(tmp_path_factory):
+    """What was measured for the quick form of a figure of each kind."""
+    results, _ = quick(tmp_path_factory, "ucb-fig3", "ucb-fig4", "ucb-fig7")
+    return results.frames([part for n in (3, 4, 7) for part in CATALOGUE[f"ucb-fig{n}"].parts(True)])
 
 
 @pytest.mark.slow
 class TestQuickForm:
-    def test_writes_a_page_and_a_picture_of_each_figure(self, quick):
-        results, _, found = quick
-        assert list(found) == ["ucb-fig3", "ucb-fig4", "ucb-fig7"]
-        for id in found:
-            assert "were not run" not in (results.folder / f"{id}.md").read_text()
-            assert (results.folder / f"{id}.png").stat().st_size > 5_000
-        assert "generated faces" in (results.folder / "ucb-fig7.md").read_text()
-
-    def test_every_policy_with_a_warm_up_is_at_the_same_point_after_it(self, quick):
-        tests = quick[1]["accuracy"]
+    def test_every_policy_with_a_warm_up_is_at_the_same_point_after_it(self, frames):
+        tests = frames["accuracy"]
         warm = tests[(tests["round"] == 1) & ~tests["method"].isin([FEDAVG, MULTI])]
         assert (warm.groupby(["data", "K", "seed"])[list(MODELS)].nunique() == 1).all(axis=None)
         assert warm["method"].nunique() == 4
 
-    def test_bandits_train_on_more_examples_with_as_many_clients_or_fewer(self, quick):
-        effort = quick[1]["effort"].groupby(["data", "K", "method"])[["clients", "examples"]].mean()
+    def test_bandits_train_on_more_examples_with_as_many_clients_or_fewer(self, frames):
+        effort = frames["effort"].groupby(["data", "K", "method"])[["clients", "examples"]].mean()
         for data in ("synthetic-1-1", "synthetic-iid"):
             assert effort.loc[(data, 2, RANKLIST), "examples"] > 1.3 * effort.loc[(data, 2, MULTI), "examples"]
         assert effort.loc[("synthetic-1-1", 64, PARETO), "clients"] < 20
         assert effort.loc[("synthetic-1-1", 64, RANKLIST), "clients"] == 64
 
-    def test_where_clients_are_alike_ranklist_is_ahead_of_random_clients(self, quick):
-        here = Runs(quick[1], PUBLISHED).at("synthetic-iid", 2)
+    def test_where_clients_are_alike_ranklist_is_ahead_of_random_clients(self, frames):
+        here = Runs(frames["accuracy"], fair=False).at("synthetic-iid", 2)
         for model in MODELS:
             assert (here.lead(RANKLIST, MULTI, model) > 0).all()
 
-    def test_many_random_clients_beat_few_where_clients_differ(self, quick):
-        sweep = Runs(quick[1], PUBLISHED).sweep("synthetic-1-1")
+    def test_many_random_clients_beat_few_where_clients_differ(self, frames):
+        sweep = Runs(frames["accuracy"], fair=False).sweep("synthetic-1-1")
         for model in MODELS:
             assert (sweep[64].late(MULTI, model) > sweep[2].late(MULTI, model) + 0.1).all()

@@ -29,20 +29,6 @@ def weights_of(run: mmfl.Run) -> torch.Tensor:
     return torch.cat([w.cpu() for w in run.weights])
 
 
-@pytest.fixture(scope="module")
-def learned() -> mmfl.Comparison:
-    return mmfl.compare(digits(), list(METHODS), rounds=15, rate=0.5, engine="vectorised")
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_learns(method, learned):
-    (run,) = learned.of(method)
-    loss = run.loss.mean(axis=1)
-    assert loss.iloc[-1] < 0.8 * loss.iloc[0]
-    assert run.summary["mean"].iloc[-1] > 0.4
-    assert len(run.accuracy) == 15
-
-
 def test_a_seed_gives_the_same_numbers_alone_and_among_four_replicas_in_lockstep():
     alone = mmfl.train(digits(capacity="mixed"), "mmfl-lvr", rounds=8, rate=0.3, seed=1)
     crowd = mmfl.compare(digits(capacity="mixed"), ["mmfl-lvr"], rounds=8, rate=0.3, seeds=4).runs[1]
@@ -50,13 +36,6 @@ def test_a_seed_gives_the_same_numbers_alone_and_among_four_replicas_in_lockstep
     torch.testing.assert_close(weights_of(alone), weights_of(crowd), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(alone.participation, crowd.participation)
     np.testing.assert_allclose(alone.accuracy, crowd.accuracy, atol=0.01)
-
-
-def test_methods_compared_in_lockstep_give_what_each_gives_alone():
-    together = mmfl.compare(digits(), ["random", "mmfl-lvr", "full"], rounds=5, rate=0.4)
-    for run in together:
-        alone = mmfl.train(digits(), run.method, rounds=5, rate=0.4)
-        torch.testing.assert_close(weights_of(alone), weights_of(run), rtol=1e-4, atol=1e-5)
 
 
 def test_vectorised_and_sequential_runs_agree():
@@ -82,25 +61,6 @@ def test_full_participation_takes_the_mean_step_of_all_clients():
         (trained,) = engine.train([training])
         step = torch.from_numpy(share[trained.client, s]).to(trained.flat) @ trained.flat
         torch.testing.assert_close(weights, before[s] - step, rtol=1e-4, atol=1e-6)
-
-
-class Faulty(Simulation):
-    """An engine whose client 3 sends back nonsense."""
-
-    def train(self, trainings):
-        answers = super().train(trainings)
-        for answer in answers:
-            answer.flat[torch.from_numpy(answer.client == 3)] = float("nan")
-        return answers
-
-
-def test_updates_that_are_not_numbers_are_rejected_counted_and_cost_nothing_else():
-    federation = digits()
-    engine = Faulty(mode="vectorised")
-    replica = Replica.start(federation, make_method("full"), 0, 1.0, engine)
-    history = [records[0] for records in rounds([replica], engine, 3)]
-    assert all(task.rejected == 1 and task.active == 11 for r in history for task in r.tasks.values())
-    assert all(torch.isfinite(w).all() for w in replica.state.weights)
 
 
 class Listening(mmfl.allocation.RandomProcessors):
@@ -166,15 +126,6 @@ def test_no_method_is_harmed_by_clients_that_send_nonsense(method):
             assert not kept.has(np.array([3, 7])).any()
 
 
-def test_clients_and_tasks_take_part_from_their_arrival_on():
-    federation = digits(arrivals=[1] * 6 + [4] * 6, task_arrivals={"task1": 3})
-    run = mmfl.train(federation, "full", rounds=5, rate=1.0)
-    drawn = [record.drawn for record in run.records]
-    assert [set(d) for d in drawn] == [{"task0"}] * 2 + [{"task0", "task1"}] * 3
-    assert [len(d["task0"][0]) for d in drawn] == [6, 6, 6, 12, 12]
-    assert run.accuracy["task1"].isna().tolist() == [True, True, False, False, False]
-
-
 class Nobody:
     """An availability by which chance leaves nobody there."""
 
@@ -188,27 +139,6 @@ def test_rounds_without_any_client_leave_the_weights_alone():
     for run in mmfl.compare(federation, list(METHODS), rounds=2, rate=0.5):
         assert torch.equal(weights_of(run), initial)
         assert run.costs.drop(columns="stored_bytes").eq(0).all(axis=None)
-
-
-def test_a_client_that_leaves_is_never_drawn_again_and_its_examples_no_longer_count():
-    federation = digits(departures=[3] * 4 + [0] * 8)
-    run = mmfl.train(federation, "full", rounds=4, engine="vectorised")
-    drawn = [record.drawn["task0"][0] for record in run.records]
-    assert drawn == [list(range(12))] * 2 + [list(range(4, 12))] * 2
-    np.testing.assert_allclose(run.step_size, 1)
-
-
-def test_costs_count_trainings_passes_and_bytes():
-    federation = digits()
-    parameters = 4 * 650
-    lvr = mmfl.train(federation, "mmfl-lvr", rounds=2, rate=0.5).costs
-    full = mmfl.train(federation, "full", rounds=2).costs
-    assert (full["trainings"] == 24).all()
-    assert (full["bytes_up"] == 24 * parameters).all()
-    assert (full["forward_passes"] == 0).all()
-    assert (lvr["forward_passes"] == 24).all()
-    assert (lvr["bytes_down"] == 24 * parameters).all()  # everyone evaluates, so everyone needs the weights
-    assert (lvr["bytes_up"] == lvr["trainings"] * parameters + 24 * 4).all()
 
 
 def test_diagnosis_measures_losses_for_any_method_and_charges_nothing():

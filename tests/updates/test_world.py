@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -164,28 +165,19 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
     assert SINGLE_PROCESS.said_by_first("a word") == "a word"
 
 
-class Half(World):
-    """One of two processes; what the other one would add to a sum is given."""
+class Pair(World):
+    """One of two processes; what the other one adds to the first sum, to the second, ... and to all others."""
 
     rank, size = 1, 2
 
-    def __init__(self, other: np.ndarray):
-        self.other = other
+    def __init__(self, *others: float | np.ndarray):
+        self.others, self.exchanges = others, 0
 
-    def sums(self, array):
-        return array + self.other
+    def sum(self, part):
+        self.exchanges += 1
+        return part + self.others[min(self.exchanges, len(self.others)) - 1]
 
-
-class Other(World):
-    """Two processes, of which the other one has these weights' sums."""
-
-    size = 2
-
-    def __init__(self, sums: np.ndarray):
-        self.theirs = sums
-
-    def sums(self, array):
-        return array + (self.theirs if array.dtype != bool and array.max() > 1 else 0)
+    sums = sum
 
 
 @pytest.mark.parametrize("apart", [0.0, 1e-3])
@@ -195,16 +187,14 @@ def test_processes_that_end_up_with_weights_of_their_own_are_stopped(apart):
     replica = Replica.start(mmfl.Federation([task], 4), make_method("full"), 0, 1.0, engine)
     replica.state.weights[0][:] = 1.0
     theirs = np.array([float(len(replica.state.weights[0])) + apart])
-    if apart:
-        with pytest.raises(mmfl.UserError, match=r"method 'full'.*weights of its own"):
-            agree(Other(theirs), [replica])
-    else:
-        agree(Other(theirs), [replica])
+    expected = pytest.raises(mmfl.UserError, match=r"method 'full'.*weights of its own") if apart else nullcontext()
+    with expected:
+        agree(Pair(theirs, 0.0), [replica])
 
 
 def test_rows_of_several_processes_stay_in_their_places():
     client, flat, ones = np.array([2, 3, 5, 7]), torch.tensor([[3.0], [np.nan], [4.0]]), np.ones(4, dtype=np.int64)
-    world = Half(np.array([1.0, 0, 0, 0]))
+    world = Pair(np.array([1.0, 0, 0, 0]))
     rows = ClientRows(flat, np.array([1, 2, 3]), 4, world)
     updates = Updates(0, client, np.array([1, 1, 1, 0]), np.ones(4), rows, np.array([0.2, 0.3, 0.5, 0.7]), ones)
     valid = updates.valid()
@@ -215,19 +205,6 @@ def test_rows_of_several_processes_stay_in_their_places():
     assert drawn.client.tolist() == [2, 3]
     assert drawn.rows.matrix.tolist() == [[3.0]]
     assert drawn.rows.take_held(drawn.client).tolist() == [3]
-
-
-class Pair(World):
-    """One of two processes; what the other one has is added to a sum."""
-
-    size = 2
-
-    def __init__(self, other: float):
-        self.other, self.exchanges = other, 0
-
-    def sum(self, tensor):
-        self.exchanges += 1
-        return tensor + self.other
 
 
 def test_a_formula_of_sums_over_clients_is_added_up_over_processes_once():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmfl.aggregation.base import AggregationRule, AggregationWrapper
-from mmfl.errors import UserError
+from mmfl.checks import check
 from mmfl.federation import RoundView
 from mmfl.updates import Updates
 
@@ -26,8 +26,7 @@ class ServerOptimiser(AggregationWrapper):
 
     def __init__(self, inner: AggregationRule, lr: float):
         super().__init__(inner)
-        if not lr > 0:
-            raise UserError(f"server optimiser: lr is {lr}; expected a positive number.")
+        check(lr > 0, "server optimiser", "lr", lr, "a positive number")
         self.lr = lr
 
     def start(self, clients: int, weights: Tensor) -> Moments:
@@ -68,8 +67,7 @@ class Adam(ServerOptimiser):
     ):
         super().__init__(inner, lr)
         self.beta1, self.beta2 = _share("beta1", beta1), _share("beta2", beta2)
-        if not epsilon > 0:
-            raise UserError(f"server optimiser: epsilon is {epsilon}; expected a positive number.")
+        check(epsilon > 0, "server optimiser", "epsilon", epsilon, "a positive number")
         self.epsilon = epsilon
 
     def step(self, weights: Tensor, gradient: Tensor, state: Moments) -> tuple[Tensor, Moments]:
@@ -80,6 +78,5 @@ class Adam(ServerOptimiser):
 
 
 def _share(name: str, value: float) -> float:
-    if not 0 <= value < 1:
-        raise UserError(f"server optimiser: {name} is {value}; expected a number in [0, 1).")
+    check(0 <= value < 1, "server optimiser", name, value, "a number in [0, 1)")
     return value

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmfl.aggregation.base import AggregationRule
 from mmfl.aggregation.unbiased import inverse_probability
-from mmfl.errors import UserError
+from mmfl.checks import check
 from mmfl.federation import RoundView
 from mmfl.updates import ClientVectorStore, StorageOptions, Updates
 from mmfl.updates.memory import ClientMemory, weighted_sum
@@ -28,30 +28,27 @@ StorageSetting = StorageOptions | Mapping[str, Any] | None
 
 
 class LastUpdates(AggregationRule):
-    """A rule that remembers every client's last update; a subclass says which step to take."""
+    """A rule that remembers every client's last update, in `stored` of its state; subclasses say which step to take."""
 
     def __init__(self, keep: StorageSetting = None):
         self.keep = StorageOptions.of(keep)
 
-    def start(self, clients: int, weights: Tensor) -> ClientMemory:
+    def start(self, clients: int, weights: Tensor) -> Any:
         """Nothing remembered."""
         return ClientMemory.start(self.keep, clients, weights)
 
-    def aggregate(
-        self, weights: Tensor, updates: Updates, view: RoundView, state: ClientMemory
-    ) -> tuple[Tensor, ClientMemory]:
+    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """The step, and what is remembered after it; nothing changes while nobody has the task."""
-        sizes = view.sizes[:, updates.task]
-        if not sizes.any():
+        if not view.sizes[:, updates.task].any():
             return weights, state
-        state.reweight(sizes)
         return weights - self.step(updates, view, state).to(weights), state
 
-    def remembered(self, state: ClientMemory) -> ClientVectorStore:
+    def remembered(self, state: Any) -> ClientVectorStore:
         """All last updates."""
-        return state.stored
+        stored: ClientVectorStore = state.stored
+        return stored
 
-    def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
+    def step(self, updates: Updates, view: RoundView, state: Any) -> Tensor:
         """What to take off the weights; puts the updates into the memory."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
@@ -60,14 +57,14 @@ class FedStale(LastUpdates):
     """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
 
     def __init__(self, beta: float = 0.5, keep: StorageSetting = None):
-        if not 0 <= beta <= 1:
-            raise UserError(f"aggregation 'fedstale': beta is {beta}; expected a number in [0, 1].")
+        check(0 <= beta <= 1, "aggregation 'fedstale'", "beta", beta, "a number in [0, 1]")
         super().__init__(keep)
         self.beta = beta
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """beta sum d h + sum H (G - beta h), with the h of before the round."""
         sizes, scale = view.sizes[:, updates.task], inverse_probability(updates, view)
+        state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
         stale = (self.beta / int(sizes.sum())) * state.total
         step = stale.float() + updates.combine(scale) - self.beta * before.combine(scale)
@@ -92,6 +89,7 @@ class MIFA(LastUpdates):
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """Remember first, then sum d h."""
         sizes = view.sizes[:, updates.task]
+        state.reweight(sizes)
         state.replace(updates, state.stored.of(updates.client).matrix(), updates.rows, sizes)
         return state.total / int(sizes.sum())
 
@@ -104,7 +102,7 @@ class Betas:
     beta: NDArray[np.float64]
 
 
-class StaleVR(AggregationRule):
+class StaleVR(LastUpdates):
     """Each client's beta is the one that leaves the least variance, `<G, h>` / ||h||^2 (Zhang et al. 2025, Theorem 3).
 
     It takes every client's G to know it, so everyone trains, drawn or not.
@@ -112,9 +110,6 @@ class StaleVR(AggregationRule):
 
     needs_everyone = True
     reads_undrawn = False
-
-    def __init__(self, keep: StorageSetting = None):
-        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Betas:
         """Nothing remembered."""
@@ -131,10 +126,6 @@ class StaleVR(AggregationRule):
         drawn = updates.drawn()
         state.stored.put(drawn.client, drawn.rows)
         return weights - step, Betas(state.stored, known)
-
-    def remembered(self, state: Betas) -> ClientVectorStore:
-        """All last updates."""
-        return state.stored
 
     def residuals(self, updates: Updates, view: RoundView, state: Betas) -> NDArray[np.float64]:
         """||G - beta h||."""
@@ -178,7 +169,7 @@ class Estimates:
         wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
         moved = np.flatnonzero(wanted != self.weight)
         held = moved[self.stored.holds(moved)]
-        for rows in batches(len(held), len(self.linear)):
+        for rows in batches(len(held), self.linear):
             client = held[rows]
             self._add(client, (wanted - self.weight)[client], self.stored.held_rows(client))
         self.weight[moved] = wanted[moved]
@@ -208,15 +199,12 @@ class Estimates:
         self.linear += weighted_sum(-weight * slope, rows)
 
 
-class StaleVRE(AggregationRule):
+class StaleVRE(LastUpdates):
     """StaleVR with betas estimated from how well past updates aged, so that only drawn clients train.
 
     (Zhang et al. 2025.) The estimate is the same whether a client is drawn or not: with the best beta for drawn clients
     only, the step would be biased by sum d (1 - p) (beta - best) h.
     """
-
-    def __init__(self, keep: StorageSetting = None):
-        self.keep = StorageOptions.of(keep)
 
     def start(self, clients: int, weights: Tensor) -> Estimates:
         """Nothing remembered."""
@@ -226,25 +214,17 @@ class StaleVRE(AggregationRule):
             stored, np.zeros(clients), np.zeros(clients, dtype=np.int64), np.zeros(clients), line, line.clone()
         )
 
-    def aggregate(
-        self, weights: Tensor, updates: Updates, view: RoundView, state: Estimates
-    ) -> tuple[Tensor, Estimates]:
+    def step(self, updates: Updates, view: RoundView, state: Estimates) -> Tensor:
         """sum d beta h + sum H (G - beta h), the first sum read off the line."""
         sizes = view.sizes[:, updates.task]
-        if not sizes.any():
-            return weights, state
         state.reweight(view.round, sizes)
         scale, beta = inverse_probability(updates, view), state.beta(view.round)[updates.client]
         last = state.stored.of(updates.client)
         before = last.matrix()
         stale = (state.stale(view.round) / sizes.sum()).float()
-        step = stale + updates.combine(scale) - before.combine(scale * beta)
+        step: Tensor = stale + updates.combine(scale) - before.combine(scale * beta)
         state.replace(updates, before, last.best_beta(updates), view.round, sizes)
-        return weights - step, state
-
-    def remembered(self, state: Estimates) -> ClientVectorStore:
-        """All last updates."""
-        return state.stored
+        return step
 
     def residuals(self, updates: Updates, view: RoundView, state: Estimates) -> NDArray[np.float64]:
         """||G - beta h|| with the estimated beta."""

@@ -11,9 +11,8 @@ from mmfl.allocation.bandit import Pareto, Ranklist
 from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
 from mmfl.allocation.fair import Fair
 from mmfl.allocation.fixed import Fixed
-from mmfl.allocation.full import Full
 from mmfl.allocation.groups import Groups
-from mmfl.allocation.random import RandomClients, RandomProcessors
+from mmfl.allocation.random import Full, RandomClients, RandomProcessors
 from mmfl.allocation.round_robin import FixedSplit, RandomSplit, RotatingSplit
 from mmfl.allocation.schedule import RoundRobinTasks, SequentialTasks, WarmUp
 from mmfl.allocation.variance import LeastVariance, LossVariance, ResidualVariance, UpdateVariance, least_variance

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
-from mmfl.errors import UserError
+from mmfl.allocation.sampling import clients_to_draw
+from mmfl.checks import check
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
 
@@ -69,8 +70,7 @@ class UpperConfidence(AllocationRule):
     """
 
     def __init__(self, gamma: float = 0.99):
-        if not 0 < gamma <= 1:
-            raise UserError(f"gamma is {gamma}; expected a discount in (0, 1].")
+        check(0 < gamma <= 1, "", "gamma", gamma, "a discount in (0, 1]")
         self.gamma = gamma
 
     def start(self, clients: int, tasks: int) -> Bandit:
@@ -102,7 +102,7 @@ class Ranklist(UpperConfidence):
         tasks = np.flatnonzero(view.able.any(0))
         turns = deque(np.roll(tasks, -(view.round % max(len(tasks), 1))).tolist())
         picked: dict[int, int] = {}
-        drawn = _clients_to_draw(view)
+        drawn = clients_to_draw(view)
         while turns and len(picked) < drawn:
             task = turns.popleft()
             client = next((client for client in ranklist[task] if client not in picked), None)
@@ -139,18 +139,13 @@ class Pareto(UpperConfidence):
     def select(self, score: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
         """The clients that train: one front after another, each in random order, up to the budget."""
         clients, lots = np.flatnonzero(view.present), view.uniform(Purpose.CLIENTS)[:, 0]
-        selected, drawn = clients[:0], _clients_to_draw(view)
+        selected, drawn = clients[:0], clients_to_draw(view)
         for front in islice(fronts(score[clients]), None if self.fill else 1):
             members = clients[front]
             selected = np.concatenate((selected, members[np.argsort(lots[members], kind="stable")]))
             if len(selected) >= drawn:
                 break
         return selected[:drawn]
-
-
-def _clients_to_draw(view: RoundView) -> int:
-    """K: how many clients train this round."""
-    return min(int(view.present.sum()), max(1, round(view.budget)))
 
 
 def _allocate_one_task_each(view: RoundView, client: NDArray[np.int64], task: NDArray[np.int64]) -> Allocation:

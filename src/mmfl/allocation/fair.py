@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.sampling import Draw, draw_named, independent
-from mmfl.errors import UserError
+from mmfl.checks import check
 from mmfl.federation import RoundView
 
 
@@ -26,8 +26,7 @@ class Fair(AllocationRule):
     """
 
     def __init__(self, alpha: float = 3.0, draw: str | Draw = independent):
-        if not alpha >= 1:
-            raise UserError(f"allocation 'fair': alpha is {alpha}; expected at least 1.")
+        check(alpha >= 1, "allocation 'fair'", "alpha", alpha, "at least 1")
         self.alpha = alpha
         self.draw = draw_named(draw)
 

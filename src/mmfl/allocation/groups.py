@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.plane import project
 from mmfl.allocation.variance import replace_non_finite
+from mmfl.checks import check, is_whole
 from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, bits
@@ -95,8 +96,8 @@ class Groups(AllocationRule):
     ):
         if metric not in _METRICS:
             raise UserError(f"groups: unknown metric '{metric}': {nearest(str(metric), _METRICS)}")
-        if largest is not None and (not isinstance(largest, int) or isinstance(largest, bool) or largest < 1):
-            raise UserError(f"groups: largest is {largest!r}; expected a whole number of clusters, at least 1.")
+        valid = largest is None or is_whole(largest, 1)
+        check(valid, "groups", "largest", largest, "a whole number of clusters, at least 1")
         self.consistent = consistent
         self.standardise = standardise
         self.metric = metric

@@ -1,4 +1,4 @@
-"""Uniform allocations: random clients (Multi-FedAvg) and random processors (the heterogeneous setting)."""
+"""Uniform allocations: random clients (Multi-FedAvg), random processors (the heterogeneous setting), or everyone."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
-from mmfl.allocation.sampling import Draw, draw_named, independent
+from mmfl.allocation.sampling import Draw, draw_named, independent, sample_clients
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
 
@@ -19,14 +19,12 @@ class RandomClients(AllocationRule):
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """The clients with the smallest random numbers, each on a random one of its tasks."""
-        clients, able = np.flatnonzero(view.present), view.able
-        drawn = min(len(clients), max(1, round(view.budget)))
-        order = clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][:drawn]
+        drawn, able = sample_clients(view), view.able
         place = np.floor(view.uniform(Purpose.TASKS)[:, 0] * view.tasks_of)
         count = np.zeros(able.shape, dtype=np.int64)
         takes = able & (np.cumsum(able, axis=1) - 1 == place[:, None])
-        count[order] = takes[order]
-        chance = drawn / max(len(clients), 1)
+        count[drawn] = takes[drawn]
+        chance = len(drawn) / max(int(view.present.sum()), 1)
         return Allocation.of(count, _divide_among_tasks(view, chance / np.maximum(view.capacity, 1))), state
 
 
@@ -43,6 +41,15 @@ class RandomProcessors(AllocationRule):
         """The same probability for every processor."""
         probabilities = uniform_probabilities(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
+
+
+class Full(AllocationRule):
+    """Every client trains every task it has, once."""
+
+    def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
+        """All pairs that can train; the expected count is 1, so p = 1 / capacity."""
+        probabilities = view.able / np.maximum(view.capacity, 1)[:, None]
+        return Allocation.of(view.able.astype(np.int64), probabilities, certain=True, beyond_capacity=True), state
 
 
 def uniform_probabilities(view: RoundView) -> NDArray[np.float64]:

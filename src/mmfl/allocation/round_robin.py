@@ -7,17 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.sampling import sample_clients
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, uniform
 
 WAITING = -2  # in place of a part: the client was absent when the split was drawn
-
-
-def sample_clients(view: RoundView) -> NDArray[np.int64]:
-    """The clients of this round in random order, as many as the budget allows."""
-    clients = np.flatnonzero(view.present)
-    drawn = min(len(clients), max(1, round(view.budget)))
-    return clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][:drawn]
 
 
 def split_clients(clients: NDArray[np.int64], parts: int, view: RoundView) -> NDArray[np.int64]:

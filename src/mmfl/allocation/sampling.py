@@ -4,8 +4,7 @@ Every draw preserves the marginals, E[count] = capacity * p, so an estimate that
 all of them.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,19 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, uniform
 
+Draw = Callable[[NDArray[np.float64], RoundView], NDArray[np.int64]]
+"""Turns probabilities p[i, s] of one processor of client i taking task s into counts, whose mean is capacity * p."""
 
-class Draw(Protocol):
-    """Turns probabilities p[i, s] of one processor of client i taking task s into counts [clients, tasks]."""
 
-    def __call__(self, probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
-        """How many processors of each client train each task, with mean capacity * probabilities."""
-        ...
+def clients_to_draw(view: RoundView) -> int:
+    """K: how many clients train, by the budget, where each trains one task."""
+    return min(int(view.present.sum()), max(1, round(view.budget)))
+
+
+def sample_clients(view: RoundView) -> NDArray[np.int64]:
+    """The clients of this round in random order, as many as the budget allows."""
+    clients = np.flatnonzero(view.present)
+    return clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][: clients_to_draw(view)]
 
 
 def independent(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
-from mmfl.allocation.full import Full
+from mmfl.allocation.random import Full
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.random import uniform_probabilities
 from mmfl.allocation.sampling import Draw, draw_named, independent
-from mmfl.errors import UserError
+from mmfl.checks import check
 from mmfl.federation import RoundView
 
 FLOOR = 0.05
@@ -74,8 +74,7 @@ class LeastVariance(AllocationRule):
 
     def __init__(self, signal: str, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
         for name, value in (("floor", floor), ("mix", mix)):
-            if not 0 <= value <= 1:
-                raise UserError(f"allocation: {name} is {value}; expected a number in [0, 1].")
+            check(0 <= value <= 1, "allocation", name, value, "a number in [0, 1]")
         self.signal, self.floor, self.mix = signal, floor, mix
         self.needs = frozenset({signal})
         self.draw = draw_named(draw)

@@ -23,7 +23,7 @@ from mmfl.cli.options import (
     worker_options,
 )
 from mmfl.deployment import programs
-from mmfl.deployment.bundle import RunConfig, check_module
+from mmfl.deployment.bundle import check_module
 from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
 from mmfl.deployment.security import Address, check_file
 from mmfl.deployment.superlink import ControlAPI
@@ -123,7 +123,6 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
 
     `where` is the table `deployment` of the run's configuration: the module, and the server or the local nodes.
     """
-    from mmfl.deployment.loopback import assign_clients, deploy_local
     from mmfl.report.display import Display, show_summary
     from mmfl.runs.listener import ListenerGroup
     from mmfl.runs.status import RunEnd
@@ -148,21 +147,9 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
     started = time.monotonic()
     listener = ListenerGroup([Display(console), *make_trackers(where.get("trackers", ()))])
     try:
-        if "local" in where:
-            outcome = deploy_local(
-                module,
-                assign_clients(settings["clients"], where["local"]),
-                settings,
-                path,
-                resume=resume,
-                secure=where["secure"],
-                options=where["options"],
-                listener=listener,
-                last=int(settings["rounds"]),
-            )
-        else:
-            root = where.get("root_certificates")
-            outcome = _deploy_at_server(module, Address.parse(where["server"]), root, settings, path, resume, listener)
+        with exit_on_termination():
+            deploy = _deploy_here if "local" in where else _deploy_at_server
+            outcome = deploy(module, where, settings, path, resume, listener)
     except KeyboardInterrupt:
         outcome = RunEnd("stopped")
     show_outcome(outcome, path, time.monotonic() - started)
@@ -221,23 +208,29 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
     return settings.model_dump()
 
 
+def _deploy_here(
+    module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
+) -> "RunEnd":
+    """Runs over nodes on this machine, which are started and ended with the run."""
+    from mmfl.deployment.loopback import LocalDeployment, assign_clients
+
+    with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
+        local.start(assign_clients(settings["clients"], where["local"]))
+        return local.submit(settings, resume).follow(listener, local.check)
+
+
 def _deploy_at_server(
-    module: Path,
-    address: Address,
-    root: str | None,
-    settings: Mapping[str, Any],
-    path: Path,
-    resume: bool,
-    listener: "Listener",
+    module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
 ) -> "RunEnd":
     """Runs at a SuperLink that was started with `mmfl link` on this machine."""
     from mmfl.deployment.submission import Submission
 
-    with exit_on_termination(), ChildProcesses(path / "logs") as processes:
-        control = ControlAPI(address, Path(root) if root else None, processes.folder / "home")
-        submission = Submission.start(control, module, RunConfig(path, settings, resume))
+    root = where.get("root_certificates")
+    with ChildProcesses(path / "logs") as processes:
+        control = ControlAPI(Address.parse(where["server"]), Path(root) if root else None, processes.folder / "home")
+        submission = Submission.start(control, module, path, settings, resume)
         try:
-            return submission.follow(listener, int(settings["rounds"]))
+            return submission.follow(listener)
         except (KeyboardInterrupt, SystemExit):
             submission.abort()
             raise

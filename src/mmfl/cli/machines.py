@@ -11,12 +11,10 @@ from mmfl.cli.help import Command, examples
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.bundle import check_module
-from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
-from mmfl.deployment.node import NodeSpec, RunningNode
-from mmfl.deployment.node import serve as serve_node
+from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
+from mmfl.deployment.node import NodeSpec, RunningNode, serve
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
 from mmfl.deployment.superlink import MAX_MESSAGE_BYTES, control_address, start_superlink
-from mmfl.deployment.superlink import serve as serve_link
 from mmfl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -46,14 +44,14 @@ def link(
     key_folder = Keys.open(keys.resolve()) if keys else None
     check_minimum("--most", 1 if most is None else most, 1)
     size = None if most is None else most << 20
-    control_address(where, key_folder, insecure, control_port, size)
+    inner = control_address(where, key_folder, insecure, control_port, size)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
-        running = start_superlink(processes, where, key_folder, insecure, control_port, size)
+        running = start_superlink(processes, where, inner, key_folder, size)
         trust = f" --root-certificates {key_folder.authority}" if key_folder else ""
         registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
         say(f"nodes connect to {where}{registered}")
-        say(f"runs are started on this machine: mmfl deploy APP.py --server {running.control.address}{trust}")
-        _until_interrupted(lambda: serve_link(running))
+        say(f"runs are started on this machine: mmfl deploy APP.py --server {inner}{trust}")
+        _until_interrupted(lambda: check_repeatedly(running.check))
 
 
 @app.command(
@@ -96,7 +94,7 @@ def node(
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
         running = RunningNode(processes, spec)
         running.connect()
-        _until_interrupted(lambda: serve_node(running, say))
+        _until_interrupted(lambda: serve(running, say))
 
 
 @app.command(

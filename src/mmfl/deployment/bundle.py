@@ -4,7 +4,6 @@ import ast
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,6 @@ from mmfl.errors import UserError
 
 MODULE = "deployed"  # the name of the user's module in the app; its own name could hide another module
 SERVER = "mmfl.deployment.server_app:app"
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """The configuration of a run: its directory on the server's machine, its settings, and whether it is resumed."""
-
-    directory: Path
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    resume: bool = False
-
-    def plain(self) -> dict[str, str | bool]:
-        """The configuration in the form of Flower's run-config."""
-        return {
-            "module": MODULE,
-            "directory": str(self.directory.resolve()),
-            "resume": self.resume,
-            "settings": json.dumps(self.settings),
-        }
 
 
 def check_module(path: Path) -> Path:
@@ -50,21 +31,20 @@ def check_module(path: Path) -> Path:
     return path.resolve()
 
 
-def write_app(folder: Path, module: Path, config: RunConfig, server: str = SERVER) -> Path:
-    """Writes the app into a new folder; `server` names the ServerApp, as `module:attribute`."""
+def write_app(
+    folder: Path, module: Path, directory: Path, settings: Mapping[str, Any], resume: bool = False, server: str = SERVER
+) -> Path:
+    """Writes the app of a run into a new folder; `server` names the ServerApp, as `module:attribute`."""
     folder.mkdir(parents=True)
     home, _, name = server.partition(":")
+    app = {
+        "publisher": "mmfl",
+        "components": {"serverapp": "serverapp:app", "clientapp": "client_app:app"},
+        "config": {"directory": str(directory.resolve()), "resume": resume, "settings": json.dumps(settings)},
+    }
     project = {
         "project": {"name": "mmfl-deployment", "version": "1.0.0", "dependencies": []},
-        "tool": {
-            "flwr": {
-                "app": {
-                    "publisher": "mmfl",
-                    "components": {"serverapp": "serverapp:app", "clientapp": "client_app:app"},
-                    "config": config.plain(),
-                }
-            }
-        },
+        "tool": {"flwr": {"app": app}},
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
     (folder / "serverapp.py").write_text(f"from {home} import {name} as app\n\n__all__ = ['app']\n")

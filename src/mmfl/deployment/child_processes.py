@@ -7,13 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from mmfl.errors import UserError, shorten
@@ -64,13 +62,6 @@ class Child:
         elif self.alive:
             self.process.terminate()
 
-    def end(self) -> None:
-        """Asks it to end, and kills it if it does not."""
-        self.request_end()
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_SECONDS_TO_END)
-        self.kill()
-
 
 class ChildProcesses:
     """The processes of one deployment, and a private folder for their sockets and settings.
@@ -89,20 +80,14 @@ class ChildProcesses:
             raise UserError(f"logs '{shorten(self.logs)}' cannot be written: {error.strerror}.") from None
         self.folder = Path(tempfile.mkdtemp(prefix="mmfl-"))  # mode 0700; short, because a socket's path must be
         self.variable = f"{_VARIABLE}={secrets.token_hex(8)}"
-        try:
-            self.watchdog = subprocess.Popen(
-                [sys.executable, "-IS", str(_WATCHDOG), self.variable, str(self.folder)],
-                stdin=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except BaseException:
-            self.folder.rmdir()
-            raise
+        self.watchdog = subprocess.Popen(
+            [sys.executable, "-IS", str(_WATCHDOG), self.variable, str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             deadline = time.monotonic() + _SECONDS_TO_END
             for child in reversed(self.children):
@@ -144,9 +129,19 @@ class ChildProcesses:
         return child
 
     def end(self, child: Child) -> None:
-        """Ends one process, and no longer looks after it."""
-        child.end()
+        """Asks one process to end, kills it if it does not, and no longer looks after it."""
+        child.request_end()
+        with suppress(subprocess.TimeoutExpired):
+            child.process.wait(_SECONDS_TO_END)
+        child.kill()
         self.children.remove(child)
+
+
+def check_repeatedly(check: Callable[[], None], until: Callable[[], object] = lambda: False) -> None:
+    """Calls `check`, which may raise an error, until something is so or this process is asked to end."""
+    while not until():
+        check()
+        time.sleep(0.2)
 
 
 def wait_until(ready: Callable[[], bool], child: Child, seconds: float, what: str) -> None:
@@ -163,9 +158,6 @@ def wait_until(ready: Callable[[], bool], child: Child, seconds: float, what: st
 @contextmanager
 def exit_on_termination() -> Iterator[None]:
     """Turns SIGTERM and SIGHUP into a `SystemExit`, so that everything is cleaned up before this process ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def exit_process(*_: object) -> None:
         raise SystemExit(143)

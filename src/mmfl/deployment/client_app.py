@@ -31,13 +31,16 @@ def forward_to_worker(message: Message, context: Context) -> Message:
 
 def ask_worker(path: str, payload: bytes, seconds: float = SECONDS_TO_CONNECT) -> bytes:
     """The worker's reply to a payload."""
-    with connect(path, seconds) as connection:
+    with connect(path, seconds) as connection, connection.makefile("rb") as stream:
         try:
             connection.sendall(_LENGTH.pack(len(payload)) + payload)
-            (length,) = _LENGTH.unpack(receive(connection, _LENGTH.size))
-            return receive(connection, length)
-        except OSError as error:
+            (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
+            reply = stream.read(length)
+        except (OSError, struct.error) as error:
             raise ConnectionError(f"the node's worker ended before it answered: {error}") from None
+    if len(reply) < length:
+        raise ConnectionError("the node's worker ended before it answered: the connection was closed")
+    return reply
 
 
 def connect(path: str, seconds: float) -> socket.socket:
@@ -53,15 +56,3 @@ def connect(path: str, seconds: float) -> socket.socket:
             if time.monotonic() > deadline:
                 raise ConnectionError(f"the node's worker cannot be reached: {error}") from None
         time.sleep(0.1)
-
-
-def receive(connection: socket.socket, length: int) -> bytes:
-    """Receives exactly this many bytes."""
-    data = bytearray(length)
-    view, received = memoryview(data), 0
-    while received < length:
-        count = connection.recv_into(view[received:])
-        if count == 0:
-            raise ConnectionError("the connection was closed")
-        received += count
-    return bytes(data)

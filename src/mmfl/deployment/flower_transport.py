@@ -4,13 +4,14 @@ import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from mmfl.deployment.exchange import Reply
 from mmfl.deployment.programs import MAX_BYTES_VARIABLE
-from mmfl.deployment.transport import Reply
 
 _log = logging.getLogger(__name__)
 _EXTRA_LIFETIME = 10.0  # seconds for which Flower keeps a message after its reply was due
@@ -82,29 +83,18 @@ class _Pull(threading.Thread):
             self.reply = self._pull()
         except Exception as error:
             _log.warning("an answer could not be read (%s)", type(error).__name__)
-            self.reply = self._pull_again(error)
-
-    def _pull_again(self, error: Exception) -> Reply | None:
-        unreadable = Reply(self.message, b"", type(error).__name__)
-        try:
-            reply = self._pull()
-        except Exception:
-            return unreadable
-        return unreadable if reply is not None and reply.payload is None else reply
+            self.reply = Reply(self.message, b"", type(error).__name__)
+            with suppress(Exception):
+                again = self._pull()
+                if again is None or again.payload is not None:
+                    self.reply = again
 
     def _pull(self) -> Reply | None:
         for answer in self.grid.pull_messages([self.message]):
             if answer.metadata.reply_to_message_id == self.message:
-                return _to_reply(self.message, answer)
+                if answer.has_error():
+                    return Reply(self.message, None, f"code {answer.error.code}: {answer.error.reason}")
+                content: Any = answer.content
+                payload = content["mmfl"].get("payload") if "mmfl" in content else None
+                return Reply(self.message, payload if isinstance(payload, bytes) else b"")
         return None
-
-
-def _to_reply(message: str, answer: Any) -> Reply:
-    """A reply from the message that Flower returns."""
-    if answer.has_error():
-        return Reply(message, None, f"code {answer.error.code}: {answer.error.reason}")
-    try:
-        payload = answer.content["mmfl"]["payload"]
-    except KeyError:
-        payload = b""
-    return Reply(message, payload if isinstance(payload, bytes) else b"")

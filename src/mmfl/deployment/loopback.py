@@ -3,28 +3,25 @@
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from mmfl.deployment import programs
-from mmfl.deployment.bundle import SERVER, RunConfig, check_module
-from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
+from mmfl.deployment.bundle import SERVER, check_module
+from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.node import WORKER, NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
 from mmfl.deployment.submission import Submission
 from mmfl.deployment.superlink import SuperLink, free_port, start_superlink
 from mmfl.errors import UserError
-from mmfl.runs.listener import Listener
-from mmfl.runs.status import RunEnd
 
+_SPARE_KEYS = 2  # for nodes that join later
 _log = logging.getLogger(__name__)
 
 
 class LocalDeployment:
     """A deployment on loopback, whose processes can be started, ended or killed one by one.
 
-    Output of the processes is in `directory/logs`. With `secure` there are certificates and keys as on real machines;
-    `spare_keys` are made for nodes that join later.
+    Output of the processes is in `directory/logs`. With `secure` there are certificates and keys as on real machines.
     """
 
     def __init__(
@@ -35,12 +32,10 @@ class LocalDeployment:
         worker: Sequence[str] = WORKER,
         server: str = SERVER,
         options: Mapping[str, str] | None = None,
-        spare_keys: int = 2,
     ):
         programs.require_flower()
         self.module, self.directory = check_module(module), directory.resolve()
-        self.secure, self.spare_keys = secure, spare_keys
-        self.worker, self.server, self.options = worker, server, options or {}
+        self.secure, self.worker, self.server, self.options = secure, worker, server, options or {}
         self.processes = ChildProcesses(self.directory / "logs")
         self.nodes: list[RunningNode] = []
         self.address = Address("127.0.0.1", free_port())
@@ -50,21 +45,19 @@ class LocalDeployment:
         self.processes.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.processes.__exit__(kind, error, trace)
+    def __exit__(self, *error: object) -> None:
+        self.processes.__exit__(*error)
 
     def start(self, clients_of_node: Sequence[Sequence[int]]) -> None:
         """Starts the SuperLink, and a node for each list of clients."""
         self.keys: Keys | None = None
+        inner = self.address
         if self.secure:
-            count = len(clients_of_node) + self.spare_keys
-            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], count)
+            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], len(clients_of_node) + _SPARE_KEYS)
+            inner = Address("127.0.0.1", free_port())
         for clients in clients_of_node:
             self._add(clients)
-        control_port = free_port() if self.keys else None
-        self.link: SuperLink = start_superlink(self.processes, self.address, self.keys, control_port=control_port)
+        self.link: SuperLink = start_superlink(self.processes, self.address, inner, self.keys)
         for node in self.nodes:
             node.connect()
 
@@ -76,8 +69,7 @@ class LocalDeployment:
 
     def submit(self, settings: Mapping[str, Any], resume: bool = False) -> Submission:
         """Starts a run."""
-        config = RunConfig(self.directory, settings, resume)
-        return Submission.start(self.link.control, self.module, config, self.server)
+        return Submission.start(self.link.control, self.module, self.directory, settings, resume, self.server)
 
     def check(self) -> None:
         """Checks all processes. The run goes on without a node that has ended, as it would on real machines."""
@@ -109,24 +101,3 @@ def assign_clients(clients: int, nodes: int) -> list[list[int]]:
     [[0, 2, 4], [1, 3]]
     """
     return [list(range(clients))[k::nodes] for k in range(nodes)]
-
-
-def deploy_local(
-    module: Path,
-    clients_of_node: Sequence[Sequence[int]],
-    settings: Mapping[str, Any],
-    directory: Path,
-    *,
-    resume: bool = False,
-    secure: bool = False,
-    options: Mapping[str, str] | None = None,
-    listener: Listener | None = None,
-    last: int = 0,
-    worker: Sequence[str] = WORKER,
-    server: str = SERVER,
-) -> RunEnd:
-    """Runs a deployment on loopback from start to end; `listener` is told of its rounds, up to round `last`."""
-    local = LocalDeployment(module, directory, secure, worker, server, options, spare_keys=0)
-    with exit_on_termination(), local:
-        local.start(clients_of_node)
-        return local.submit(settings, resume).follow(listener, last, local.check)

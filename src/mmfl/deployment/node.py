@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mmfl.deployment import programs
-from mmfl.deployment.child_processes import Child, ChildProcesses, wait_until
+from mmfl.deployment.child_processes import Child, ChildProcesses, check_repeatedly, wait_until
 from mmfl.deployment.security import Address
 from mmfl.deployment.superlink import free_port
 from mmfl.errors import UserError
@@ -64,11 +64,10 @@ class RunningNode:
     """The processes of a node. `check` restarts what died, and must be called regularly."""
 
     def __init__(self, processes: ChildProcesses, spec: NodeSpec, name: str = "node"):
-        spec.check()
         self.processes, self.spec, self.name = processes, spec, name
-        self.folder = processes.folder / name
-        self.folder.mkdir(mode=0o700)
-        self.socket = self.folder / "worker"
+        folder = processes.folder / name
+        folder.mkdir(mode=0o700)
+        self.socket, self.environment = folder / "worker", programs.environment(folder / "home")
         self.starts_left = _MAX_STARTS
         self.worker = self._start_worker()
 
@@ -108,25 +107,16 @@ class RunningNode:
         time.sleep(_RECONNECT_SECONDS)
         self.supernode = self._start_supernode()
 
-    def end(self) -> None:
-        """Ends the node's processes."""
-        for child in (self.supernode, self.worker):
-            self.processes.end(child)
-
     def _start_supernode(self) -> Child:
         spec = self.spec
         command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key)
-        return self.processes.start(f"{self.name}-supernode", command, self._environment())
+        return self.processes.start(f"{self.name}-supernode", command, self.environment)
 
     def _start_worker(self) -> Child:
         self.worker_started = time.monotonic()
         self.socket.unlink(missing_ok=True)
-        return self.processes.start(
-            f"{self.name}-worker", self.spec.command(self.socket), self._environment(), ends_with_input=True
-        )
-
-    def _environment(self) -> dict[str, str]:
-        return programs.environment(self.folder / "home")
+        command = self.spec.command(self.socket)
+        return self.processes.start(f"{self.name}-worker", command, self.environment, ends_with_input=True)
 
 
 def serve(node: RunningNode, say: Callable[[str], None]) -> None:
@@ -134,13 +124,10 @@ def serve(node: RunningNode, say: Callable[[str], None]) -> None:
 
     Says when the node is connected, and once if that takes long.
     """
-    started, connected, noticed = time.monotonic(), False, False
-    while True:
-        node.check()
-        if not connected and (number := node.id):
-            connected = True
-            say(f"connected to {node.spec.server} as node {number}")
-        elif not connected and not noticed and time.monotonic() - started > _SECONDS_BEFORE_NOTICE:
-            noticed = True
-            say(f"not connected to {node.spec.server} yet; its output is in {node.supernode.log}")
-        time.sleep(0.2)
+    deadline = time.monotonic() + _SECONDS_BEFORE_NOTICE
+    check_repeatedly(node.check, lambda: node.id or time.monotonic() > deadline)
+    if not node.id:
+        say(f"not connected to {node.spec.server} yet; its output is in {node.supernode.log}")
+        check_repeatedly(node.check, lambda: node.id)
+    say(f"connected to {node.spec.server} as node {node.id}")
+    check_repeatedly(node.check)

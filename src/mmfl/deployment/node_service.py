@@ -1,7 +1,8 @@
 """NodeService: answers the server's requests with the data and the engine of one node."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
+from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
-
-Pair = tuple[str, int]
 
 
 class NodeService:
@@ -34,15 +33,15 @@ class NodeService:
         self.privacy = privacy or Privacy()
         self.newest: dict[Pair, tuple[int, Tensor]] = {}
         self.sent: dict[Pair, Tensor] = {}
-        self._rules: dict[str, LocalRule] = {}
 
     def answer(self, packed: bytes) -> bytes:
         """The reply to a request, or an error as a reply."""
-        max_bytes = None
+        max_bytes, reply = None, Payload()
         try:
             request = Payload.unpack(packed)
             max_bytes = request.fields.get("max_reply_bytes")
-            reply = self._announcement() if request.fields.get("announce") else self._work(request)
+            for part in (self._announce, self._losses, self._train, self._collect, self._test):
+                part(request, reply)
         except InvalidPayloadError as error:
             reply = Payload({"error": f"the request is {error}"})
         except Exception as error:  # the node goes on, and the server's events say what failed
@@ -50,63 +49,44 @@ class NodeService:
             reply = Payload({"error": f"{type(error).__name__}: {first_line}"})
         return _within_limit(reply.pack(), max_bytes)
 
-    def _announcement(self) -> Payload:
+    def _announce(self, request: Payload, reply: Payload) -> None:
         """The node's clients, each with its capacity and examples by task; and the number of test examples by task."""
-        federation = self.federation
-        names = federation.task_names
-        clients = [
-            [client, int(federation.capacity[client]), dict(zip(names, federation.sizes[client].tolist(), strict=True))]
-            for client in federation.members
-        ]
-        return Payload({"clients": clients, "tested": dict(zip(names, federation.test_examples, strict=True))})
+        federation, names = self.federation, self.federation.task_names
+        if request.fields.get("announce"):
+            for client in federation.members:
+                sizes = dict(zip(names, federation.sizes[client].tolist(), strict=True))
+                reply.add("clients", client, int(federation.capacity[client]), sizes)
+            reply.fields["tested"] = dict(zip(names, federation.test_examples, strict=True))
 
-    def _work(self, request: Payload) -> Payload:
-        vectors: dict[str, Tensor] = {}
-        fields: dict[str, Any] = {}
-        if rows := request.rows("losses", str, int):
-            fields["losses"] = self._losses(request, rows)
-        if rows := request.rows("train", str, int, bool, str):
-            fields["trained"] = self._train(request, rows, vectors)
-        if rows := request.rows("collect", str, int, int):
-            fields["collected"] = self._collect(rows, vectors)
-        if rows := request.rows("test", str):
-            fields["tests"] = self._test(request, [name for (name,) in rows])
-        return Payload(fields, vectors)
-
-    def _losses(self, request: Payload, rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    def _losses(self, request: Payload, reply: Payload) -> None:
         """The mean loss of the weights on each client's data."""
-        by_task = _clients_by_task(rows)
-        workloads = [
-            Workload(self.federation, *self._task_and_weights(request, name, client))
-            for name, client in by_task.items()
-        ]
-        found = self.engine.losses(workloads)
-        return [
-            [name, int(i), float(loss)]
-            for (name, client), losses in zip(by_task.items(), found, strict=True)
-            for i, loss in zip(client, losses, strict=True)
-        ]
+        by_task = _clients_by_task(request.rows("losses", str, int))
+        workloads = [self._workload(request, name, clients) for name, clients in by_task.items()]
+        for name, workload, losses in zip(by_task, workloads, self.engine.losses(workloads), strict=True):
+            for client, loss in zip(workload.client.tolist(), losses.tolist(), strict=True):
+                reply.add("losses", name, client, loss)
 
-    def _train(self, request: Payload, rows: Sequence[tuple[Any, ...]], vectors: dict[str, Tensor]) -> list[list[Any]]:
+    def _train(self, request: Payload, reply: Payload) -> None:
         """Trains, and reports of every update its loss, steps, norm and inner product with the last one sent.
 
         It sends the updates that are wanted, and those for which it lacks the update that the server remembers.
         """
-        round, seed, local = (
-            int(request.fields["round"]),
-            int(request.fields["seed"]),
-            self._local_rule(request.fields["method"]),
-        )
+        rows = request.rows("train", str, int, bool, str)
+        if not rows:
+            return
+        round, seed = int(request.fields["round"]), int(request.fields["seed"])
+        local = _local_rule(json.dumps(request.fields["method"]))
         by_task = _clients_by_task(rows)
         trainings = []
-        for name, client in by_task.items():
-            task, weights, client = self._task_and_weights(request, name, client)
-            names = [f"correction.{name}.{i}" for i in client]
-            corrections = [request.vector(each, len(weights)) for each in names if each in request.vectors]
-            correction = torch.stack(corrections).to(weights.device) if corrections else None
-            trainings.append(Training(self.federation, task, weights, client, round, seed, local, correction))
+        for name, clients in by_task.items():
+            work = self._workload(request, name, clients)
+            names = [f"correction.{name}.{i}" for i in clients]
+            corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
+            correction = torch.stack(corrections).to(work.weights.device) if corrections else None
+            trainings.append(
+                Training(work.federation, work.task, work.weights, clients, round, seed, local, correction)
+            )
         wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
-        reports = []
         for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
             protected = self.privacy.protect(trained.flat).cpu()  # once: what is sent later, or again, is the same
             for n, i in enumerate(trained.client.tolist()):
@@ -115,9 +95,9 @@ class NodeService:
                 product = self._inner_product(pair, update, remembered)
                 self.newest[pair] = (round, update)
                 if send or product is None:
-                    self._send(pair, update, vectors)
-                reports.append([name, i, float(trained.loss[n]), int(trained.steps[n]), float(update.norm()), product])
-        return reports
+                    self._send(pair, update, reply)
+                loss, steps = float(trained.loss[n]), int(trained.steps[n])
+                reply.add("trained", name, i, loss, steps, float(update.norm()), product)
 
     def _inner_product(self, pair: Pair, update: Tensor, remembered: str) -> float | None:
         """The inner product with the update that the server remembers: 0 for none, None if the node has another."""
@@ -126,53 +106,43 @@ class NodeService:
             return float((update * last_sent).sum())
         return None if remembered else 0.0
 
-    def _collect(self, rows: Sequence[tuple[Any, ...]], vectors: dict[str, Tensor]) -> list[list[Any]]:
+    def _collect(self, request: Payload, reply: Payload) -> None:
         """Sends updates that were kept since a round; those that are gone are left out."""
-        found = []
-        for name, i, round in rows:
+        for name, i, round in request.rows("collect", str, int, int):
             kept = self.newest.get((name, i))
             if kept is not None and kept[0] == round:
-                self._send((name, i), kept[1], vectors)
-                found.append([name, i])
-        return found
+                self._send((name, i), kept[1], reply)
+                reply.add("collected", name, i)
 
-    def _send(self, pair: Pair, update: Tensor, vectors: dict[str, Tensor]) -> None:
-        vectors[f"update.{pair[0]}.{pair[1]}"] = update
-        self.sent[pair] = update
+    def _send(self, pair: Pair, update: Tensor, reply: Payload) -> None:
+        reply.vectors[f"update.{pair[0]}.{pair[1]}"] = self.sent[pair] = update
 
-    def _test(self, request: Payload, names: Sequence[str]) -> list[list[Any]]:
+    def _test(self, request: Payload, reply: Payload) -> None:
         """The number of the node's test examples for each task, and loss and metric on them."""
         no_clients = np.zeros(0, dtype=np.int64)
-        testable = [name for name in names if self.federation.test_examples[self._task_index(name)]]
-        workloads = [Workload(self.federation, *self._task_and_weights(request, name, no_clients)) for name in testable]
-        results = self.engine.evaluate(workloads)
-        return [
-            [name, self.federation.test_examples[self._task_index(name)], float(result.loss), float(result.metric)]
-            for name, result in zip(testable, results, strict=True)
-        ]
+        workloads = [self._workload(request, name, no_clients) for (name,) in request.rows("test", str)]
+        workloads = [each for each in workloads if self.federation.test_examples[each.task]]
+        for workload, result in zip(workloads, self.engine.evaluate(workloads), strict=True):
+            name, count = self.federation.task_names[workload.task], self.federation.test_examples[workload.task]
+            reply.add("tests", name, count, float(result.loss), float(result.metric))
 
-    def _task_and_weights(
-        self, request: Payload, name: str, client: NDArray[np.int64]
-    ) -> tuple[int, Tensor, NDArray[np.int64]]:
-        """Index and weights of a task, and the clients, all of which must hold the task."""
-        task = self._task_index(name)
+    def _workload(self, request: Payload, name: str, client: NDArray[np.int64]) -> Workload:
+        """The clients of a task, all of which must hold it, and the weights that the server sent."""
+        if name not in self.federation.task_names:
+            raise InvalidPayloadError(f"about task '{name}', which is unknown here")
+        task = self.federation.task_names.index(name)
         missing = [int(i) for i in client if i >= self.federation.clients or not self.federation.sizes[i, task]]
         if missing:
             raise InvalidPayloadError(f"for client {missing[0]}, which has no task '{name}' here")
         length = self.engine.architecture(self.federation.tasks[task]).length
-        return task, request.vector(f"weights.{name}", length).to(self.engine.device), client
+        weights = request.vector(f"weights.{name}", length).to(self.engine.device)
+        return Workload(self.federation, task, weights, client)
 
-    def _task_index(self, name: str) -> int:
-        if name not in self.federation.task_names:
-            raise InvalidPayloadError(f"about task '{name}', which is unknown here")
-        return self.federation.task_names.index(name)
 
-    def _local_rule(self, method: str | Mapping[str, Any]) -> LocalRule:
-        """The local rule of the server's method; built once, so that its trainings share cohorts."""
-        key = json.dumps(method)
-        if key not in self._rules:
-            self._rules[key] = make_method(method).local
-        return self._rules[key]
+@cache
+def _local_rule(method: str) -> LocalRule:
+    """The local rule of the server's method, given as JSON; built once, so that its trainings share cohorts."""
+    return make_method(json.loads(method)).local
 
 
 def _within_limit(reply: bytes, max_bytes: Any) -> bytes:

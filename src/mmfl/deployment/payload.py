@@ -5,7 +5,6 @@ Nothing is ever unpickled. Whatever cannot be read raises an `InvalidPayloadErro
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+Pair = tuple[str, int]
+"""A task and a client."""
 _MAX_INTEGER = 2**53  # smaller ones are exact as floats, too
 
 
@@ -25,8 +26,12 @@ class InvalidPayloadError(ValueError):
 class Payload:
     """The content of a message: fields that JSON can hold, and named vectors."""
 
-    fields: Mapping[str, Any]
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, part: str, *row: Any) -> None:
+        """Adds a row to one part of a request, such as `losses` or `train`."""
+        self.fields.setdefault(part, []).append(list(row))
 
     def pack(self) -> bytes:
         """The payload as bytes.

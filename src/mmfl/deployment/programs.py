@@ -5,17 +5,21 @@ Written for flwr 1.41, whose SuperLink serves nodes, runs and its own processes 
 
 import json
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 
 from mmfl.errors import UserError
+
+if TYPE_CHECKING:
+    from mmfl.deployment.security import Address, Keys
 
 CONNECTION = "mmfl"  # the name of the connection in the settings that we write
 FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those who start runs
@@ -32,15 +36,6 @@ for key in sys.argv[2:]:
 _POLL_SECONDS = "0.1"  # between looks for work; Flower's default of a second would delay every message
 
 
-@dataclass(frozen=True)
-class Certificates:
-    """A server's certificate and key, and the certificate of the authority that signed it."""
-
-    authority: Path
-    certificate: Path
-    key: Path
-
-
 def require_flower() -> None:
     """Raises an error where Flower is not installed."""
     if find_spec("flwr") is None:
@@ -48,14 +43,18 @@ def require_flower() -> None:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The environment of Flower's programs: no telemetry, no update checks, and `home` for their settings."""
+    """The environment of Flower's programs: no telemetry, no update checks, and `home` for their settings.
+
+    The programs are found in this Python's own installation where they are there.
+    """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
     unproxied = [inherited[key] for key in ("no_proxy", "NO_PROXY") if inherited.get(key)]
+    installed = [sysconfig.get_path("scripts"), str(Path(sys.executable).parent)]
     local = ",".join([*unproxied[:1], "127.0.0.1", "localhost", "::1"])
     return {
         **inherited,
-        "PATH": os.pathsep.join([sysconfig.get_path("scripts"), inherited.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join([*installed, inherited.get("PATH", os.defpath)]),
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -66,27 +65,19 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def superlink(host: str, port: int, certificates: Certificates | None) -> list[str]:
-    """Starts a SuperLink; with certificates, it also requires registered keys of nodes."""
-    command = [_program("flower-superlink"), "--host", host, "--port", str(port)]
+def superlink(address: "Address", keys: "Keys | None") -> list[str]:
+    """Starts a SuperLink; with keys, it has a certificate and lets in only nodes with a registered key."""
+    command = ["flower-superlink", "--host", address.host, "--port", str(address.port)]
     command += ["--disable-runtime-dependency-installation"]
-    if certificates is None:
+    if keys is None:
         return [*command, "--insecure"]
-    return [
-        *command,
-        "--ssl-ca-certfile",
-        str(certificates.authority),
-        "--ssl-certfile",
-        str(certificates.certificate),
-        "--ssl-keyfile",
-        str(certificates.key),
-        "--enable-supernode-auth",
-    ]
+    command += ["--ssl-ca-certfile", str(keys.authority), "--ssl-certfile", str(keys.certificate)]
+    return [*command, "--ssl-keyfile", str(keys.server_key), "--enable-supernode-auth"]
 
 
 def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path | None) -> list[str]:
     """Starts a SuperNode; `port` is for its own processes, on loopback, and `worker` the socket of its worker."""
-    command = [_program("flower-supernode"), "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
+    command = ["flower-supernode", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--node-config", f'worker="{worker}"']
     command += ["--insecure"] if root is None else ["--root-certificates", str(root)]
     return command if key is None else [*command, "--auth-supernode-private-key", str(key)]
@@ -103,17 +94,17 @@ def write_connection(home: Path, address: str, root: Path | None) -> None:
 
 def start_run(app: Path) -> list[str]:
     """Starts a run of the app in a folder; prints JSON with the run's id."""
-    return [_program("flwr"), "run", str(app), CONNECTION, "--format", "json"]
+    return ["flwr", "run", str(app), CONNECTION, "--format", "json"]
 
 
 def show_run(run: int) -> list[str]:
     """Prints the status of a run as JSON."""
-    return [_program("flwr"), "list", CONNECTION, "--run-id", str(run), "--format", "json"]
+    return ["flwr", "list", CONNECTION, "--run-id", str(run), "--format", "json"]
 
 
 def stop_run(run: int) -> list[str]:
     """Stops a run immediately."""
-    return [_program("flwr"), "stop", str(run), CONNECTION]
+    return ["flwr", "stop", str(run), CONNECTION]
 
 
 def register_nodes(keys: Sequence[Path]) -> list[str]:
@@ -121,28 +112,10 @@ def register_nodes(keys: Sequence[Path]) -> list[str]:
     return [sys.executable, "-c", _REGISTER, CONNECTION, *map(str, keys)]
 
 
-def list_nodes() -> list[str]:
-    """Prints the known nodes as JSON."""
-    return [_program("flwr"), "supernode", "list", CONNECTION, "--format", "json"]
-
-
-def parse_json(output: str) -> Mapping[str, Any]:
+def parse_json(output: str) -> dict[str, Any]:
     """The first JSON object in the output of `flwr`, whatever is printed around it."""
-    decoder = json.JSONDecoder()
-    for start, character in enumerate(output):
-        if character == "{":
-            try:
-                found, _ = decoder.raw_decode(output[start:])
-            except ValueError:
-                continue
-            if isinstance(found, dict):
-                return found
+    for brace in re.finditer("{", output):
+        with suppress(ValueError):
+            found: dict[str, Any] = json.JSONDecoder().raw_decode(output, brace.start())[0]
+            return found
     return {}
-
-
-def _program(name: str) -> str:
-    """The path of one of Flower's programs, from this Python's own installation where it is there."""
-    for folder in (Path(sysconfig.get_path("scripts")), Path(sys.executable).parent):
-        if (folder / name).exists():
-            return str(folder / name)
-    return name

@@ -87,30 +87,29 @@ class NodeFederation(Federation):
 
     def _load(self, task: Task, data_of: Callable[[str, int], LocalData]) -> tuple[Task, Shards, int]:
         """A task with the data of all clients of the node, the rows of each client, and the number of test examples."""
-        loaded = {client: _read(task, client, data_of(task.name, client)) for client in self.members}
-        present = {client: data for client, data in loaded.items() if data is not None}
-        owner = np.repeat(np.array(list(present), dtype=np.int64), [len(data.x) for data, _ in present.values()])
+        given = {client: data_of(task.name, client) for client in self.members}
+        parts = {client: _read(task, client, data) for client, data in given.items() if data is not None}
+        owner = np.repeat(np.array(list(parts), dtype=np.int64), [len(data.x) for data in parts.values()])
         shards = Shards.by_owner(owner, self.clients)
-        if not present:
+        if not parts:
             return task, shards, 0
-        parts = [data for data, _ in present.values()]
-        tests = [data for data, has_tests in present.values() if has_tests] or parts[:1]
-        x, y = (torch.cat([getattr(data, name) for data in parts]) for name in ("x", "y"))
+        with_tests = [data for data in given.values() if isinstance(data, Dataset)]
+        tests = with_tests or list(parts.values())[:1]
+        x, y = (torch.cat([getattr(data, name) for data in parts.values()]) for name in ("x", "y"))
         x_test, y_test = (torch.cat([getattr(data, name) for data in tests]) for name in ("x_test", "y_test"))
         local_task = replace(task, data=Dataset(task.name, x, y, x_test, y_test))
         local_task.check()
-        count = sum(len(data.x_test) for data, has_tests in present.values() if has_tests)
-        return local_task, shards, count
+        return local_task, shards, sum(len(data.x_test) for data in with_tests)
 
 
-def _read(task: Task, client: int, data: LocalData) -> tuple[Dataset, bool] | None:
-    """A client's data, and whether it has test examples."""
-    if data is None or isinstance(data, Dataset):
-        return None if data is None else (data, True)
+def _read(task: Task, client: int, data: LocalData) -> Dataset:
+    """A client's data; the first of examples without test examples stands in for one."""
+    if isinstance(data, Dataset):
+        return data
     if not isinstance(data, tuple) or len(data) != 2:
         raise UserError(
             f"task '{task.name}', client {client}: the data is a {type(data).__name__}; expected (x, y), a "
             "mmfl.data.Dataset, or None where the client lacks the task."
         )
     x, y = data
-    return from_arrays(x, y, test=(x[:1], y[:1]), name=task.name), False
+    return from_arrays(x, y, test=(x[:1], y[:1]), name=task.name)

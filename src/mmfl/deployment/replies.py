@@ -1,21 +1,26 @@
 """Replies: what nodes answer, checked before any of it is used."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mmfl.deployment.payload import InvalidPayloadError, Payload
+from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload
 from mmfl.engine import Training
 from mmfl.updates import Trained
 from mmfl.updates.world import SINGLE_PROCESS
 
-Pair = tuple[str, int]
 MAX_VALUE = 1e30  # a larger loss or metric cannot be right
 _ROUNDING = 1e-3
+_ANSWERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
+    # part of a request: field of the answer, what it holds, and its columns after task and client
+    "losses": ("losses", "loss", (float,)),
+    "train": ("trained", "training", (float, int, float, float | None)),
+    "collect": ("collected", "update", ()),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +69,8 @@ class TrainingReport:
 class RemoteTrained(Trained):
     """Updates that nodes trained, some of which they may keep until they are asked; `reports` has one per client."""
 
-    reports: Sequence[TrainingReport] = ()
-    training: Training | None = None
+    reports: Sequence[TrainingReport] = field(kw_only=True)
+    training: Training = field(kw_only=True)
 
     @classmethod
     def of(cls, training: Training, reports: Sequence[TrainingReport]) -> "RemoteTrained":
@@ -82,8 +87,8 @@ class RemoteTrained(Trained):
             SINGLE_PROCESS,
             np.array([report.norm for report in reports], dtype=np.float64),
             None if training.remembered is None else inner_products,
-            tuple(reports),
-            training,
+            reports=tuple(reports),
+            training=training,
         )
 
 
@@ -99,38 +104,33 @@ class Replies:
 
     def read(self, asked: Mapping[str, Any], payload: Payload) -> None:
         """Reads a node's reply to a request. A reply with anything that was not asked is refused as a whole."""
-        pairs = {part: {(row[0], row[1]) for row in asked.get(part, [])} for part in ("losses", "train", "collect")}
-        losses = payload.rows("losses", str, int, float)
-        trained = payload.rows("trained", str, int, float, int, float, float | None)
-        collected = payload.rows("collected", str, int)
+        pairs = {part: {(row[0], row[1]) for row in asked.get(part, [])} for part in _ANSWERS}
+        answers = {
+            part: {(name, client): values for name, client, *values in payload.rows(key, str, int, *kinds)}
+            for part, (key, _, kinds) in _ANSWERS.items()
+        }
         tests = payload.rows("tests", str, int, float, float)
-        for part, rows in (("losses", losses), ("train", trained), ("collect", collected)):
-            unasked = next((row for row in rows if (row[0], row[1]) not in pairs[part]), None)
-            if unasked is not None:
-                raise InvalidPayloadError(
-                    f"answers for task '{unasked[0]}' and client {unasked[1]}, which was not asked"
-                )
+        for part, found in answers.items():
+            for name, client in found:
+                if (name, client) not in pairs[part]:
+                    raise InvalidPayloadError(f"answers for task '{name}' and client {client}, which was not asked")
         vectors = {f"update.{name}.{client}": (name, client) for name, client in pairs["train"] | pairs["collect"]}
         if stray := set(payload.vectors) - set(vectors):
             raise InvalidPayloadError(f"has a vector '{sorted(stray)[0]}', which was not asked for")
-        for name, client, loss in losses:
+        for (name, client), (loss,) in answers["losses"].items():
             if abs(loss) <= MAX_VALUE:
                 self.losses.setdefault(name, {})[client] = float(loss)
             else:
                 self.missing.append((client, f"task '{name}': the loss is {loss}"))
-        received = {"losses": losses, "train": trained, "collect": collected}
-        for part, what in (("losses", "loss"), ("train", "training"), ("collect", "update")):
-            for name, client in sorted(pairs[part] - {(row[0], row[1]) for row in received[part]}):
+        for part, (_, what, _) in _ANSWERS.items():
+            for name, client in sorted(pairs[part] - set(answers[part])):
                 self.missing.append((client, f"task '{name}': no {what} in the answer"))
         self.updates |= {vectors[name]: vector for name, vector in payload.vectors.items()}
-        for name, client, loss, steps, norm, inner_product in trained:
-            update = self.updates.get((name, client))
-            self.trained[(name, client)] = TrainingReport(
-                client, float(loss), steps, float(norm), inner_product, update
-            )
-        asked_tests = {name for (name,) in map(tuple, asked.get("test", []))}
+        for pair, (loss, steps, norm, inner_product) in answers["train"].items():
+            update = self.updates.get(pair)
+            self.trained[pair] = TrainingReport(pair[1], float(loss), steps, float(norm), inner_product, update)
         for name, count, loss, metric in tests:
-            if name in asked_tests and count > 0 and abs(loss) <= MAX_VALUE and abs(metric) <= MAX_VALUE:
+            if [name] in asked.get("test", []) and count > 0 and abs(loss) <= MAX_VALUE and abs(metric) <= MAX_VALUE:
                 self.tests.setdefault(name, []).append((count, float(loss), float(metric)))
             else:
                 self.missing.append((None, f"task '{name}': a test of {count} examples with loss {loss}"))

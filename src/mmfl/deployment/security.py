@@ -2,13 +2,13 @@
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmfl.deployment.programs import Certificates, require_flower
+from mmfl.deployment.programs import require_flower
 from mmfl.errors import UserError, shorten
 
 if TYPE_CHECKING:
@@ -64,40 +64,27 @@ def _is_host(name: str) -> bool:
         return False
 
 
-@dataclass(frozen=True)
 class Keys:
     """The folder that `mmfl keys` makes. The server needs all of it except `ca.key`, the authority's private key.
 
-    A node needs `ca.crt` and its own `node-K.key`.
+    A node needs `ca.crt`, the certificate of the `authority` that all machines trust, and its own `node-K.key`. Nodes
+    whose `public_keys` are there may connect.
     """
 
-    folder: Path
-
-    @property
-    def authority(self) -> Path:
-        """The certificate of the authority, which all machines trust."""
-        return self.folder / "ca.crt"
-
-    @property
-    def certificates(self) -> Certificates:
-        """The server's certificates."""
-        return Certificates(self.authority, self.folder / "server.crt", self.folder / "server.key")
+    def __init__(self, folder: Path):
+        self.folder, self.authority = folder, folder / "ca.crt"
+        self.certificate, self.server_key = folder / "server.crt", folder / "server.key"
+        self.public_keys = sorted(folder.glob("*.pub"))
 
     def node_key(self, k: int) -> Path:
         """The private key of node k."""
         return self.folder / f"node-{k}.key"
 
-    @property
-    def public_keys(self) -> list[Path]:
-        """The public keys of nodes that may connect."""
-        return sorted(self.folder.glob("*.pub"))
-
     @classmethod
     def open(cls, folder: Path) -> "Keys":
         """Opens a folder; refuses one without the server's certificates."""
         keys = cls(folder)
-        made = keys.certificates
-        for path in (made.authority, made.certificate, made.key):
+        for path in (keys.authority, keys.certificate, keys.server_key):
             if not path.is_file():
                 raise UserError(
                     f"keys '{folder}': {path.name} is missing; `mmfl keys {folder} --server HOST` makes all."
@@ -126,7 +113,8 @@ def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> Keys:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name, content in files.items():
-            _write(folder / name, content, private=name.endswith(".key"))
+            (folder / name).touch(0o600 if name.endswith(".key") else 0o644, exist_ok=False)
+            (folder / name).write_bytes(content)
     except OSError as error:
         raise UserError(f"keys '{folder}' cannot be written: {error.strerror}.") from None
     return Keys(folder.resolve())
@@ -140,27 +128,22 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+    authority, server, *others = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2 + nodes))
+
     def private(key: ec.EllipticCurvePrivateKey, format: PrivateFormat) -> bytes:
         return key.private_bytes(Encoding.PEM, format, NoEncryption())
 
-    def start(subject: str, issuer: str, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
-        name = NameOID.COMMON_NAME
-        return (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(name, subject)]))
-            .issuer_name(x509.Name([x509.NameAttribute(name, issuer)]))
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
-        )
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
-    def usage(signs_certificates: bool) -> x509.KeyUsage:
-        return x509.KeyUsage(
+    def certificate(
+        subject: str, key: ec.EllipticCurvePrivateKey, is_authority: bool, *extensions: x509.ExtensionType
+    ) -> bytes:
+        now = datetime.datetime.now(datetime.UTC)
+        usage = x509.KeyUsage(
             digital_signature=True,
-            key_cert_sign=signs_certificates,
-            crl_sign=signs_certificates,
+            key_cert_sign=is_authority,
+            crl_sign=is_authority,
             content_commitment=False,
             key_encipherment=False,
             data_encipherment=False,
@@ -168,35 +151,38 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
             encipher_only=False,
             decipher_only=False,
         )
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name("mmfl authority"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
+            .add_extension(x509.BasicConstraints(is_authority, 0 if is_authority else None), critical=True)
+            .add_extension(usage, critical=True)
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
+        return builder.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM)
 
-    signer, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
-    identity = x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
-    authority = (
-        start("mmfl authority", "mmfl authority", signer.public_key())
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage(signs_certificates=True), critical=True)
-        .add_extension(identity, critical=False)
-        .sign(signer, hashes.SHA384())
-    )
-    certificate = (
-        start("mmfl server", "mmfl authority", server.public_key())
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_general_name(host) for host in hosts]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity), critical=False)
-        .sign(signer, hashes.SHA384())
-    )
+    identity = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     files = {
-        "ca.crt": authority.public_bytes(Encoding.PEM),
-        "ca.key": private(signer, PrivateFormat.PKCS8),
-        "server.crt": certificate.public_bytes(Encoding.PEM),
+        "ca.crt": certificate("mmfl authority", authority, True, identity),
+        "ca.key": private(authority, PrivateFormat.PKCS8),
+        "server.crt": certificate(
+            "mmfl server",
+            server,
+            False,
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+            x509.SubjectAlternativeName([_general_name(host) for host in hosts]),
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity),
+        ),
         "server.key": private(server, PrivateFormat.PKCS8),
     }
-    for k in range(nodes):
-        node = ec.generate_private_key(ec.SECP384R1())
-        files[f"node-{k}.key"] = private(node, PrivateFormat.OpenSSH)
-        files[f"node-{k}.pub"] = node.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+    for k, key in enumerate(others):
+        files[f"node-{k}.key"] = private(key, PrivateFormat.OpenSSH)
+        files[f"node-{k}.pub"] = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
     return files
 
 
@@ -204,20 +190,9 @@ def _general_name(host: str) -> "GeneralName":
     """A host in the form that a certificate holds."""
     from cryptography import x509
 
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
-        if not host or any(character in host for character in " :/*"):
-            raise ValueError
-        return x509.DNSName(host)
-    except ValueError:
-        raise UserError(f"--server '{host}': expected a host name or an IP address, without a port.") from None
-
-
-def _write(path: Path, content: bytes, private: bool) -> None:
-    """Writes a new file; a private one can be read by its owner only."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o644)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
+    with suppress(ValueError):
+        if host and not set(host) & set(" :/*"):
+            return x509.DNSName(host)
+    raise UserError(f"--server '{host}': expected a host name or an IP address, without a port.")

@@ -2,93 +2,55 @@
 
 import json
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from mmfl.deployment.bundle import MODULE
 from mmfl.deployment.engine import Deployment
 from mmfl.deployment.events import Events
-from mmfl.deployment.exchange import Limits
+from mmfl.deployment.exchange import Transport
 from mmfl.deployment.flower_transport import FlowerTransport
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.transport import Transport
 from mmfl.deployment.user_module import UserModule
 from mmfl.errors import UserError
 from mmfl.methods import make_method
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment, conduct
 from mmfl.runs.files import write_atomically
-from mmfl.runs.layout import CONFIG, ENDED, EVENTS, STOP
-from mmfl.runs.listener import Listener
+from mmfl.runs.layout import ENDED, EVENTS, STOP
 from mmfl.runs.lock import hold
 from mmfl.runs.results import Comparison
 from mmfl.runs.status import StatusWriter
 
 
 def run(
-    transport: Transport,
-    module: UserModule,
-    settings: DeploymentSettings,
-    directory: Path | None = None,
-    resume: bool = False,
-    listener: Listener | None = None,
+    transport: Transport, module: UserModule, settings: DeploymentSettings, directory: Path, resume: bool = False
 ) -> Comparison:
     """Runs a deployment from its first round, or from its last checkpoint, to its end.
 
     When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
     """
-    if settings.clients < 1:
-        raise UserError(f"deployment: clients is {settings.clients}; expected at least 1.")
-    if settings.least > settings.clients:
-        raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
-    limits = Limits(
-        timeout=settings.timeout,
-        first_round_wait=settings.gather,
-        max_wait=settings.patience,
-        min_clients=settings.least,
-        max_update_ratio=settings.norm,
-    )
-    events = Events(None if directory is None else directory / EVENTS)
-    asked_to_stop = (lambda: False) if directory is None else (directory / STOP).exists
-    engine = Deployment(transport, module.tasks, settings.clients, settings.method, limits, events, asked_to_stop)
+    settings.check()
+    asked_to_stop = (directory / STOP).exists
+    engine = Deployment(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop)
     experiment = Experiment(
         federation_of=lambda seed: engine.federation,
         methods=[make_method(settings.method)],
         seeds=[settings.seed],
-        rounds=settings.rounds,
-        rate=settings.rate,
-        evaluate_every=settings.evaluate_every,
-        evaluate_last=settings.evaluate_last,
-        checkpoint_every=settings.checkpoint_every,
+        **settings.model_dump(include={"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_every"}),
     )
-    if directory is None:
-        return conduct(experiment, engine, listener=listener)
     with hold(directory):
-        existing, begun = directory, (directory / CONFIG).is_file()
-
-        def open_directory() -> RunDirectory:
-            if begun:
-                return RunDirectory(existing, locked=True)
-            return RunDirectory.create(existing, config(settings), locked=True)
-
-        if begun:
-            StatusWriter(existing, settings.rounds).wait(f"{settings.clients} clients")
-
+        StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
         return conduct(
             experiment,
             engine,
-            open_directory=open_directory,
+            open_directory=lambda: RunDirectory(directory, locked=True),
             resume=resume,
-            listener=listener,
             asked_to_stop=asked_to_stop,
         )
-
-
-def config(settings: DeploymentSettings) -> dict[str, Any]:
-    """The configuration that the run directory keeps."""
-    return {"source": "deployment", **settings.model_dump()}
 
 
 app = ServerApp()
@@ -101,7 +63,10 @@ def main(grid: Grid, context: Context) -> None:
     directory = Path(str(run_config["directory"]))
 
     def work() -> Comparison:
-        module = UserModule.find(str(run_config["module"]))
+        user_module = find_spec(MODULE)
+        assert user_module is not None
+        assert user_module.origin is not None  # it is a file of the app
+        module = UserModule.load(Path(user_module.origin))
         settings = DeploymentSettings.of(json.loads(str(run_config["settings"])))
         return run(FlowerTransport(grid), module, settings, directory, bool(run_config["resume"]))
 

@@ -54,3 +54,13 @@ class DeploymentSettings(BaseModel):
                 raise UserError(f"deployment: '{key}' is missing.") from None
             message = first["msg"][:1].lower() + first["msg"][1:]
             raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
+
+    def check(self) -> None:
+        """Refuses values with which no round could succeed."""
+        if self.least > self.clients:
+            raise UserError(f"deployment: least is {self.least}; expected at most the {self.clients} clients.")
+        for key in ("timeout", "patience", "least", "norm"):
+            if not getattr(self, key) > 0:
+                raise UserError(f"deployment: {key} is {getattr(self, key)}; expected a positive number.")
+        if not self.gather >= 0:
+            raise UserError(f"deployment: gather is {self.gather}; expected at least 0 seconds.")

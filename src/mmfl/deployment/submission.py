@@ -1,18 +1,17 @@
 """A run at a SuperLink: how it is started, and followed through the files that the server writes."""
 
-import hashlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mmfl.deployment import programs
-from mmfl.deployment.bundle import SERVER, RunConfig, write_app
+from mmfl.deployment.bundle import SERVER, write_app
 from mmfl.deployment.superlink import ControlAPI
 from mmfl.errors import UserError
 from mmfl.record import RoundRecord
@@ -33,29 +32,27 @@ class RunWatcher:
 
     def __init__(self, directory: Path):
         self.directory, self.metrics = directory, TailReader(directory / METRICS)
-        self.seen: set[bytes] = set()
+        self.seen: set[int] = set()
         self.new_records()  # skips the records of earlier runs in this directory
 
     def new_records(self) -> list[RoundRecord]:
         """The records since the last call; none is returned twice, although a resumed run may rewrite the file."""
         records = []
         for line in self.metrics.new_lines()[0]:
-            digest = hashlib.blake2b(line, digest_size=16).digest()
-            if digest not in self.seen:
-                self.seen.add(digest)
+            if hash(line) not in self.seen:
+                self.seen.add(hash(line))
                 records += [record] if (record := parse(line)) else []
         return records
 
     def outcome(self, run: int = 0) -> RunEnd | None:
         """How the run with this id ended; None while it is running."""
         try:
-            found: dict[str, Any] = json.loads((self.directory / ENDED).read_text())
+            found = json.loads((self.directory / ENDED).read_text())
         except (FileNotFoundError, ValueError):
             return None
         if found.get("run", run) != run:  # of an earlier run, which ended late
             return None
-        state, reason = found.get("state"), str(found.get("message", ""))
-        return RunEnd(state if state in ("finished", "stopped") else "failed", reason)
+        return RunEnd(found["state"], found["message"])
 
     def waiting_for(self) -> str:
         """What the server is waiting for; empty if it is not."""
@@ -83,26 +80,32 @@ class Submission:
     run: int
     control: ControlAPI
     watcher: RunWatcher
-    rate: float = 0.0
+    settings: Mapping[str, Any]
 
     @classmethod
-    def start(cls, control: ControlAPI, module: Path, config: RunConfig, server: str = SERVER) -> "Submission":
+    def start(
+        cls,
+        control: ControlAPI,
+        module: Path,
+        directory: Path,
+        settings: Mapping[str, Any],
+        resume: bool = False,
+        server: str = SERVER,
+    ) -> "Submission":
         """Writes the app and starts a run of it."""
-        watcher = RunWatcher(config.directory)
+        watcher = RunWatcher(directory)
         watcher.clear_outcome()
         number = sum(1 for _ in control.home.glob("app-*"))
-        folder = write_app(control.home / f"app-{number}", module, config, server)
-        answer = control.ask(programs.start_run(folder), "starting the run")
-        return cls(int(str(answer["run-id"])), control, watcher, config.settings.get("rate", 0.0))
+        app = write_app(control.home / f"app-{number}", module, directory, settings, resume, server)
+        answer = control.ask(programs.start_run(app), "starting the run")
+        return cls(int(answer["run-id"]), control, watcher, settings)
 
-    def follow(
-        self, listener: Listener | None = None, last: int = 0, check: Callable[[], None] = lambda: None
-    ) -> RunEnd:
+    def follow(self, listener: Listener | None = None, check: Callable[[], None] = lambda: None) -> RunEnd:
         """Waits until the run has ended. Ctrl-C stops it after the current round; a second Ctrl-C stops it at once.
 
         `check` is called often, and may raise an error.
         """
-        news = _News(listener or Listener(), last, self.watcher, self.rate)
+        news = News(listener or Listener(), self.watcher, self.settings)
         try:
             with interruptible() as interrupted:
                 end = self._follow(news, check, interrupted)
@@ -112,7 +115,7 @@ class Submission:
         news.end(end)
         return end
 
-    def _follow(self, news: "_News", check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
+    def _follow(self, news: "News", check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
         last_news = time.monotonic()
         stop_requested, failed_queries, waiting = False, 0, ""
         while True:
@@ -151,8 +154,7 @@ class Submission:
     def query_outcome(self) -> RunEnd | None:
         """How the run ended according to the SuperLink, which notices when the server's process was killed."""
         answer = self.control.ask(programs.show_run(self.run), f"asking after run {self.run}")
-        runs = answer.get("runs")
-        found = runs[0] if isinstance(runs, list) and runs else {}
+        found = (answer.get("runs") or [{}])[0]
         status = str(found.get("status", ""))
         if not status.startswith("finished"):
             return None
@@ -160,44 +162,42 @@ class Submission:
         return RunEnd("stopped" if status.endswith("stopped") else "failed", details)
 
 
-class _News:
+class News:
     """Tells a listener what it would hear of a simulation, as far as it is known here.
 
     A tracker that cannot start is a warning: the nodes are at work already.
     """
 
-    def __init__(self, listener: Listener, last: int, watcher: RunWatcher, rate: float):
-        self.listener, self.last, self.watcher, self.rate = listener, last, watcher, rate
+    def __init__(self, listener: Listener, watcher: RunWatcher, settings: Mapping[str, Any]):
+        self.listener, self.watcher, self.settings = listener, watcher, settings
         self.begun = False
 
     def tell(self, records: Sequence[RoundRecord]) -> None:
+        """Tells of rounds, and first of the run."""
         for record in records:
             if not self.begun:
-                self._begin(record)
+                self.begun = True
+                try:
+                    self.listener.begin(self._info(record))
+                except UserError as error:
+                    _log.warning("%s", error)
             self.listener.round([record])
 
-    def _begin(self, record: RoundRecord) -> None:
-        self.begun = True
-        config: dict[str, Any] = {}
-        with suppress(UserError):
-            config = RunDirectory(self.watcher.directory).config()
-        info = RunInfo(
+    def end(self, end: RunEnd) -> None:
+        """Tells how the run ended, if it began."""
+        if self.begun:
+            self.listener.end(end)
+
+    def _info(self, record: RoundRecord) -> RunInfo:
+        return RunInfo(
             methods=[record.method],
             seeds=[record.seed],
             tasks=list(record.tasks),
             clients=record.clients,
-            rate=self.rate,
-            rounds=self.last,
+            rate=self.settings.get("rate", 0.0),
+            rounds=self.settings["rounds"],
             first=record.round,
             directory=self.watcher.directory,
-            config=config,
+            config=RunDirectory(self.watcher.directory).config(),
             stop=lambda reason: self.watcher.request_stop(),
         )
-        try:
-            self.listener.begin(info)
-        except UserError as error:
-            _log.warning("%s", error)
-
-    def end(self, end: RunEnd) -> None:
-        if self.begun:
-            self.listener.end(end)

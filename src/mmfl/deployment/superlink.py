@@ -3,10 +3,10 @@
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import Child, ChildProcesses, wait_until
@@ -31,7 +31,7 @@ class ControlAPI:
     root: Path | None
     home: Path
 
-    def ask(self, command: Sequence[str], what: str) -> dict[str, object]:
+    def ask(self, command: Sequence[str], what: str) -> dict[str, Any]:
         """Runs one of Flower's commands and returns the JSON it prints."""
         programs.write_connection(self.home, str(self.address), self.root)
         try:
@@ -45,7 +45,7 @@ class ControlAPI:
             )
         except subprocess.TimeoutExpired:
             raise UserError(f"{what}: the SuperLink at {self.address} did not answer.") from None
-        answer = dict(programs.parse_json(done.stdout))
+        answer = programs.parse_json(done.stdout)
         if done.returncode or answer.get("success") is False:
             lines = str(answer.get("error-message") or done.stderr or done.stdout).strip().splitlines()
             reason = lines[-1] if lines else f"exit code {done.returncode}"
@@ -57,9 +57,8 @@ class ControlAPI:
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink: nodes connect to `address`, runs are started through `control`."""
+    """A running SuperLink, at which runs are started through `control`."""
 
-    address: Address
     control: ControlAPI
     children: Sequence[Child]
 
@@ -97,49 +96,34 @@ def control_address(
 def start_superlink(
     processes: ChildProcesses,
     address: Address,
+    inner: Address,
     keys: Keys | None = None,
-    insecure: bool = False,
-    control_port: int | None = None,
     max_bytes: int | None = None,
 ) -> SuperLink:
-    """Starts a SuperLink that accepts the nodes whose public keys are in `keys`.
+    """Starts a SuperLink at `inner`, which accepts the nodes whose public keys are in `keys`; runs are started there.
 
-    On loopback without keys, nodes and runs use the same address. Otherwise the SuperLink listens on loopback at
-    `control_port`, by default the next one, where runs are started. Nodes connect to a proxy at `address`, which passes
-    on messages of at most `max_bytes` bytes.
+    If nodes connect to another `address`, a proxy passes on their messages, of at most `max_bytes` bytes.
     """
-    inner = control_address(address, keys, insecure, control_port, max_bytes)
     size = str(max_bytes or MAX_MESSAGE_BYTES)
-    certificates = keys.certificates if keys else None
     for each in {address, inner}:
         _check_free(each)
     home = processes.folder / "link"
-    command = programs.superlink(inner.host, inner.port, certificates)
     limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size}
-    superlink = processes.start("superlink", command, programs.environment(home) | limit)
-    children = [superlink]
+    superlink = processes.start("superlink", programs.superlink(inner, keys), programs.environment(home) | limit)
     wait_until(lambda: _listens(inner), superlink, _SECONDS_TO_START, "it listened")
-    control = ControlAPI(inner, certificates.authority if certificates else None, home)
+    control = ControlAPI(inner, keys.authority if keys else None, home)
     if keys and keys.public_keys:
         control.ask(programs.register_nodes(keys.public_keys), "registering the nodes' keys")
-    if inner != address:
-        scheme = "https" if certificates else "http"
-        command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]
-        command += ["--prefix", programs.FLEET, "--target", f"{scheme}://{inner}", "--max-bytes", size]
-        if certificates:
-            command += ["--certificate", str(certificates.certificate), "--key", str(certificates.key)]
-            command += ["--authority", str(certificates.authority)]
-        proxy = processes.start("proxy", command, programs.environment(home))
-        children.append(proxy)
-        wait_until(lambda: _listens(address), proxy, _SECONDS_TO_START, "it listened")
-    return SuperLink(address, control, children)
-
-
-def serve(link: SuperLink) -> None:
-    """Waits until the SuperLink ends, which raises an error, or this process is asked to end."""
-    while True:
-        link.check()
-        time.sleep(0.2)
+    if inner == address:
+        return SuperLink(control, [superlink])
+    command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]
+    command += ["--prefix", programs.FLEET, "--target", f"{'https' if keys else 'http'}://{inner}", "--max-bytes", size]
+    if keys:
+        command += ["--certificate", str(keys.certificate), "--key", str(keys.server_key)]
+        command += ["--authority", str(keys.authority)]
+    proxy = processes.start("proxy", command, programs.environment(home))
+    wait_until(lambda: _listens(address), proxy, _SECONDS_TO_START, "it listened")
+    return SuperLink(control, [superlink, proxy])
 
 
 def free_port() -> int:

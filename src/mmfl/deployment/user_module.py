@@ -22,26 +22,12 @@ class UserModule:
     data: Callable[[str, int], LocalData]
 
     @classmethod
-    def find(cls, name: str) -> "UserModule":
-        """Loads a module by the name under which it can be imported."""
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.origin is None:
-            raise UserError(f"module '{name}' cannot be found.")
-        return cls.load(spec.origin)
-
-    @classmethod
-    def load(cls, path: str | Path) -> "UserModule":
+    def load(cls, path: Path) -> "UserModule":
         """Loads a Python file."""
-        path = Path(path)
-        if not path.is_file():
-            raise UserError(
-                f"module '{path}' does not exist; expected a Python file with tasks() and data(task, client)."
-            )
         spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None:
-            raise UserError(f"module '{path}' is not a Python file.")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
+        assert spec is not None
+        assert spec.loader is not None
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
         except UserError:
@@ -52,8 +38,7 @@ class UserModule:
             if not callable(getattr(module, name, None)):
                 raise UserError(f"module '{path}' has no function '{name}'; expected tasks() and data(task, client).")
         tasks = module.tasks()
-        wrong = not isinstance(tasks, Sequence) or not tasks or not all(isinstance(task, Task) for task in tasks)
-        if wrong:
+        if not isinstance(tasks, Sequence) or not tasks or not all(isinstance(task, Task) for task in tasks):
             raise UserError(f"module '{path}': tasks() gives {tasks!r}; expected a list of mmfl.Task.")
         names = [task.name for task in tasks]
         repeated = next((name for name in names if names.count(name) > 1), None)

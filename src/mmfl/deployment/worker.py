@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from mmfl.deployment.node_service import NodeService
@@ -23,17 +24,24 @@ from mmfl.errors import UserError
 from mmfl.privacy import Privacy
 
 _LENGTH = struct.Struct(">Q")
-_MAX_MESSAGE_BYTES = 1 << 34
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Serves until standard input is closed."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="mmfl.deployment.worker")
+    parser.add_argument("--module", required=True, type=Path)
+    parser.add_argument("--clients", required=True, type=lambda text: [int(part) for part in text.split(",")])
+    parser.add_argument("--socket", required=True, type=Path)
+    parser.add_argument("--capacity", default=1, type=int)
+    parser.add_argument("--device", default=None)
+    parser.add_argument("--clip", default=None, type=float)
+    parser.add_argument("--noise", default=0.0, type=float)
+    options = parser.parse_args(arguments)
     try:
         module = UserModule.load(options.module)
         service = NodeService(
             NodeFederation(module.tasks, options.clients, module.data, options.capacity),
-            Simulation(options.device or None),
+            Simulation(options.device),
             Privacy(options.clip, options.noise),
         )
     except UserError as error:
@@ -50,36 +58,24 @@ def serve(service: NodeService, path: Path) -> None:
     for each in (path, new):
         each.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        before = os.umask(0o177)
-        try:
-            server.bind(str(new))
-        finally:
-            os.umask(before)
+        server.bind(str(new))
+        new.chmod(0o600)
         server.listen()
         new.rename(path)
         while True:
             connection, _ = server.accept()
-            with connection:
-                try:
-                    answer_one(service, connection)
-                except OSError:
-                    continue  # the other side has closed the connection
+            with connection, suppress(OSError):  # the other side may have closed the connection
+                answer_one(service, connection)
 
 
 def answer_one(service: NodeService, connection: socket.socket) -> None:
     """Reads a request, as length and bytes, and writes the reply in the same form."""
     with connection.makefile("rwb") as stream:
         head = stream.read(_LENGTH.size)
-        if len(head) < _LENGTH.size:
-            return
-        (length,) = _LENGTH.unpack(head)
-        if length > _MAX_MESSAGE_BYTES:
-            return
-        payload = stream.read(length)
-        if len(payload) == length:
-            answer = service.answer(payload)
-            stream.write(_LENGTH.pack(len(answer)))
-            stream.write(answer)
+        if len(head) == _LENGTH.size:
+            reply = service.answer(stream.read(*_LENGTH.unpack(head)))
+            stream.write(_LENGTH.pack(len(reply)))
+            stream.write(reply)
 
 
 def _end_with_input(path: Path) -> None:
@@ -87,18 +83,6 @@ def _end_with_input(path: Path) -> None:
         pass
     path.unlink(missing_ok=True)
     os._exit(0)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mmfl.deployment.worker")
-    parser.add_argument("--module", required=True, type=Path)
-    parser.add_argument("--clients", required=True, type=lambda text: [int(part) for part in text.split(",")])
-    parser.add_argument("--socket", required=True, type=Path)
-    parser.add_argument("--capacity", default=1, type=int)
-    parser.add_argument("--device", default="")
-    parser.add_argument("--clip", default=None, type=float)
-    parser.add_argument("--noise", default=0.0, type=float)
-    return parser
 
 
 if __name__ == "__main__":

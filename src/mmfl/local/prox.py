@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from mmfl.errors import UserError
+from mmfl.checks import check
 from mmfl.local.base import LocalPosition, LocalRule
 
 
@@ -15,8 +15,7 @@ class Prox(LocalRule):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise UserError(f"local rule 'prox': mu is {self.mu}; expected a number >= 0.")
+        check(self.mu >= 0, "local rule 'prox'", "mu", self.mu, "a number >= 0")
 
     def offset(self, position: LocalPosition) -> Tensor:
         """The gradient of mu / 2 |w - start|^2."""

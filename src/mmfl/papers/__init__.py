@@ -1,21 +1,16 @@
 """The papers' tables and figures: what to train for each, what to measure, and which claims hold. One folder per paper.
 
-`reproduction` defines what a reproduction is, `measurements` what is kept of a run, `evidence` how claims are tested,
-`store` and `pages` the files on disk, `reproduce` the steps from training to page, and `learning_rates` the sweep that
-chose the learning rates. `CATALOGUE` has every table and figure by name. No method is defined here.
+`reproduction` defines what a reproduction is, `catalogue.toml` what its page says of it, `measurements` what is kept of
+a run, `evidence` how claims are tested, `panels` what figures share, `store` and `pages` the files on disk, `reproduce`
+the steps from training to page, and `learning_rates` the sweep that chose the learning rates. `CATALOGUE` has every
+table and figure by name. No method is defined here.
 """
 
 from mmfl.papers import group, learning_rates, mfa, ucb, variance
 from mmfl.papers.reproduction import Reproduction
 
-_ALL: tuple[Reproduction, ...] = (
-    *mfa.REPRODUCTIONS,
-    *ucb.REPRODUCTIONS,
-    *variance.REPRODUCTIONS,
-    *group.REPRODUCTIONS,
-    *learning_rates.REPRODUCTIONS,
-)
-
-CATALOGUE: dict[str, Reproduction] = {reproduction.id: reproduction for reproduction in _ALL}
+CATALOGUE: dict[str, Reproduction] = {
+    each.id: each for paper in (mfa, ucb, variance, group, learning_rates) for each in paper.REPRODUCTIONS
+}
 
 __all__ = ["CATALOGUE"]

@@ -16,26 +16,24 @@ def greater(text: str, paper: str, ours: pd.Series, theirs: pd.Series, margin: f
     'holds'
     """
     gap = difference(ours, theirs)
-    if gap.mean - gap.half > margin:
-        verdict = Verdict.HOLDS
-    else:
-        verdict = Verdict.FAILS if gap.mean + gap.half < margin else Verdict.OPEN
-    return Claim(text, paper, str(gap), verdict)
+    return Claim(text, paper, str(gap), decide(gap.mean - gap.half > margin, gap.mean + gap.half < margin))
 
 
 def alike(text: str, paper: str, ours: pd.Series, theirs: pd.Series, tolerance: float) -> Claim:
     """The claim that two quantities are about equal: the interval of their difference is within the tolerance."""
     gap = difference(ours, theirs)
-    if abs(gap.mean) + gap.half <= tolerance:
-        verdict = Verdict.HOLDS
-    else:
-        verdict = Verdict.FAILS if abs(gap.mean) - gap.half > tolerance else Verdict.OPEN
+    verdict = decide(abs(gap.mean) + gap.half <= tolerance, abs(gap.mean) - gap.half > tolerance)
     return Claim(text, paper, f"{gap}, within {tolerance:g}", verdict)
 
 
 def fact(text: str, paper: str, ours: str, holds: bool) -> Claim:
     """A claim that the measurements confirm or refute directly."""
-    return Claim(text, paper, ours, Verdict.HOLDS if holds else Verdict.FAILS)
+    return Claim(text, paper, ours, decide(holds, not holds))
+
+
+def decide(holds: bool, fails: bool) -> Verdict:
+    """The verdict on a claim that certainly holds, certainly fails, or neither."""
+    return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN
 
 
 def spread(values: pd.Series | Sequence[float], digits: int = 3) -> str:

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from mmfl.federation import Federation
 from mmfl.papers.evidence import spread
 from mmfl.papers.measurements import accuracy, final
-from mmfl.papers.reproduction import Findings, Frames, Part, Reproduction, Trainer, federations
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, federations, reproduction
 from mmfl.partition import Split
-from mmfl.report.plots import COLOURS, grid
+from mmfl.report.plots import COLOURS
 from mmfl.runs.config import read
 from mmfl.runs.presets import path_of
 
@@ -47,20 +48,18 @@ SWEEPS: dict[str, Sweep] = {
     "faces, one epoch": Sweep("ucb-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
 }
 _QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["federation.lacks=0.0"])}
+_ALL = {**SWEEPS, **_QUICK}
 
 
 def parts(quick: bool) -> list[Part]:
     """One part per data set."""
-    return [
-        Part(
-            f"learning-rates/{name.replace(',', '').replace(' ', '-')}", sweep.rounds, SEEDS, partial(_run, name, sweep)
-        )
-        for name, sweep in (_QUICK if quick else SWEEPS).items()
-    ]
+    sweeps = {name.replace(",", "").replace(" ", "-"): name for name in (_QUICK if quick else SWEEPS)}
+    return [Part(f"learning-rates/{id}", _ALL[name].rounds, SEEDS, partial(_run, name)) for id, name in sweeps.items()]
 
 
-def _run(name: str, sweep: Sweep, trainer: Trainer) -> Frames:
+def _run(name: str, trainer: Trainer) -> Frames:
     """Trains all rates together: each is a task of one federation."""
+    sweep = _ALL[name]
     of = _one_task_per_rate(federations(sweep.preset, sweep.settings), sweep)
     compared = trainer.compare(of, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=_LAST)
     last = final(accuracy(compared), _LAST).drop(columns="mean").reset_index()
@@ -84,7 +83,7 @@ def find(frames: Frames) -> Findings:
     rows = []
     for name, table in frames["sweep"].groupby("data", sort=False):
         best = choose(table)
-        sweep = {**SWEEPS, **_QUICK}[str(name)]
+        sweep = _ALL[str(name)]
         preset_rate = next(task.lr for task in read(path_of(sweep.preset)).tasks if task.name == sweep.task)
         by_rate = {f"{rate:g}": spread(runs["accuracy"]) for rate, runs in table.groupby("rate")}
         shown = ", ".join(f"{rate}: {value}" for rate, value in by_rate.items())
@@ -108,29 +107,12 @@ def choose(table: pd.DataFrame) -> float:
 
 def draw(frames: Frames) -> Figure:
     """Final accuracy against learning rate, a line per data set."""
-    figure, (axes,) = grid(1)
+    figure, (axes,) = panels(1, xscale="log", xlabel="learning rate", ylabel="final test accuracy")
     for n, (name, table) in enumerate(frames["sweep"].groupby("data", sort=False)):
         mean = table.groupby("rate")["accuracy"].mean()
         axes.plot(mean.index, mean, "o-", color=COLOURS[n % len(COLOURS)], label=str(name), markersize=3)
-    axes.set_xscale("log")
-    axes.set_xlabel("learning rate")
-    axes.set_ylabel("final test accuracy")
-    axes.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False, fontsize=8)
     return figure
 
 
-REPRODUCTIONS = (
-    Reproduction(
-        "learning-rates",
-        "variance",
-        "Learning rates",
-        "Where the papers give no learning rate, or one for another network, it is chosen here: for full "
-        "participation, by the mean test accuracy of the last 20 rounds, on two seeds that no result uses: the best "
-        "rate among those at whose next larger neighbour accuracy falls by five points at most, because sampling makes "
-        "steps of varying length. All methods train with it.",
-        parts,
-        find,
-        draw,
-    ),
-)
+REPRODUCTIONS = (reproduction("learning-rates", parts, find, draw),)

@@ -1,7 +1,7 @@
 """What is kept of a comparison: tidy data frames with a row per method, seed and round."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import pandas as pd
 
@@ -74,8 +74,3 @@ class Watch(Listener, Generic[Seen]):
 
     def _look(self) -> list[Seen]:
         return [self.look(self.info.state(method, seed)) for method, seed in self.replicas]
-
-
-def rows(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """A frame with a row per record."""
-    return pd.DataFrame.from_records(list(records))

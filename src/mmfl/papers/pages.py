@@ -38,7 +38,7 @@ def write(
         markdown(findings.table),
         *findings.notes,
         *(["## Claims", markdown(claims_table(findings.claims))] if findings.claims else []),
-        *_discussion(folder / "discussion" / f"{reproduction.id}.md"),
+        *(["## Discussion", discussion] if (discussion := _discussion(folder, reproduction.id)) else []),
         "## How it was run",
         markdown(runs_table(abouts_of_parts)),
     ]
@@ -48,21 +48,19 @@ def write(
 def write_index(
     folder: Path, claims: Sequence[tuple[Reproduction, Sequence[Claim]]], missing: Sequence[str] = ()
 ) -> None:
-    """Writes `README.md`: the text in `discussion/README.md`, every claim of the papers with our verdict and a link,
-    and what has not been run in full."""
-    paragraphs = ["# Results", *_opening(folder / "discussion" / "README.md")]
+    """Writes `README.md`: the text in `discussion/README.md`, all claims and verdicts, and what was not run in full."""
+    paragraphs = ["# Results", *filter(None, [_discussion(folder, "README")])]
     if missing:
         paragraphs.append(f"**Not run in full yet:** {', '.join(missing)}.")
     for paper, name in PAPERS.items():
         of_paper = [(reproduction, found) for reproduction, found in claims if reproduction.paper == paper]
-        lines = [
-            [claim.text, claim.paper, claim.ours, claim.verdict.value, f"[{reproduction.id}]({reproduction.id}.md)"]
+        tables = [
+            claims_table(found).assign(page=f"[{reproduction.id}]({reproduction.id}.md)")
             for reproduction, found in of_paper
-            for claim in found
+            if found
         ]
-        if lines:
-            table = pd.DataFrame(lines, columns=["claim", "paper", "ours", "verdict", "page"])
-            paragraphs += [f"## {name}", markdown(table)]
+        if tables:
+            paragraphs += [f"## {name}", markdown(pd.concat(tables))]
         without_claims = [
             f"[{reproduction.title}]({reproduction.id}.md)" for reproduction, found in of_paper if not found
         ]
@@ -79,17 +77,11 @@ def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
 
 def runs_table(abouts: Sequence[About]) -> pd.DataFrame:
     """A row per part: what was run, on which device, and how long it took."""
-    lines = [
-        [
-            f"{about.part} (quick)" if about.quick else about.part,
-            about.rounds,
-            _ranges(about.seeds),
-            about.device,
-            f"{about.seconds:,.0f} s",
-            f"{about.version}, commit {about.commit}",
-        ]
-        for about in abouts
-    ]
+    lines = []
+    for about in abouts:
+        part, seeds = f"{about.part} (quick)" if about.quick else about.part, _ranges(about.seeds)
+        time, version = f"{about.seconds:,.0f} s", f"{about.version}, commit {about.commit}"
+        lines.append([part, about.rounds, seeds, about.device, time, version])
     return pd.DataFrame(lines, columns=["part", "rounds", "seeds", "device", "time", "version"])
 
 
@@ -111,9 +103,6 @@ def _ranges(seeds: Sequence[int]) -> str:
     return f"{min(seeds)} to {max(seeds)}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
 
 
-def _discussion(path: Path) -> list[str]:
-    return ["## Discussion", path.read_text().strip()] if path.is_file() else []
-
-
-def _opening(path: Path) -> list[str]:
-    return [path.read_text().strip()] if path.is_file() else []
+def _discussion(folder: Path, name: str) -> str:
+    path = folder / "discussion" / f"{name}.md"
+    return path.read_text().strip() if path.is_file() else ""

@@ -1,9 +1,11 @@
 """Reproduction: a table or figure of a paper, with its training, its measurements and its claims."""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import signature
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -25,11 +27,11 @@ Paper = Literal["mfa", "ucb", "slides", "variance", "group"]
 
 
 class Verdict(StrEnum):
-    """Whether a paper's claim holds in our runs."""
+    """Whether a paper's claim holds in our runs, from the worst to the best."""
 
-    HOLDS = "holds"
     FAILS = "does not hold"
     OPEN = "not decided"
+    HOLDS = "holds"
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,23 @@ class Reproduction:
     parts: Callable[[bool], Sequence[Part]]
     find: Callable[[Frames], Findings]
     draw: Callable[[Frames], Figure]
+
+
+_TEXTS = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text())
+NOTES: dict[str, str] = _TEXTS["notes"]
+"""Texts that findings add to their pages, by name."""
+
+
+def reproduction(
+    id: str,
+    parts: Callable[[bool], Sequence[Part]],
+    find: Callable[[Frames], Findings],
+    draw: Callable[[Frames], Figure],
+) -> Reproduction:
+    """The table or figure of this name, with its paper, title and setting from `catalogue.toml`."""
+    texts = _TEXTS[id]
+    setting = texts["setting"].format(**_TEXTS["shared"])
+    return Reproduction(id, texts["paper"], texts["title"], setting, parts, find, draw)
 
 
 PAPER_FLOOR = 1e-6  # the papers have no floor; this only keeps probabilities positive

@@ -56,23 +56,15 @@ class Results:
             raise _unreadable_error(path, error) from None
 
     def run(self, part: Part, quick: bool, trainer: Trainer) -> None:
-        """Runs a part and stores its measurements. `about.json` is written last, so an interrupted part counts as not
-        run."""
+        """Runs a part and stores what it measured; `about.json` comes last: an interrupted part counts as not run."""
         place = self._place(part)
         with writing(self.folder):  # before the training, which may take long
             place.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         frames = part.run(trainer)
-        about = About(
-            part.name,
-            quick,
-            part.rounds,
-            list(part.seeds),
-            device_name(trainer),
-            round(time.monotonic() - started, 1),
-            f"mmfl {mmfl.__version__}, torch {torch.__version__}",
-            commit(),
-        )
+        seconds, version = round(time.monotonic() - started, 1), f"mmfl {mmfl.__version__}, torch {torch.__version__}"
+        device, seeds = device_name(trainer), list(part.seeds)
+        about = About(part.name, quick, part.rounds, seeds, device, seconds, version, commit())
         with writing(self.folder):
             for old in (place / "about.json", *place.glob("*.csv.gz")):
                 old.unlink(missing_ok=True)

@@ -2,23 +2,16 @@
 
 - MFA-Rand and MFA-RR (Bhuyan, Moharir & Joshi 2022), in `bounds.py`: describe the federation with a `Problem`, choose
   the learning rate by beta and gamma, and `RandomSplitBound` (Theorem 1) or `RotatingSplitBound` (Theorem 2,
-  Corollary 1) gives the bound. `gain`, `theorem_3_applies` and `gain_threshold` compare training all models together
-  with training them one after another.
+  Corollary 1) gives the bound. In `gains.py`, `gain`, `theorem_3_applies` and `gain_threshold` compare training all
+  models together with training them one after another.
 - Sampling with any probabilities (Zhang et al. 2025), in `sampling.py`: `SamplingProblem` and `SamplingRound` give
   gamma, V_tau and the three variance terms of Theorem 1.
 
 Nothing here trains or measures; the constants are arguments.
 """
 
-from mmfl.theory.bounds import (
-    ErrorBound,
-    Problem,
-    RandomSplitBound,
-    RotatingSplitBound,
-    gain,
-    gain_threshold,
-    theorem_3_applies,
-)
+from mmfl.theory.bounds import ErrorBound, Problem, RandomSplitBound, RotatingSplitBound
+from mmfl.theory.gains import gain, gain_threshold, theorem_3_applies
 from mmfl.theory.sampling import SamplingProblem, SamplingRound
 
 __all__ = [

@@ -1,7 +1,7 @@
 """What every round records besides accuracy: step size, variances, participation and costs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from mmfl.aggregation import inverse_probability
 from mmfl.allocation import Allocation
 from mmfl.federation import RoundView
 from mmfl.record import Cost
+from mmfl.tensors import walk
 from mmfl.updates import Updates
 
 PROBABILITIES = tuple(f"probability_{name}" for name in ("min", "q25", "median", "q75", "max"))
@@ -90,17 +91,7 @@ def round_cost(
 
 def memory_of(state: Any) -> int:
     """Bytes of the arrays and tensors in a state."""
-    if isinstance(state, Tensor):
-        return state.numel() * state.element_size()
-    if isinstance(state, np.ndarray):
-        return state.nbytes
-    if isinstance(state, dict):
-        return sum(memory_of(item) for item in state.values())
-    if isinstance(state, list | tuple):
-        return sum(memory_of(item) for item in state)
-    if hasattr(state, "__dataclass_fields__"):
-        return sum(memory_of(getattr(state, f.name)) for f in fields(state))
-    return 0
+    return sum(part.nbytes for part in walk(state) if isinstance(part, Tensor | np.ndarray))
 
 
 def step_size(updates: Updates, view: RoundView) -> float:

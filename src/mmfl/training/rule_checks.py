@@ -3,7 +3,7 @@
 They look at whole arrays once or at drawn rows only, so a round takes no longer for them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,14 @@ from mmfl.federation import RoundView
 SIGNALS = ("losses", "norms", "residuals", "updates")
 """What an allocation may ask for before it decides."""
 
+_Complaint = Callable[[str], UserError]
 _ROUNDING = 1e-9  # by which probabilities may sum to more than 1
 _HUGE = 1e12  # weights and updates beyond it belong to a model that has diverged: no rule can keep them finite
 
 
 def check_signals(method: str, rule: AllocationRule, asked: Any, view: RoundView) -> None:
     """Refuses signals that do not exist, and those of pairs that are not there."""
-    say = _Complaint(method, rule, "asks", view.round)
+    say = _complaint(method, rule, "asks", view.round)
     if not isinstance(asked, Mapping):
         raise say(f"gave a {type(asked).__name__}; expected signals by name, each with its pairs [clients, tasks].")
     for name, pairs in asked.items():
@@ -39,7 +40,7 @@ def check_signals(method: str, rule: AllocationRule, asked: Any, view: RoundView
 
 def check_allocation(method: str, rule: AllocationRule, returned: Any, view: RoundView, state: Any) -> None:
     """Refuses what is no allocation, nobody could train or no aggregation could weigh; and a state that was lost."""
-    say = _Complaint(method, rule, "allocate", view.round)
+    say = _complaint(method, rule, "allocate", view.round)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Allocation):
         raise say(f"gave {_kind(returned)}; expected a pair (mmfl.Allocation, state).")
     allocation = returned[0]
@@ -48,7 +49,7 @@ def check_allocation(method: str, rule: AllocationRule, returned: Any, view: Rou
     _check_draw(say, allocation, view)
 
 
-def _check_probabilities(say: "_Complaint", allocation: Allocation, view: RoundView) -> None:
+def _check_probabilities(say: _Complaint, allocation: Allocation, view: RoundView) -> None:
     p = allocation.probabilities
     if not isinstance(p, np.ndarray) or p.shape != view.sizes.shape:
         raise say(f"gave probabilities of shape {list(np.shape(p))}; expected {list(view.sizes.shape)}.")
@@ -63,7 +64,7 @@ def _check_probabilities(say: "_Complaint", allocation: Allocation, view: RoundV
         raise say(f"gave client {client} probabilities that sum to {together[client]:.6g}; a processor takes one task.")
 
 
-def _check_draw(say: "_Complaint", allocation: Allocation, view: RoundView) -> None:
+def _check_draw(say: _Complaint, allocation: Allocation, view: RoundView) -> None:
     client, task, count = allocation.client, allocation.task, allocation.count
     shapes = {np.shape(each) for each in (client, task, count, allocation.probability)}
     if len(shapes) > 1 or len(next(iter(shapes))) != 1:
@@ -99,7 +100,7 @@ def check_aggregation(
     method: str, rule: AggregationRule, returned: Any, task: str, round: int, weights: Tensor, state: Any
 ) -> None:
     """Refuses what are no weights of the task, and a state that was lost; that they are finite is found out later."""
-    say = _Complaint(method, rule, "aggregate", round)
+    say = _complaint(method, rule, "aggregate", round)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Tensor):
         raise say(f"gave {_kind(returned)} for task '{task}'; expected a pair (weights, state).")
     for name in ("shape", "dtype", "device"):
@@ -116,7 +117,7 @@ def check_finite(
     updates of which no sum is beyond `largest`."""
     if torch.isfinite(weights).all() or max(float(before.abs().max()), largest) > _HUGE or not before.isfinite().all():
         return
-    raise _Complaint(method, rule, "aggregate", round)(
+    raise _complaint(method, rule, "aggregate", round)(
         f"gave weights of task '{task}' that are not finite, from weights and updates that are."
     )
 
@@ -124,19 +125,14 @@ def check_finite(
 def check_state(method: str, rule: Any, hook: str, round: int, before: Any, after: Any) -> None:
     """Refuses a state of another kind than the one that a rule was given: most likely it was forgotten."""
     if type(after) is not type(before):
-        raise _Complaint(method, rule, hook, round)(
+        raise _complaint(method, rule, hook, round)(
             f"was given {_kind(before)} as its state and gave back {_kind(after)}; expected the state after the round."
         )
 
 
-class _Complaint:
-    """A mistake of a rule, as an error that says whose it is and when it was made."""
-
-    def __init__(self, method: str, rule: Any, hook: str, round: int):
-        self.where = f"method '{method}': {type(rule).__name__}.{hook} in round {round}"
-
-    def __call__(self, text: str) -> UserError:
-        return UserError(f"{self.where} {text}")
+def _complaint(method: str, rule: Any, hook: str, round: int) -> _Complaint:
+    """Makes an error of a text about a mistake of a rule: it says whose mistake it is and when it was made."""
+    return lambda text: UserError(f"method '{method}': {type(rule).__name__}.{hook} in round {round} {text}")
 
 
 def _kind(value: Any) -> str:

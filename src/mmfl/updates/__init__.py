@@ -7,8 +7,7 @@ engine, and nowhere else.
 from mmfl.updates.rows import ClientRows
 from mmfl.updates.store import ClientVectorStore, StorageOptions
 from mmfl.updates.stored_rows import StoredRows
-from mmfl.updates.trained import Trained
-from mmfl.updates.updates import Updates
+from mmfl.updates.updates import Trained, Updates
 from mmfl.updates.world import SINGLE_PROCESS, World
 
 __all__ = [

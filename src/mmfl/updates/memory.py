@@ -51,7 +51,7 @@ class ClientMemory:
         change = np.nan_to_num(sizes - self.weight)
         moved = np.flatnonzero(change)
         held = moved[self.stored.holds(moved)]
-        for rows in batches(len(held), len(self.sum)):
+        for rows in batches(len(held), self.sum):
             self.sum += weighted_sum(change[held[rows]], self.stored.held_rows(held[rows]))
         self.weight[moved] += change[moved]
 

@@ -13,7 +13,8 @@ from mmfl.tensors import to_device
 from mmfl.updates.partial_sum import PartialSum
 from mmfl.updates.world import SINGLE_PROCESS, World
 
-_BATCH_BYTES = 2**23  # of stored vectors to read at once
+# Bytes of stored vectors to read at once: few that stay in a processor's caches, or many that keep a GPU busy.
+_BATCH_BYTES = {"cpu": 2**23, "cuda": 2**28}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +50,7 @@ class ClientRows:
 
     def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of all rows: coefficients @ rows, [parameters]."""
-        own = coefficients if self.places is None else coefficients[self.places]
-        return PartialSum.of(to_device(own, self.matrix) @ self.matrix, self.world)
+        return PartialSum.of(to_device(self.take_held(coefficients), self.matrix) @ self.matrix, self.world)
 
     def norms(self) -> NDArray[np.float64]:
         """||G|| of each row."""
@@ -76,7 +76,7 @@ class ClientRows:
         """The wanted rows alone."""
         if wanted.all():
             return self
-        own = wanted if self.places is None else wanted[self.places]
+        own = self.take_held(wanted)
         matrix = self.matrix[to_device(np.flatnonzero(own), self.matrix.device)]
         places = None if self.places is None else (np.cumsum(wanted) - 1)[self.places[own]]
         length = int(wanted.sum())
@@ -130,7 +130,7 @@ def _matrix(rows: "ClientRows | Tensor") -> Tensor:
     return rows.matrix if isinstance(rows, ClientRows) else rows
 
 
-def batches(rows: int, length: int) -> Iterator[slice]:
-    """Slices of rows of `length` numbers, small enough that stored vectors are never copied as a whole."""
-    size = max(_BATCH_BYTES // (4 * length), 1)
+def batches(rows: int, like: Tensor) -> Iterator[slice]:
+    """Slices of rows that are as long as the vector, small enough that stored vectors are never copied as a whole."""
+    size = max(_BATCH_BYTES.get(like.device.type, 2**23) // (4 * like.shape[-1]), 1)
     return (slice(begin, begin + size) for begin in range(0, rows, size))

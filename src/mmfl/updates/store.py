@@ -7,7 +7,7 @@ they live, beside the weights, in host memory or in a file, and in which precisi
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.errors import UserError, nearest
+from mmfl.tensors import walk
 from mmfl.updates.rows import ClientRows
 from mmfl.updates.stored_rows import StoredRows
 from mmfl.updates.world import SINGLE_PROCESS, World
@@ -197,7 +198,12 @@ class ClientVectorStore:
         self._make_room(self.count + len(new))
         self.slot[new] = self.count + np.arange(len(new))
         self.count += len(new)
-        kept = self._round(rows.detach().to(self.none.device))
+        dtype = _PRECISIONS[self.keep.precision]
+        kept = rows.detach().to(self.none.device)
+        if dtype == torch.float16:
+            largest = torch.finfo(dtype).max
+            kept = kept.clamp(-largest, largest)
+        kept = kept.to(dtype)
         for block, inside, place in self._pieces(self.slot[client]):
             block.index_copy_(0, inside.to(block.device), kept[place.to(kept.device)].to(block.device))
         return kept.to(self.none.dtype)
@@ -220,24 +226,12 @@ class ClientVectorStore:
         for number, part in zip(touched, np.split(place[order], first[1:]), strict=False):
             yield self.blocks[number], torch.from_numpy(slot[part] - self.starts[number]), torch.from_numpy(part)
 
-    def _round(self, rows: Tensor) -> Tensor:
-        dtype = _PRECISIONS[self.keep.precision]
-        if dtype == torch.float16:
-            largest = torch.finfo(dtype).max
-            rows = rows.clamp(-largest, largest)
-        return rows.to(dtype)
-
 
 def set_world(state: Any, world: World) -> None:
     """Tells all stores in a rule's state which processes share the run."""
-    if isinstance(state, ClientVectorStore):
-        state.world = world
-    elif is_dataclass(state):
-        for field in fields(state):
-            set_world(getattr(state, field.name), world)
-    elif isinstance(state, list | tuple | dict):
-        for part in state.values() if isinstance(state, dict) else state:
-            set_world(part, world)
+    for part in walk(state):
+        if isinstance(part, ClientVectorStore):
+            part.world = world
 
 
 def _map_file(folder: str | None, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,7 @@
 """StoredRows: the stored vectors of some clients, to compute with."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,22 +24,20 @@ class StoredRows:
     """
 
     def __init__(self, store: "ClientVectorStore", client: NDArray[np.int64], places: NDArray[np.int64] | None):
-        self.store, self.client, self.places = store, client, places
-        self._held = client if places is None else client[places]
+        self.store = store
+        self._rows = ClientRows(store.none, places, len(client), store.world)
+        self._held = self._rows.take_held(client)
         self._read: tuple[slice, Tensor] | None = None
-
-    def __len__(self) -> int:
-        return len(self.client)
 
     def matrix(self) -> ClientRows:
         """All of them at once; what is computed after this reads them no more."""
         if self._read is None:
             self._read = slice(0, len(self._held)), self.store.held_rows(self._held)
-        return ClientRows(self._read[1], self.places, len(self.client), self.store.world)
+        return replace(self._rows, matrix=self._read[1])
 
     def combine(self, coefficients: NDArray[np.float64]) -> Tensor:
         """The weighted sum of all of them: coefficients @ rows, [parameters]."""
-        own = coefficients if self.places is None else coefficients[self.places]
+        own = self._rows.take_held(coefficients)
         total: Tensor | None = None
         for at, rows in self._batches():
             part = to_device(own[at], rows) @ rows
@@ -54,31 +53,23 @@ class StoredRows:
             products = updates.rows.inner_products(rows, at)
             squares = rows.square().sum(1).double().cpu().numpy()
             found.append(np.divide(products, squares, out=np.zeros_like(products), where=squares > 0))
-        return self._spread(np.concatenate(found))
+        return self._rows.spread(np.concatenate(found))
 
     def distances(self, updates: "Updates", beta: NDArray[np.float64]) -> NDArray[np.float64]:
         """||G - beta h|| of each update G."""
-        own, found = (beta if self.places is None else beta[self.places]), [np.zeros(0)]
+        own, found = self._rows.take_held(beta), [np.zeros(0)]
         for at, rows in self._batches():
             found.append(updates.rows.distances(rows, own[at], at))
-        return self._spread(np.concatenate(found))
+        return self._rows.spread(np.concatenate(found))
 
     def _batches(self) -> Iterator[tuple[slice, Tensor]]:
         """Slices of the rows that are in this process, with the vectors; a single batch is read once."""
         if self._read is not None:
             yield self._read
             return
-        slices = list(batches(len(self._held), self.store.none.shape[1]))
+        slices = list(batches(len(self._held), self.store.none))
         for at in slices:
             found = at, self.store.held_rows(self._held[at])
             if len(slices) == 1:
                 self._read = found
             yield found
-
-    def _spread(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A number for every row, given those of the rows in this process."""
-        if self.places is None:
-            return numbers
-        spread = np.zeros(len(self.client))
-        spread[self.places] = numbers
-        return self.store.world.sums(spread)

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.errors import LostProcessError
+from mmfl.errors import LostProcessError, first_line
 
 PARTIAL = {"partial": True}
 """Metadata of a dataclass field that is a sum over clients: each process holds the part of its own ones."""
@@ -78,7 +78,7 @@ class TorchrunWorld(World):
         try:
             dist.all_reduce(tensor)
         except RuntimeError as error:
-            raise LostProcessError(f"a process of this run was lost ({_first_line(error)}).") from None
+            raise LostProcessError(f"a process of this run was lost ({first_line(error)[:200]}).") from None
         return tensor
 
     def sums(self, array: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -120,7 +120,3 @@ def leave() -> None:
 
 def _ended(*_: Any) -> NoReturn:
     raise LostProcessError("this process was told to end, as happens when another one of the run was lost.")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0][:200]

@@ -1,6 +1,6 @@
 """Accuracy of group sampling and the baselines (Gong et al., Figures 2 and 4): tables, claims and curves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import fact, greater, spread
 from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK
 from mmfl.papers.measurements import by_round, final
-from mmfl.papers.reproduction import Claim, Frames
-from mmfl.report.plots import curve, grid, legend
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import NOTES, Claim, Frames
+from mmfl.report.plots import curve, legend
 
 _METHODS = (*BASELINES, GROUP, ONE_TASK, FIVE_CLUSTERS)
 _BEHIND = {"consistent": "more than 0.100", "inconsistent": "at least 0.040", "everyone": "not tried"}
@@ -20,16 +21,10 @@ _LAST = 20  # rounds that results are averaged over
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The measurements in one setting, and the methods compared there."""
+    """The measurements in one setting, and the methods compared there: none if it was not run."""
 
     setting: str
     frames: Frames
-
-    @classmethod
-    def of(cls, frames: Frames, *settings: str) -> "dict[str, Measured]":
-        """Those of the named settings that were run."""
-        run = set(frames["accuracy"]["setting"]) if "accuracy" in frames else set()
-        return {setting: cls(setting, frames) for setting in settings if setting in run}
 
     def frame(self, name: str) -> pd.DataFrame:
         """The rows of a frame for this setting; possibly none."""
@@ -78,11 +73,9 @@ def table(settings: Iterable[Measured]) -> pd.DataFrame:
     lines = []
     for results in settings:
         for method, score in results.scores.items():
-            behind = (
-                f"{(results.scores[results.group] - score)['mean'].mean():.3f}"
-                if method in results.rivals("mean")
-                else ""
-            )
+            behind = ""
+            if method in results.rivals("mean"):
+                behind = f"{(results.scores[results.group] - score)['mean'].mean():.3f}"
             lines.append(
                 {
                     "setting": results.setting,
@@ -99,62 +92,47 @@ def table(settings: Iterable[Measured]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def ahead(results: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> list[Claim]:
+def ahead(results: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> Iterator[Claim]:
     """Claims that group sampling is better than the better baseline by at least a margin, for each task or the mean."""
     by = f"at least {100 * margin:g} points " if margin else ""
-    claims = []
     for column in columns:
         for best in results.rivals(column)[:1]:
             where = "on average over the tasks" if column == "mean" else f"on {column}"
             text = f"{results.setting}: {results.group} is {by}ahead of both baselines {where}"
             claim = greater(text, paper, results.scores[results.group][column], results.scores[best][column], margin)
-            claims.append(replace(claim, ours=f"{claim.ours} over {best}"))
-    return claims
+            yield replace(claim, ours=f"{claim.ours} over {best}")
 
 
-def equal_costs(results: Measured) -> Claim:
+def equal_costs(results: Measured) -> Iterator[Claim]:
     """The claim that the compared methods train equally many clients, within 2%."""
     trained = {method: results.average(method, "trainings") for method in results.scores}
-    smallest, largest = min(trained.values()), max(trained.values())
-    ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
-    text = f"{results.setting}: all methods train equally many clients in a round"
-    return fact(text, "a sixth of each group, or of all clients", ours, largest <= 1.02 * smallest)
+    if trained:
+        ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
+        text = f"{results.setting}: all methods train equally many clients in a round"
+        equal = max(trained.values()) <= 1.02 * min(trained.values())
+        yield fact(text, "a sixth of each group, or of all clients", ours, equal)
 
 
-def notes_on(settings: dict[str, Measured]) -> list[str]:
+def notes_on(settings: Iterable[Measured]) -> list[str]:
     """Notes on the columns of the tables, the models and the data."""
-    columns = (
-        f"Accuracy on the whole test set, averaged over the last {_LAST} rounds, ± the standard deviation over seeds. "
-        "*swing*: how far a task's accuracy moves from round to round, as the standard deviation over those rounds. "
-        "*clusters met*: true clusters, of five, whose clients train a task within five rounds. *trainings* and "
-        "*forward passes*: clients that train and losses that are asked for, in the average round. Every cluster "
-        "trains its share of clients and at least one, so that with more clusters than tasks, or few clients a "
-        "cluster, group sampling trains more than its rivals."
-    )
-    trained = [
-        f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})"
-        for results in list(settings.values())[:1]
-        for task in results.frame("tasks").itertuples()
-    ]
-    return [columns, *([f"Trained: {', '.join(trained)}."] if trained else [])]
+    tasks = next((results.frame("tasks") for results in settings if results.scores), pd.DataFrame())
+    trained = [f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})" for task in tasks.itertuples()]
+    return [NOTES["group_columns"], *([f"Trained: {', '.join(trained)}."] if trained else [])]
 
 
 def draw(setting: str, frames: Frames) -> Figure:
     """Test accuracy by round, a panel per task and one for the mean; dashed lines are arrivals."""
-    results = Measured.of(frames, setting).get(setting)
-    columns = [*results.tasks, "mean"] if results else ["mean"]
-    figure, axes = grid(len(columns))
+    results = Measured(setting, frames)
+    columns = [*results.tasks, "mean"]
+    figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
     for panel, column in zip(axes, columns, strict=True):
         for n, method in enumerate(_METHODS):
-            if results and method in results.scores:
+            if method in results.scores:
                 curve(panel, by_round(results.frame("accuracy"), column, method), method, n)
-        for t in arrivals(results) if results else ():
+        for t in arrivals(results):
             panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
         panel.set_title("mean of the tasks" if column == "mean" else column)
         panel.set_xlim(left=0)
-        panel.set_xlabel("round")
-        panel.set_ylabel("test accuracy")
-        panel.grid(alpha=0.3)
     legend(figure, axes[-1])
     return figure
 

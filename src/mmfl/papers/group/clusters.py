@@ -1,7 +1,6 @@
-"""Clusters of the clients' losses (Gong et al., Figure 3): how well they are separated, and whether the C-step finds
-them."""
+"""Clusters of the clients' losses (Gong et al., Figure 3): how well they separate, and if the C-step finds them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +15,10 @@ from mmfl.allocation.groups import Cycle, k_means, scaling, silhouette
 from mmfl.engine import Simulation, Workload
 from mmfl.federation import Federation
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.measurements import Watch, rows
-from mmfl.papers.reproduction import Claim, Findings, Frames
-from mmfl.report.plots import COLOURS, grid, legend
+from mmfl.papers.measurements import Watch
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
+from mmfl.report.plots import COLOURS, legend
 from mmfl.runs.results import Comparison
 from mmfl.training import TrainingState
 
@@ -54,46 +54,31 @@ def observe(looked: Sequence[int], state: TrainingState) -> Observation:
     return Observation(state.round, cycle, weights)
 
 
-def in_force(watch: Watch[Observation], compared: Comparison) -> pd.DataFrame:
-    """The current clusters of group methods, every few rounds: their number and agreement with the true clusters."""
-    return rows(
-        [
-            {**key, "clusters": len(sight.cycle.centroids), "agreement": agreement(sight.cycle, federation)}
-            for key, federation, sight in _observations(watch, compared)
-            if sight.cycle is not None and sight.round > 0 and sight.round % _EVERY == 0
-        ]
-    )
+def measure_clusters(watch: Watch[Observation], compared: Comparison, engine: Simulation) -> Frames:
+    """What the observations say of clusters.
 
-
-def structure(watch: Watch[Observation], compared: Comparison, engine: Simulation) -> dict[str, pd.DataFrame]:
-    """All clients' losses with the weights that were kept.
-
-    `structure` says how well these losses separate the true clusters, for every method and seed. `losses` are those of
-    group methods with the first seed: a row per client, with its true cluster.
+    `clusters` are those of group methods, every few rounds: their number and agreement with the true ones. All clients'
+    losses with the weights that were kept give `structure`, how well they separate the true clusters, for every method
+    and seed, and `losses`, those of group methods with the first seed: a row per client, with its true cluster.
     """
-    distinct, losses = [], []
-    for key, federation, sight in _observations(watch, compared):
-        if sight.weights is None:
-            continue
-        everyone = np.arange(federation.clients)
-        workloads = [Workload(federation, s, weights, everyone) for s, weights in enumerate(sight.weights)]
-        measured = np.stack(engine.losses(workloads), axis=1)
-        distinct.append({**key, **distinctness(measured, federation)})
-        if sight.cycle is not None and key["seed"] == compared.runs[0].seed:
-            frame = pd.DataFrame(measured.round(4), columns=federation.task_names)
-            losses.append(frame.assign(truth=federation.groups[0], **key))
-    together = pd.concat(losses, ignore_index=True) if losses else pd.DataFrame()
-    return {"structure": rows(distinct), "losses": together}
-
-
-def _observations(
-    watch: Watch[Observation], compared: Comparison
-) -> Iterator[tuple[dict[str, Any], Federation, Observation]]:
-    """Every observation with the federation of its run and the columns that identify it."""
-    for sights in watch.seen:
-        for run, sight in zip(compared, sights, strict=True):
-            assert run.federation is not None
-            yield {"method": run.method, "seed": run.seed, "round": sight.round}, run.federation, sight
+    clusters, distinct, losses = [], [], [pd.DataFrame()]
+    for run, sight in ((run, sight) for sights in watch.seen for run, sight in zip(compared, sights, strict=True)):
+        key: dict[str, Any] = {"method": run.method, "seed": run.seed, "round": sight.round}
+        federation = run.federation
+        assert federation is not None
+        if sight.cycle is not None and sight.round > 0 and sight.round % _EVERY == 0:
+            number = len(sight.cycle.centroids)
+            clusters.append({**key, "clusters": number, "agreement": agreement(sight.cycle, federation)})
+        if sight.weights is not None:
+            everyone = np.arange(federation.clients)
+            workloads = [Workload(federation, s, weights, everyone) for s, weights in enumerate(sight.weights)]
+            measured = np.stack(engine.losses(workloads), axis=1)
+            distinct.append({**key, **distinctness(measured, federation)})
+            if sight.cycle is not None and run.seed == compared.runs[0].seed:
+                frame = pd.DataFrame(measured.round(4), columns=federation.task_names)
+                losses.append(frame.assign(truth=federation.groups[0], **key))
+    together = pd.concat(losses, ignore_index=True)
+    return {"clusters": pd.DataFrame(clusters), "structure": pd.DataFrame(distinct), "losses": together}
 
 
 def agreement(cycle: Cycle, federation: Federation) -> float:
@@ -142,7 +127,7 @@ def principal_components(points: NDArray[np.float64]) -> NDArray[np.float64]:
     return components
 
 
-def measured(frames: Frames) -> pd.DataFrame:
+def with_clusters_in_force(frames: Frames) -> pd.DataFrame:
     """A row per setting, method, seed and observed round; `in force` is the agreement of the current clusters."""
     clusters = frames["clusters"].rename(columns={"agreement": "in force"})
     return frames["structure"].merge(clusters, how="left", on=["setting", "method", "seed", "round"])
@@ -150,7 +135,7 @@ def measured(frames: Frames) -> pd.DataFrame:
 
 def find(frames: Frames) -> Findings:
     """Whether later losses separate the true clusters better, and whether methods find them."""
-    seen = measured(frames)
+    seen = with_clusters_in_force(frames)
     table = pd.DataFrame(
         [
             {"setting": setting, "method": method, "after round": round}
@@ -158,42 +143,32 @@ def find(frames: Frames) -> Findings:
             for (setting, method, round), of in seen.groupby(["setting", "method", "round"], sort=False)
         ]
     )
-    note = (
-        "Losses are standardised by task, as the C-step does. Where clusters are consistent, all tasks' losses count; "
-        "where they are not, those of the first task, with its clusters. K-means is told that there are five. Clusters "
-        "in force were made at the last C-step, up to a cycle earlier, and are compared with the true clusters of the "
-        "tasks that they were made by. Rand indices are adjusted: 1 is full agreement, 0 what chance gives."
-    )
-    return Findings(table, [claim for setting in PLOTTED for claim in claims(seen, setting)], [note])
+    return Findings(table, [claim for setting in PLOTTED for claim in claims(seen, setting)], [NOTES["clusters"]])
 
 
 def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
-    """The claims that later losses separate the clusters better; `seen` has a row per setting, method, seed and
-    round."""
+    """The claims that later losses separate the clusters of a setting better."""
     subset = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
     rounds = sorted(subset["round"].unique())
     if len(rounds) < 2:
         return []
     first, last = (subset[subset["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
     paper = "more distinct in round 25 than in round 5"
-    return [
-        greater(
-            f"{setting} clusters: larger {_TITLES[column]} after round {rounds[-1]}", paper, last[column], first[column]
-        )
-        for column in ("silhouette", "agreement", "in force")
-    ]
+    said = {name: f"{setting} clusters: larger {_TITLES[name]} after round {rounds[-1]}" for name in list(_TITLES)[:3]}
+    return [greater(text, paper, last[column], first[column]) for column, text in said.items()]
 
 
 def draw(frames: Frames) -> Figure:
     """Clients by their losses, in two dimensions: a row per setting, a column per round, a colour per true cluster."""
-    losses, seen = frames["losses"], measured(frames)
-    panels = [
+    losses, seen = frames["losses"], with_clusters_in_force(frames)
+    shown = [
         (setting, round, part)
         for setting, method in PLOTTED.items()
         for round, part in losses[(losses["setting"] == setting) & (losses["method"] == method)].groupby("round")
     ]
-    figure, axes = grid(max(len(panels), 1), columns=2, height=3.4)
-    for panel, (setting, round, part) in zip(axes, panels, strict=False):
+    labels = {"xlabel": "first component", "ylabel": "second component"}
+    figure, axes = panels(max(len(shown), 1), columns=2, height=3.4, **labels)
+    for panel, (setting, round, part) in zip(axes, shown, strict=False):
         scatter(panel, part)
         same = (seen["setting"] == setting) & (seen["method"] == PLOTTED[setting]) & (seen["round"] == round)
         silhouette, found = seen.loc[same, ["silhouette", "in force"]].mean()
@@ -209,6 +184,3 @@ def scatter(axes: Axes, part: pd.DataFrame) -> None:
     for cluster, (colour, mark) in enumerate(zip(COLOURS, _MARKS, strict=False)):
         x, y = place[(part["truth"] == cluster).to_numpy()].T
         axes.scatter(x, y, s=26, color=colour, marker=mark, label=f"cluster {cluster}")
-    axes.set_xlabel("first component")
-    axes.set_ylabel("second component")
-    axes.grid(alpha=0.3)

@@ -11,8 +11,8 @@ import pandas as pd
 from mmfl.engine import Simulation
 from mmfl.federation import Federation
 from mmfl.methods import make_method
-from mmfl.papers.group.clusters import LOOKED, in_force, observe, structure
-from mmfl.papers.measurements import Watch, accuracy, mean_costs, rows
+from mmfl.papers.group.clusters import LOOKED, measure_clusters, observe
+from mmfl.papers.measurements import Watch, accuracy, mean_costs
 from mmfl.papers.reproduction import Frames, Part, Trainer, federations
 from mmfl.runs.results import Comparison, Run
 
@@ -22,15 +22,14 @@ _FIVE = {"method": ONE_TASK, "largest": 5}
 FIVE_CLUSTERS = make_method(_FIVE).name
 """The one-task C-step limited to five clusters, so that it trains about as many clients as the baselines."""
 
-_TESTED = 3  # rounds between two tests; not 5, so that a cycle of five rounds is tested at different turns
+_TESTED = {"evaluate_every": 3, "evaluate_last": 20}  # not every 5, so that cycles are tested at different turns
 
 
 @dataclass(frozen=True)
 class Setting:
     """A federation of the paper, the methods compared on it and the share of clients that train in a round.
 
-    `full` and `quick` are `key=value` settings on top of the preset's. A residual network, say, is had by
-    `tasks.cifar10.model={name="preact-resnet18", width=16}`. `looked` are rounds after which losses are measured.
+    `quick` are `key=value` settings of the quick form. `looked` are rounds after which losses are measured.
     """
 
     name: str
@@ -38,17 +37,15 @@ class Setting:
     methods: Sequence[str | dict[str, Any]] = (*BASELINES, GROUP)
     rate: float = 1 / 6
     looked: Sequence[int] = ()
-    full: Sequence[str] = ()
     quick: Sequence[str] = ()
 
     def federations(self, quick: bool) -> Callable[[int], Federation]:
         """The federation of each seed."""
-        return federations(self.preset, [*_digits(), *self.quick] if quick else self.full)
+        return federations(self.preset, [*_digits(), *self.quick] if quick else ())
 
 
 def _digits() -> list[str]:
-    """Settings that replace the data of every task by the digits, with few enough examples per client for 60
-    clients."""
+    """Settings that replace the data of every task by the digits, with few enough examples for 60 clients."""
     sizes = '{name="uniform", least=15, most=20}'
     changes = {"data": "digits", "model": "logistic", "lr": "0.1", "partition.sizes": sizes}
     return [
@@ -73,43 +70,28 @@ SETTINGS: dict[str, Setting] = {
 def parts(*names: str) -> Callable[[bool], list[Part]]:
     """The runs of some settings: 100 rounds with 5 seeds, or the quick form of 25 rounds with 3 seeds on the digits."""
 
-    def made(quick: bool) -> list[Part]:
+    def parts_of(quick: bool) -> list[Part]:
         rounds, seeds = (25, list(range(3))) if quick else (100, list(range(5)))
         return [
             Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names
         ]
 
-    return made
+    return parts_of
 
 
 def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
     """Trains all methods and seeds of a setting; its name is in the column `setting` of every frame."""
-    watch = Watch(partial(observe, setting.looked))
-    compared = trainer.compare(
-        setting.federations(quick),
-        setting.methods,
-        rounds,
-        setting.rate,
-        seeds,
-        watch=watch,
-        evaluate_every=_TESTED,
-        evaluate_last=20,
-    )
+    federation_of, watch = setting.federations(quick), Watch(partial(observe, setting.looked))
+    compared = trainer.compare(federation_of, setting.methods, rounds, setting.rate, seeds, watch=watch, **_TESTED)
+    costs = mean_costs(compared)[["method", "seed", "trainings", "forward_passes"]]
     frames = {
         "accuracy": accuracy(compared).round(4),
-        "rounds": average_round(compared),
+        "rounds": costs.assign(met=[clusters_met(run) for run in compared]),
         "tasks": tasks(compared),
         "arrivals": arrivals(compared),
-        "clusters": in_force(watch, compared),
-        **structure(watch, compared, Simulation(trainer.device)),
+        **measure_clusters(watch, compared, Simulation(trainer.device)),
     }
     return {name: frame.assign(setting=setting.name) for name, frame in frames.items() if len(frame)}
-
-
-def average_round(compared: Comparison) -> pd.DataFrame:
-    """A row per method and seed: trainings and forward passes per round, and clusters that train within five rounds."""
-    costs = mean_costs(compared)[["method", "seed", "trainings", "forward_passes"]]
-    return costs.assign(met=[clusters_met(run) for run in compared])
 
 
 def clusters_met(run: Run) -> float:
@@ -128,22 +110,14 @@ def tasks(compared: Comparison) -> pd.DataFrame:
     """A row per task: its model, its data, its training settings and its first round."""
     federation = compared.runs[0].federation
     assert federation is not None
-    return rows(
-        [
-            {
-                "task": task.name,
-                "data": task.data.name,
-                "model": type(task.build()).__name__,
-                "lr": task.learning_rate(1),
-                "epochs": task.epochs,
-                "arrival": int(arrival),
-            }
-            for task, arrival in zip(federation.tasks, federation.task_arrivals, strict=True)
-        ]
-    )
+    lines = [
+        (task.name, task.data.name, type(task.build()).__name__, task.learning_rate(1), task.epochs, int(arrival))
+        for task, arrival in zip(federation.tasks, federation.task_arrivals, strict=True)
+    ]
+    return pd.DataFrame(lines, columns=["task", "data", "model", "lr", "epochs", "arrival"])
 
 
 def arrivals(compared: Comparison) -> pd.DataFrame:
     """The rounds in which clients arrived after the start, by seed."""
     found = {run.seed: run.federation.arrivals for run in compared if run.federation is not None}
-    return rows([{"seed": seed, "round": int(t)} for seed, when in found.items() for t in when[when > 1]])
+    return pd.DataFrame([{"seed": seed, "round": int(t)} for seed, when in found.items() for t in when[when > 1]])

@@ -1,21 +1,22 @@
 """Bhuyan, Moharir & Joshi 2022: runs with the learning rates of Theorems 1 and 2, to compare with their bounds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
+import pandas as pd
 
 from mmfl.aggregation import Average, Momentum
 from mmfl.allocation import RotatingSplit
 from mmfl.federation.schedules import Decay, FrameDecay, Schedule
 from mmfl.methods import Method, make_method
-from mmfl.papers.measurements import Watch, rows
+from mmfl.papers.measurements import Watch
 from mmfl.papers.mfa.bounds_findings import COUNTED, SLOWER, STEPS, bound_of, draw, find
 from mmfl.papers.mfa.chain import Array, Chain, table, weights_of
 from mmfl.papers.mfa.quadratic import gain_parts
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
-from mmfl.papers.reproduction import Frames, Part, Reproduction, Trainer
+from mmfl.papers.reproduction import Frames, Part, Trainer, reproduction
 from mmfl.theory import ErrorBound
 
 
@@ -76,9 +77,7 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
     ratio = bound.error(np.arange(1, last + 2)) / distance.mean(1)
     case = {
         "reading": reading,
-        "clients": chain.clients,
-        "block": chain.block,
-        "curvature": chain.curvature,
+        **asdict(chain),
         "models": models,
         "steepest": steepness.max(),
         "closest": ratio.min(),
@@ -88,7 +87,7 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
     kept = np.unique(np.geomspace(1, len(frames), 60).round().astype(int)) - 1
     measured = table(watch.replicas, frames, "distance", kept).drop(columns="method")
     measured = measured.assign(round=1 + models * measured["round"], reading=reading, curvature=chain.curvature)
-    return {"cases": rows([case]), "distances": measured}
+    return {"cases": pd.DataFrame([case]), "distances": measured}
 
 
 def see(chain: Chain, weights: Array) -> tuple[float, float]:
@@ -96,16 +95,4 @@ def see(chain: Chain, weights: Array) -> tuple[float, float]:
     return float(chain.distance(weights).mean()), chain.steepest(weights)
 
 
-REPRODUCTIONS: tuple[Reproduction, ...] = (
-    Reproduction(
-        "mfa-bounds",
-        "mfa",
-        "Theorems 1 to 3: bounds beside measurements on a quadratic loss",
-        "The quadratic federation with 24 clients, 4 models, five local steps with full gradients and the theorems' "
-        "learning rates (beta = 2 / mu, the least gamma): with mu = 1 for 3000 rounds, 20 seeds, and with the paper's "
-        "mu = 2e-4 for 1000 rounds, 5 seeds. The gains are those of Figure 2.",
-        parts,
-        find,
-        draw,
-    ),
-)
+REPRODUCTIONS = (reproduction("mfa-bounds", parts, find, draw),)

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmfl.papers.evidence import fact, greater, spread
-from mmfl.papers.measurements import rows
 from mmfl.papers.mfa.chain import Chain
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE, draw_gain, with_gain
 from mmfl.papers.pages import markdown
-from mmfl.papers.reproduction import Claim, Findings, Frames
-from mmfl.report.plots import COLOURS, grid
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
+from mmfl.report.plots import COLOURS
 from mmfl.theory import ErrorBound, RandomSplitBound, RotatingSplitBound, gain
 
 SLOWER, COUNTED = "mfa-rr, lr / M", "mfa-rr, update / N"
@@ -40,34 +40,19 @@ def bound_of(reading: str, chain: Chain, models: int, gradient_bound: float, ste
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A way to train on a chain: its bound, its distances [first rounds of frames, seeds], and how close they are."""
+    """A way to train on a chain: bound and distances [rounds, seeds] in first rounds of frames; how close they came."""
 
     reading: str
     curvature: float
-    bound: ErrorBound
+    bound: pd.Series
     measured: pd.DataFrame
     closest: float
     closest_round: int
 
     @property
-    def last(self) -> int:
-        """The first round of the last frame."""
-        return int(self.measured.index.max())
-
-    @property
-    def end(self) -> pd.Series:
-        """The last distance, by seed."""
-        return self.measured.iloc[-1]
-
-    @property
     def theorem(self) -> str:
         """Its theorem, and the order that it states."""
         return "Theorem 1, 1 / sqrt(t)" if self.reading == RAND else "Theorem 2, 1 / t"
-
-    @property
-    def line(self) -> pd.Series:
-        """The bound in the recorded rounds."""
-        return pd.Series(self.bound.error(self.measured.index.to_numpy()), self.measured.index)
 
     @property
     def slopes(self) -> pd.Series:
@@ -77,7 +62,7 @@ class Case:
     @property
     def decays(self) -> bool:
         """Whether the run is long enough for the bound to fall to less than half."""
-        return bool(2 * self.line.iloc[-1] < self.line.iloc[0])
+        return bool(2 * self.bound.iloc[-1] < self.bound.iloc[0])
 
 
 def slope(values: pd.Series) -> float:
@@ -91,43 +76,42 @@ def slope(values: pd.Series) -> float:
     return float(np.polyfit(np.log(late.index.to_numpy(dtype=float)), np.log(late.to_numpy()), 1)[0])
 
 
-def cases_of(frames: Frames) -> list[Case]:
+def cases_of(frames: Frames) -> Iterator[Case]:
     """Every chain and way to train that was measured, with its bound."""
-    return [case_of(case, frames["distances"]) for case in frames["cases"].to_dict("records")]
-
-
-def case_of(case: Any, distances: pd.DataFrame) -> Case:
-    """A case from its row."""
-    reading, curvature = case["reading"], case["curvature"]
-    subset = distances[(distances["reading"] == reading) & (distances["curvature"] == curvature)]
-    by_seed = subset.pivot_table(index="round", columns="seed", values="distance")
-    bound = bound_of(reading, Chain(case["clients"], case["block"], curvature), case["models"], case["steepest"])
-    return Case(reading, curvature, bound, by_seed, case["closest"], case["closest_round"])
+    for case in frames["cases"].to_dict("records") if "cases" in frames else []:
+        reading, curvature = case["reading"], case["curvature"]
+        subset = frames["distances"].query("reading == @reading and curvature == @curvature")
+        measured = subset.pivot_table(index="round", columns="seed", values="distance")
+        bound = bound_of(reading, Chain(case["clients"], case["block"], curvature), case["models"], case["steepest"])
+        by_round = pd.Series(bound.error(measured.index.to_numpy()), measured.index)
+        yield Case(reading, curvature, by_round, measured, case["closest"], case["closest_round"])
 
 
 def find(frames: Frames) -> Findings:
     """Bounds and distances; predicted and measured gains if Figure 2 was run."""
-    cases = cases_of(frames) if "cases" in frames else []
+    cases = list(cases_of(frames))
     lines = [
         [
             f"{case.curvature:g}",
             case.reading,
-            case.last,
-            f"{case.line.iloc[-1]:.3g}",
-            spread(case.end, 5),
+            case.measured.index.max(),
+            f"{case.bound.iloc[-1]:.3g}",
+            spread(case.measured.iloc[-1], 5),
             f"{case.closest:,.0f} (round {case.closest_round})",
-            f"{slope(case.line):.2f}",
+            f"{slope(case.bound):.2f}",
             spread(case.slopes, 2),
         ]
         for case in cases
     ]
     columns = ["mu", "method", "round", "bound", "distance", "least bound / distance", "slope of bound", "of distance"]
-    claims = [claim for case in cases for claim in bound_claims(case)] + order_claims(cases)
-    notes = [_READING] if cases else []
+    claims = [claim for case in cases for claim in bound_claims(case)]
+    claims += order_claims(cases)
+    notes = [NOTES["bounds"]] if cases else []
     if "gains" in frames:
         gains = gains_of(frames)
         claims.append(gain_claim(gains))
-        notes += [_GAINS, markdown(gain_table(gains))]
+        shown = gains.set_index(["steps", "models"]).map("{:.3g}".format).rename_axis(["E", "M"])
+        notes += [NOTES["predicted_gains"], markdown(shown.reset_index())]
     return Findings(pd.DataFrame(lines, columns=columns), claims, notes)
 
 
@@ -137,24 +121,18 @@ def bound_claims(case: Case) -> Iterator[Claim]:
     seen = f"at least {case.closest:,.1f} times the mean distance"
     yield fact(f"{setting}: the bound holds in every round", case.theorem, seen, case.closest >= 1)
     if case.decays:
-        ours, theirs = case.slopes, slope(case.line)
+        ours, theirs = case.slopes, slope(case.bound)
         text = f"{setting}: the distance falls as fast as the bound (log-log slope {theirs:.2f}, within 0.1)"
         yield greater(text, case.theorem, pd.Series(theirs, ours.index), ours, margin=-0.1)
 
 
-def order_claims(cases: Sequence[Case]) -> list[Claim]:
+def order_claims(cases: Sequence[Case]) -> Iterator[Claim]:
     """The claims that MFA-RR ends closer to the optimum than MFA-Rand, where the bounds fall."""
-    ends = {(case.curvature, case.reading): case.end.apply(np.log10) for case in cases if case.decays}
-    return [
-        greater(
-            f"mu = {curvature:g}: {reading} ends nearer to the optimum than mfa-rand (log10 of the distances)",
-            "1 / t against 1 / sqrt(t)",
-            ends[curvature, RAND],
-            end,
-        )
-        for (curvature, reading), end in ends.items()
-        if reading != RAND and (curvature, RAND) in ends
-    ]
+    ends = {(case.curvature, case.reading): case.measured.iloc[-1].apply(np.log10) for case in cases if case.decays}
+    for (curvature, reading), end in ends.items():
+        if reading != RAND and (curvature, RAND) in ends:
+            text = f"mu = {curvature:g}: {reading} ends nearer to the optimum than mfa-rand (log10 of the distances)"
+            yield greater(text, "1 / t against 1 / sqrt(t)", ends[curvature, RAND], end)
 
 
 def gains_of(frames: Frames) -> pd.DataFrame:
@@ -164,7 +142,7 @@ def gains_of(frames: Frames) -> pd.DataFrame:
     """
     gains = with_gain(frames["gains"]).pivot_table(index=["steps", "models"], columns="method", values="gain")
     targets = {target["steps"]: target for target in frames["targets"].to_dict("records")}
-    promised = rows([predicted_gains(targets[steps], models) for steps, models in gains.index.to_list()])
+    promised = pd.DataFrame([predicted_gains(targets[steps], models) for steps, models in gains.index.to_list()])
     return pd.concat([gains.reset_index(), promised], axis=1)
 
 
@@ -194,27 +172,17 @@ def gain_claim(gains: pd.DataFrame) -> Claim:
     return fact(text, "Theorem 3", f"M = {gains['models'].max()}: {said} by the bound, {seen} measured", grows)
 
 
-def gain_table(gains: pd.DataFrame) -> pd.DataFrame:
-    """The gains for a page."""
-    shown = gains.rename(columns={"steps": "E", "models": "M"}).astype(object)
-    for column in gains.columns[2:]:
-        shown[column] = gains[column].map("{:.3g}".format)
-    return shown
-
-
 def draw(frames: Frames) -> Figure:
     """A panel of bounds and distances for each chain, and one of gains for each method."""
-    cases = cases_of(frames) if "cases" in frames else []
+    cases = list(cases_of(frames))
     chains = list(dict.fromkeys(case.curvature for case in cases))
     methods = [(RAND, _THEOREM_1), (ROTATE, _THEOREM_2)] if "gains" in frames else []
-    figure, axes = grid(len(chains) + len(methods), columns=2, height=3.6)
+    figure, axes = panels(len(chains) + len(methods), columns=2, height=3.6)
     for panel, curvature in zip(axes, chains, strict=False):
         draw_bounds(panel, [case for case in cases if case.curvature == curvature])
         panel.set_title(f"mu = {curvature:g}")
     for panel, (method, theorem) in zip(axes[len(chains) :], methods, strict=True):
         draw_gains(panel, frames, method, theorem)
-    for panel in axes:
-        panel.grid(alpha=0.3)
     if cases:
         lines = axes[0].get_legend_handles_labels()
         figure.legend(*lines, loc="outside upper center", ncols=3 if len(axes) > 1 else 2, frameon=False, fontsize=8)
@@ -226,7 +194,7 @@ def draw_bounds(axes: Axes, cases: Sequence[Case]) -> None:
     for case in cases:
         colour = COLOURS[READINGS.index(case.reading)]
         if case.reading in (RAND, ROTATE):
-            axes.loglog(case.line, "--", color=colour, label=f"bound: {case.theorem}")
+            axes.loglog(case.bound, "--", color=colour, label=f"bound: {case.theorem}")
         axes.loglog(case.measured.mean(axis=1), color=colour, linewidth=1.2, label=case.reading)
     axes.set(xlabel="round t", ylabel="distance to the optimum")
 
@@ -240,17 +208,3 @@ def draw_gains(axes: Axes, frames: Frames, method: str, theorem: str) -> None:
         axes.plot(*line, ":", marker="x", color=COLOURS[k], label=f"E = {steps}, {theorem}")
     axes.set(xlabel="models M", ylabel="gain", title=method)
     axes.legend(fontsize=7)
-
-
-_READING = (
-    "The bound of Theorem 2 follows if each update counts 1 / N (`update / N`), so that the M rounds of a frame make "
-    "one step of all clients. `mfa-rr` is the server that averages its N / M clients, with the theorem's learning "
-    "rate; `lr / M` averages with an M-th of that rate. Distances are means over the rounds of a frame; the least "
-    "ratio is of all rounds. With mu = 2e-4 the theorems ask for a gamma above 10^4, so that neither learning rate "
-    "nor bound decays during the run."
-)
-_GAINS = (
-    "Gains of Figure 2 beside those that the bounds give for the distance which FedAvg has at that target. Theorem 2 "
-    "counts frames, so it cannot promise MFA-RR a gain over itself; the last column takes T_1 from Theorem 1. The "
-    "measured runs have a constant learning rate, which the theorems do not cover."
-)

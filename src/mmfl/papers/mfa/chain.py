@@ -15,7 +15,6 @@ from mmfl.federation.objectives import value
 from mmfl.federation.schedules import Schedule
 from mmfl.federation.task import Task
 from mmfl.models import Quadratic
-from mmfl.papers.measurements import rows
 from mmfl.theory import Problem
 from mmfl.training import TrainingState
 
@@ -67,8 +66,7 @@ class Chain:
 
     @cached_property
     def eigenvalues(self) -> Array:
-        """The eigenvalues of all clients' matrices: those of their blocks, and mu if there are coordinates outside a
-        block."""
+        """The eigenvalues of all clients' matrices: those of their blocks, and mu if there are others."""
         places = [slice(k * self.block, (k + 1) * self.block + 1) for k in range(self.clients)]
         blocks = [matrix[at, at] for matrix, at in zip(self.matrices, places, strict=True)]
         besides = [self.curvature] * (self.clients > 1)
@@ -133,7 +131,7 @@ def weights_of(state: TrainingState) -> Array:
 
 def table(replicas: Sequence[tuple[str, int]], seen: Array, column: str, rounds: Iterable[int]) -> pd.DataFrame:
     """Observations of replicas [rounds + 1, replicas] as a table: a row per replica and round (0: before the first)."""
-    return rows(
+    return pd.DataFrame(
         [
             {"method": method, "seed": seed, "round": t, column: seen[t, n]}
             for n, (method, seed) in enumerate(replicas)

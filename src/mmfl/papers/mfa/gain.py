@@ -1,18 +1,21 @@
-"""Bhuyan, Moharir & Joshi 2022, Section 7: the gain on Synthetic(1,1) and faces (Figures 3 and 4, Tables 5 and 6)."""
+"""Bhuyan, Moharir & Joshi 2022, Section 7: the gain of copies of one task, Synthetic(1,1) and faces (Figures 3, 4)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
-from mmfl.papers.measurements import rows
-from mmfl.papers.mfa import gain_tables
-from mmfl.papers.mfa.gain_findings import draw, find_full, find_partial
-from mmfl.papers.mfa.goals import alone, chase, worst
-from mmfl.papers.mfa.tasks import CAP, copies, faces, named, sharing, small_faces, synthetic
-from mmfl.papers.reproduction import Frames, Part, Reproduction, Trainer
+from mmfl.papers.evidence import greater, spread
+from mmfl.papers.mfa.goals import Baseline, chase, format_gain, with_gain, worst
+from mmfl.papers.mfa.tasks import copies, face, sharing, small_faces, synthetic
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
+from mmfl.report.plots import COLOURS, DASHES
 
 METHODS = ("mfa-rr", "mfa-rand")
 _NAMES = {"synthetic-a": "Synthetic(1,1)-A", "synthetic-b": "Synthetic(1,1)-B"}
@@ -32,6 +35,7 @@ class Setting:
     models: Sequence[int] = (2, 3, 4, 6, 8, 10)
     seeds: Sequence[int] = range(5)
 
+    @property
     def part(self) -> Part:
         """The setting as a part; its rounds are the limit for the largest number of models."""
         return Part(f"mfa-gain/{self.name}", self.rounds * max(self.models), self.seeds, self.run)
@@ -40,7 +44,8 @@ class Setting:
         """Trains FedAvg on the task, then its copies together: `gains`, and `curves` of the least accurate copy."""
         task = self.task()
         label = f"{_NAMES.get(task.name, task.data.name)}, lr {task.learning_rate(1):g}"
-        fedavg = alone(trainer, sharing([task], self.clients), "multi-fedavg", self.rounds, self.rate, self.seeds)
+        single = sharing([task], self.clients)
+        fedavg = Baseline.of(trainer.compare(single, ["multi-fedavg"], self.rounds, self.rate, self.seeds))
         window = fedavg.windows[1]
         gains, curves = [], {1: worst(fedavg.curves.values(), window)}
         for models in self.models:
@@ -58,15 +63,11 @@ def thin_out(curve: pd.Series, rounds: int) -> pd.DataFrame:
     """A curve at regular intervals, and its last round."""
     every = max(1, rounds // _POINTS)
     kept = curve[(curve.index % every == 0) | (curve.index == curve.index.max())]
-    return rows([{"round": t, "accuracy": accuracy} for t, accuracy in kept.items()])
+    return pd.DataFrame({"round": kept.index, "accuracy": kept.to_numpy()})
 
 
 def _small_set(number: int) -> Task:
     return replace(synthetic(number, clients=40, cap=100), lr=0.01)
-
-
-def _face() -> Task:
-    return named(faces(), "eyeglasses")
 
 
 def _small_face() -> Task:
@@ -76,12 +77,12 @@ def _small_face() -> Task:
 FULL = (
     Setting("full-synthetic-a", partial(synthetic, 0, 100), 100, 1.0, 70),
     Setting("full-synthetic-b", partial(synthetic, 1, 100), 100, 1.0, 70),
-    Setting("full-faces", _face, 96, 1.0, 75),
+    Setting("full-faces", face, 96, 1.0, 75),
 )
 PARTIAL = (
     Setting("partial-synthetic-a", partial(synthetic, 0, 200), 200, 0.16, 200, (2, 4, 8)),
     Setting("partial-synthetic-b", partial(synthetic, 1, 200), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-faces", _face, 96, 0.25, 75, (2, 4, 8)),
+    Setting("partial-faces", face, 96, 0.25, 75, (2, 4, 8)),
 )
 QUICK_FULL = (
     Setting("full-synthetic-a", partial(_small_set, 0), 40, 1.0, 15, (2, 4), range(3)),
@@ -94,48 +95,102 @@ QUICK_PARTIAL = (
 )
 
 
-def full_parts(quick: bool) -> list[Part]:
-    """A part per data set."""
-    return [setting.part() for setting in (QUICK_FULL if quick else FULL)]
+def find(about: Sequence[Callable[[str, pd.DataFrame], list[Claim]]], frames: Frames) -> Findings:
+    """Rounds and gains, a row per data set, method and M; claims of some kinds about MFA-RR on each data set."""
+    keys = ["data", "method", "models"]
+    smooth, single = smoothed_gains(frames), dict(iter(published_gains(frames).groupby(keys)))
+    lines = []
+    for key, subset in smooth.groupby(keys, sort=False):
+        rounds = [spread(subset["alone"] / subset["models"], 1), spread(subset["together"], 1)]
+        gains = [format_gain(subset, "gain", 2), format_gain(single[key], "published_gain", 2)]
+        lines.append([*key, *rounds, *gains, f"{subset['together'].isna().sum()} of {len(subset)}"])
+    names = ["data", "method", "M", "T_1(eps)", "T_P", "gain", "gain as published", "seeds without T_P"]
+    by_data = smooth[smooth["method"] == METHODS[0]].groupby("data", sort=False)
+    claims = [claim for claims in about for data, gains in by_data for claim in claims(str(data), gains)]
+    late = smooth["together"].isna().sum()
+    note = (
+        f"{late} runs did not reach the target within M T_1 rounds. They have no T_P, and count with the largest gain "
+        "that they can have."
+    )
+    return Findings(pd.DataFrame(lines, columns=names), claims, [note] if late else [])
 
 
-def partial_parts(quick: bool) -> list[Part]:
-    """A part per data set."""
-    return [setting.part() for setting in (QUICK_PARTIAL if quick else PARTIAL)]
+def smoothed_gains(frames: Frames) -> pd.DataFrame:
+    """Gains based on accuracies averaged over several rounds."""
+    return with_gain(frames["gains"].query("window > 1"))
 
 
-_MEASURE = (
-    "The target eps is the accuracy that FedAvg has after T_1 rounds on one model by itself; T_P is the first round in "
-    "which all M models have it at once. Accuracies are means over T_1 / 10 rounds, for single rounds are noisy, and "
-    "the gain M T_1(eps) / T_P counts FedAvg's rounds in the same way, to the first in which it had eps. The gain as "
-    "published is M T_1 / T_P with the accuracies of single rounds. Training stops after M T_1 rounds in any case: "
-    "without eps by then, the gain is below 1."
-)
+def published_gains(frames: Frames) -> pd.DataFrame:
+    """Gains based on accuracies of single rounds."""
+    return with_gain(frames["gains"].query("window == 1"))
+
+
+def above_one(data: str, measured: pd.DataFrame) -> list[Claim]:
+    """The claim that the gain exceeds 1 for every M, tested at the M with the smallest gain."""
+    gains = measured.pivot(index="seed", columns="models", values="gain")
+    least = gains.mean().idxmin()
+    text = f"{data}: gain - 1 is positive for every M > 1 (least at M = {least})"
+    return [greater(text, "> 0", gains[least], pd.Series(1.0, gains.index))]
+
+
+def growth(data: str, measured: pd.DataFrame) -> list[Claim]:
+    """The claims that the gain grows from the fewest models to the most, and stays below M."""
+    gains = measured.pivot(index="seed", columns="models", values="gain")
+    few, many = gains.columns.min(), gains.columns.max()
+    below = greater(f"{data}: M - gain is positive at M = {many}", "sub-linear", 0 * gains[many] + many, gains[many])
+    if few == many:
+        return [below]
+    late = measured.pivot(index="seed", columns="models", values="together")[many].isna()
+    grown = gains[many].mask(late, np.minimum(gains[many], gains[few]))  # a bound on a gain is no growth
+    return [greater(f"{data}: gain at M = {many} above that at M = {few}", "grows", grown, gains[few]), below]
+
+
+def draw(frames: Frames) -> Figure:
+    """A row per data set: gain by M, and the accuracy of the least accurate of the M models by round."""
+    names = list(dict.fromkeys(frames["gains"]["data"]))
+    figure, axes = panels(2 * len(names), columns=2)
+    for data, left, right in zip(names, axes[::2], axes[1::2], strict=True):
+        draw_gains(left, frames, data)
+        draw_curves(right, frames["curves"].query("data == @data"))
+        left.set_title(data, fontsize=10)
+    return figure
+
+
+def draw_gains(axes: Axes, frames: Frames, data: str) -> None:
+    """Gains by M with their spread over seeds, between no gain and the largest possible gain."""
+    subset = smoothed_gains(frames).query("data == @data")
+    lines = {str(method): gains.groupby("models")["gain"] for method, gains in subset.groupby("method", sort=False)}
+    single = published_gains(frames).query(f"data == @data and method == '{METHODS[0]}'")
+    lines[f"{METHODS[0]}, as published"] = single.groupby("models")["published_gain"]
+    most = int(subset["models"].max())
+    for n, (label, gains) in enumerate(lines.items()):
+        mean, aside = gains.mean(), (n - 1) * most / 100
+        axes.errorbar(
+            mean.index + aside, mean, gains.std().fillna(0), fmt="os^"[n] + DASHES[n], color=COLOURS[n], label=label,
+            linewidth=1.3, markersize=4, capsize=2,
+        )  # fmt: skip
+    axes.plot([1, most], [1, most], ":", color="grey", linewidth=1, label="gain = M")
+    axes.axhline(1, color="grey", linewidth=0.8)
+    axes.set(xlabel="models M", ylabel="gain", xticks=[1, *sorted(subset["models"].unique())])
+    axes.legend(fontsize=7)
+
+
+def draw_curves(axes: Axes, curves: pd.DataFrame) -> None:
+    """Accuracy of the least accurate model by round, a line per M; FedAvg's last accuracy is the target."""
+    for n, (models, curve) in enumerate(curves.groupby("models")):
+        label = "FedAvg" if models == 1 else f"M = {models}"
+        axes.plot(curve["round"], curve["accuracy"], DASHES[n % 4], color=COLOURS[n % 7], label=label, linewidth=1.3)
+        if models == 1:
+            axes.axhline(curve["accuracy"].iloc[-1], color="grey", linewidth=0.8)
+    axes.set(xlabel="round", ylabel="accuracy of the worst model")
+    axes.legend(fontsize=7, loc="lower right")
+
+
+def _parts(settings: Sequence[Setting], small: Sequence[Setting], quick: bool) -> list[Part]:
+    return [setting.part for setting in (small if quick else settings)]
+
 
 REPRODUCTIONS = (
-    Reproduction(
-        "mfa-fig3",
-        "mfa",
-        "Figure 3: gain over the number of models, full participation",
-        "M copies of one task, over clients that all train in every round: Synthetic(1,1)-A (60 inputs, 5 classes) and "
-        f"-B (30 inputs, 10 classes) over 100 clients of at most {CAP} examples, T_1 = 70, and eyeglasses on the faces "
-        f"of 96 people, T_1 = 75 (CelebA where the data folder has it, else generated ones). {_MEASURE}",
-        full_parts,
-        find_full,
-        draw,
-    ),
-    Reproduction(
-        "mfa-fig4",
-        "mfa",
-        "Figure 4: gain over the number of models, partial participation",
-        "M copies of one task, over clients of which some train in a round: Synthetic(1,1)-A and -B over 200 clients "
-        f"of at most {CAP} examples, 32 a round, T_1 = 200, "
-        "and eyeglasses on the faces of 96 people, 24 a round, T_1 = 75 (CelebA where the data folder has it, else "
-        "generated ones). MFA-RR draws the clients of a frame of M rounds at its start, MFA-Rand those of every round. "
-        f"{_MEASURE}",
-        partial_parts,
-        find_partial,
-        draw,
-    ),
-    *gain_tables.REPRODUCTIONS,
+    reproduction("mfa-fig3", partial(_parts, FULL, QUICK_FULL), partial(find, [above_one, growth]), draw),
+    reproduction("mfa-fig4", partial(_parts, PARTIAL, QUICK_PARTIAL), partial(find, [above_one]), draw),
 )

@@ -10,18 +10,9 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import alone, chase, shown_gain, with_gain
-from mmfl.papers.mfa.tasks import (
-    CAP,
-    faces,
-    named,
-    on_training,
-    sharing,
-    small_faces,
-    small_network,
-    synthetic,
-)
-from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Reproduction, Trainer
+from mmfl.papers.mfa.goals import Baseline, chase, format_gain, with_gain
+from mmfl.papers.mfa.tasks import face, faces, on_training, sharing, small_faces, small_network, synthetic
+from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
 from mmfl.report.plots import COLOURS, grid
 
 METHOD = "mfa-rr"
@@ -45,7 +36,7 @@ class Setting:
         """`gains` in rounds, and the accuracies of the `tasks`."""
         tasks = [on_training(task) if split == "train" else task for task in self.tasks()]
         federation = sharing(tasks, self.clients)
-        fedavg = alone(trainer, federation, "full", self.rounds, 1.0, self.seeds)
+        fedavg = Baseline.of(trainer.compare(federation, ["full"], self.rounds, 1.0, self.seeds))
         followed = chase(trainer, federation, fedavg, [METHOD], 1.0)
         data = {task.name: task.data.name for task in tasks}
         measured = followed.tasks().assign(data=lambda frame: frame["task"].map(data))
@@ -54,57 +45,39 @@ class Setting:
 
 @dataclass(frozen=True)
 class Published:
-    """A table of the paper: the rounds T_1 and T_M, and accuracies in percent after each, by split and task."""
+    """A table of the paper: the rounds T_1 and T_M, and accuracies in percent after each, by task and split."""
 
     alone: int
     together: Mapping[str, int]
     accuracies: Mapping[str, Mapping[str, tuple[float, float]]]
 
-    def rounds_alone(self, split: str) -> int:
+    @property
+    def rounds_alone(self) -> int:
         """M T_1."""
-        return self.alone * len(self.accuracies[split])
+        return self.alone * len(self.accuracies)
 
     def gain(self, split: str) -> float:
         """M T_1 / T_M."""
-        return self.rounds_alone(split) / self.together[split]
+        return self.rounds_alone / self.together[split]
 
 
-TABLE5 = Published(
-    50,
-    {"train": 117, "test": 126},
-    {
-        "train": {
-            "eyeglasses": (74.7, 84.6),
-            "bald": (74.0, 74.5),
-            "goatee": (74.3, 83.5),
-            "wearing-necklace": (73.3, 80.3),
-            "smiling": (72.0, 78.7),
-            "mustache": (74.1, 82.1),
-            "male": (77.1, 85.0),
-            "wearing-lipstick": (75.4, 83.8),
-            "double-chin": (75.3, 83.9),
-        },
-        "test": {
-            "eyeglasses": (69.1, 71.9),
-            "bald": (66.8, 69.4),
-            "goatee": (64.7, 68.7),
-            "wearing-necklace": (66.2, 72.6),
-            "smiling": (76.0, 79.7),
-            "mustache": (65.4, 72.1),
-            "male": (58.7, 63.5),
-            "wearing-lipstick": (65.9, 72.7),
-            "double-chin": (63.9, 69.3),
-        },
-    },
-)
-TABLE6 = Published(
-    100,
-    {"train": 100, "test": 142},
-    {
-        "train": {"synthetic-a": (51.9, 52.4), "eyeglasses": (86.7, 87.2)},
-        "test": {"synthetic-a": (52.8, 55.6), "eyeglasses": (75.8, 77.5)},
-    },
-)
+_TABLE5 = {
+    "eyeglasses": {"train": (74.7, 84.6), "test": (69.1, 71.9)},
+    "bald": {"train": (74.0, 74.5), "test": (66.8, 69.4)},
+    "goatee": {"train": (74.3, 83.5), "test": (64.7, 68.7)},
+    "wearing-necklace": {"train": (73.3, 80.3), "test": (66.2, 72.6)},
+    "smiling": {"train": (72.0, 78.7), "test": (76.0, 79.7)},
+    "mustache": {"train": (74.1, 82.1), "test": (65.4, 72.1)},
+    "male": {"train": (77.1, 85.0), "test": (58.7, 63.5)},
+    "wearing-lipstick": {"train": (75.4, 83.8), "test": (65.9, 72.7)},
+    "double-chin": {"train": (75.3, 83.9), "test": (63.9, 69.3)},
+}
+_TABLE6 = {
+    "synthetic-a": {"train": (51.9, 52.4), "test": (52.8, 55.6)},
+    "eyeglasses": {"train": (86.7, 87.2), "test": (75.8, 77.5)},
+}
+TABLE5 = Published(50, {"train": 117, "test": 126}, _TABLE5)
+TABLE6 = Published(100, {"train": 100, "test": 142}, _TABLE6)
 
 
 def find(paper: Published, frames: Frames) -> Findings:
@@ -126,7 +99,7 @@ def accuracy_lines(paper: Published, split: str, measured: pd.DataFrame) -> list
     subset = measured.query("split == @split and window > 1")
     lines = []
     for task, seeds in subset.groupby("task", sort=False):
-        before, after = paper.accuracies[split].get(str(task), ("", ""))
+        before, after = paper.accuracies.get(str(task), {}).get(split, ("", ""))
         values = spread(100 * seeds["alone"], 1), spread(100 * seeds["together"], 1)
         lines.append([SPLITS[split], str(task), str(before), values[0], str(after), values[1]])
     return lines
@@ -135,20 +108,18 @@ def accuracy_lines(paper: Published, split: str, measured: pd.DataFrame) -> list
 def gain_lines(paper: Published, split: str, smooth: pd.DataFrame, single: pd.DataFrame) -> list[list[str]]:
     """The rounds that all tasks took, and the gains."""
     kind, theirs = SPLITS[split], f"{paper.gain(split):.3f}"
-    rounds = [str(paper.rounds_alone(split)), spread(smooth["alone"], 1), str(paper.together[split])]
+    rounds = [str(paper.rounds_alone), spread(smooth["alone"], 1), str(paper.together[split])]
     return [
         [kind, "rounds", *rounds, spread(smooth["together"], 1)],
-        [kind, "gain", "1", "1", theirs, shown_gain(smooth, "gain")],
-        [kind, "gain as published", "1", "1", theirs, shown_gain(single, "published_gain")],
+        [kind, "gain", "1", "1", theirs, format_gain(smooth, "gain")],
+        [kind, "gain as published", "1", "1", theirs, format_gain(single, "published_gain")],
     ]
 
 
 def notes(frames: Frames) -> list[str]:
     """Notes on the data, and on seeds that did not reach the goal."""
-    data = frames["tasks"].drop_duplicates("task")
-    lines = [
-        "Data: " + "; ".join(f"{task}: {name}" for task, name in zip(data["task"], data["data"], strict=True)) + "."
-    ]
+    data = [f"{task.task}: {task.data}" for task in frames["tasks"].drop_duplicates("task").itertuples()]
+    lines = [f"Data: {'; '.join(data)}."]
     late = frames["gains"].query("window > 1 and together != together")
     if len(late):
         counts = late["split"].map(SPLITS).value_counts()
@@ -163,13 +134,12 @@ def notes(frames: Frames) -> list[str]:
 def draw(frames: Frames) -> Figure:
     """Accuracy of each task by itself and together, on training and test examples."""
     splits = list(dict.fromkeys(frames["tasks"]["split"]))
-    tasks = frames["tasks"]["task"].nunique()
-    figure, panels = grid(len(splits), columns=2, height=1.6 + 0.42 * tasks)
+    figure, panels = grid(len(splits), columns=2, height=1.6 + 0.42 * frames["tasks"]["task"].nunique())
     gains = with_gain(frames["gains"]).query("window > 1")
     for axes, split in zip(panels, splits, strict=True):
-        subset = gains.query("split == @split")
         draw_accuracies(axes, frames["tasks"].query("split == @split and window > 1"))
-        axes.set_title(f"{SPLITS[split]} examples: gain {shown_gain(subset, 'gain')}", fontsize=10)
+        gain = format_gain(gains.query("split == @split"), "gain")
+        axes.set_title(f"{SPLITS[split]} examples: gain {gain}", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=2, frameon=False)
     return figure
@@ -185,13 +155,12 @@ def draw_accuracies(axes: Axes, measured: pd.DataFrame) -> None:
         axes.barh(place, values["mean"], 0.38, xerr=values["std"].fillna(0), color=COLOURS[n], label=label, capsize=2)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlabel("accuracy, %")
     axes.grid(alpha=0.3, axis="x")
-    axes.set_axisbelow(True)
+    axes.set(xlabel="accuracy, %", axisbelow=True)
 
 
 def _mixed() -> list[Task]:
-    return [synthetic(0, 96), named(faces(), "eyeglasses")]
+    return [synthetic(0, 96), face()]
 
 
 def _small_mixed() -> list[Task]:
@@ -211,35 +180,7 @@ def mixed_parts(quick: bool) -> list[Part]:
     return setting.parts("mfa-mixed", 2)
 
 
-_MEASURE = (
-    "T_M is the first round in which every model has, on training or on test examples, at least the accuracy that "
-    "FedAvg gave it by itself in T_1 rounds. Accuracies are means over T_1 / 10 rounds, for single rounds are noisy, "
-    "and FedAvg's rounds are counted in the same way, to the first in which it had that accuracy; the gain as "
-    "published is M T_1 / T_M with the accuracies of single rounds. All clients train in every round (the paper does "
-    "not say how many there are)."
-)
-
 REPRODUCTIONS = (
-    Reproduction(
-        "mfa-table5",
-        "mfa",
-        "Table 5: nine attributes of faces with MFA-RR",
-        "A convolutional network for each of nine binary attributes of the faces of 96 people, T_1 = 50: CelebA with "
-        "the paper's attributes where the data folder has it, else generated faces with attributes of their own. "
-        f"{_MEASURE}",
-        attribute_parts,
-        partial(find, TABLE5),
-        draw,
-    ),
-    Reproduction(
-        "mfa-table6",
-        "mfa",
-        "Table 6: logistic regression and a convolutional network with MFA-RR",
-        f"Synthetic(1,1)-A (60 inputs, 5 classes, at most {CAP} examples a client) with logistic regression, and "
-        "eyeglasses with a convolutional network (CelebA where the data folder has it, else generated faces), over 96 "
-        f"clients, T_1 = 100. {_MEASURE}",
-        mixed_parts,
-        partial(find, TABLE6),
-        draw,
-    ),
+    reproduction("mfa-table5", attribute_parts, partial(find, TABLE5), draw),
+    reproduction("mfa-table6", mixed_parts, partial(find, TABLE6), draw),
 )

@@ -1,7 +1,4 @@
-"""Gain: rounds to train tasks one after another with FedAvg, divided by rounds to train them together (eq. 3).
-
-(Bhuyan, Moharir & Joshi 2022.)
-"""
+"""Gain: rounds to train tasks in turn with FedAvg over rounds to train them together (Bhuyan et al. 2022, eq. 3)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,12 +9,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mmfl.federation import Federation
-from mmfl.methods import Method
 from mmfl.papers.evidence import spread
-from mmfl.papers.measurements import rows
 from mmfl.papers.reproduction import Trainer
 from mmfl.record import RoundRecord
 from mmfl.runs.listener import Listener, RunInfo
+from mmfl.runs.results import Comparison
 
 _ROUNDING = 1e-9  # means of the same accuracies may differ by as much
 
@@ -59,6 +55,11 @@ class Baseline:
 
     curves: Mapping[int, pd.DataFrame]
 
+    @classmethod
+    def of(cls, fedavg: Comparison) -> "Baseline":
+        """From runs of `multi-fedavg` with a single task, or of `full` where all clients train."""
+        return cls({run.seed: run.accuracy for run in fedavg})
+
     @property
     def rounds(self) -> int:
         """T_1: the number of rounds for which each task trained."""
@@ -77,18 +78,6 @@ class Baseline:
     def with_copies(self, names: Sequence[str]) -> "Baseline":
         """The same baseline for several copies of its single task."""
         return Baseline({seed: pd.DataFrame(dict.fromkeys(names, of.iloc[:, 0])) for seed, of in self.curves.items()})
-
-
-def alone(
-    trainer: Trainer,
-    federation: Callable[[int], Federation],
-    method: str,
-    rounds: int,
-    rate: float,
-    seeds: Sequence[int],
-) -> Baseline:
-    """FedAvg on each task of a federation alone: `multi-fedavg` with a single task, or `full` if all clients train."""
-    return Baseline({run.seed: run.accuracy for run in trainer.compare(federation, [method], rounds, rate, seeds)})
 
 
 class Chase(Listener):
@@ -123,20 +112,14 @@ class Chase(Listener):
         """A row per method, seed and window: `published`, T_1 times the number of tasks; `alone`, the rounds until
         FedAvg met its goals, one task after another; `together`, those of the method, nan where it took more than
         `published`."""
-        lines = [
-            {
-                "method": method,
-                "seed": seed,
-                "window": goal.window,
-                "models": len(goal.rounds),
-                "published": len(goal.rounds) * self.baseline.rounds,
-                "alone": int(goal.rounds.sum()),
-                "together": self.met.get((method, seed, goal.window), np.nan),
-            }
-            for method, seed in self.accuracies
-            for goal in self.baseline.goals[seed]
-        ]
-        return rows(lines)
+        lines = []
+        for method, seed in self.accuracies:
+            for goal in self.baseline.goals[seed]:
+                models, together = len(goal.rounds), self.met.get((method, seed, goal.window), np.nan)
+                rounds = models * self.baseline.rounds, int(goal.rounds.sum()), together
+                lines.append((method, seed, goal.window, models, *rounds))
+        columns = ["method", "seed", "window", "models", "published", "alone", "together"]
+        return pd.DataFrame(lines, columns=columns)
 
     def tasks(self) -> pd.DataFrame:
         """A row per method, seed, window and task: its accuracy `alone`, and `together` when the goals of all tasks
@@ -149,7 +132,7 @@ class Chase(Listener):
                 for task, before, after in zip(self.baseline.curves[seed], goal.accuracy, mean, strict=True):
                     key = {"method": method, "seed": seed, "window": goal.window, "task": task}
                     lines.append(key | {"alone": before, "together": after})
-        return rows(lines)
+        return pd.DataFrame(lines)
 
     def curves(self, method: str) -> list[pd.DataFrame]:
         """Accuracies of a method, rounds x tasks, a frame per seed."""
@@ -168,11 +151,7 @@ def worst(curves: Iterable[pd.DataFrame], window: int) -> pd.Series:
 
 
 def chase(
-    trainer: Trainer,
-    federation: Callable[[int], Federation],
-    baseline: Baseline,
-    methods: Sequence[str | Method],
-    rate: float,
+    trainer: Trainer, federation: Callable[[int], Federation], baseline: Baseline, methods: Sequence[str], rate: float
 ) -> Chase:
     """Trains all tasks together until they are as accurate as FedAvg made each by itself, or have taken more rounds
     than FedAvg took one after another: then the gain is below 1, however far."""
@@ -190,6 +169,6 @@ def with_gain(measured: pd.DataFrame) -> pd.DataFrame:
     return measured.assign(gain=measured["alone"] / together, published_gain=measured["published"] / together)
 
 
-def shown_gain(measured: pd.DataFrame, column: str, digits: int = 3) -> str:
+def format_gain(measured: pd.DataFrame, column: str, digits: int = 3) -> str:
     """A gain with its spread over seeds; a bound if a seed did not reach the goals."""
     return ("at most " if measured["together"].isna().any() else "") + spread(measured[column], digits)

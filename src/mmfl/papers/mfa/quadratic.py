@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
 import numpy as np
@@ -10,10 +10,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mmfl.federation.schedules import Decay, Schedule
-from mmfl.papers.measurements import Watch, rows
+from mmfl.papers.measurements import Watch
 from mmfl.papers.mfa.chain import Chain, table, weights_of
 from mmfl.papers.mfa.quadratic_findings import METHODS, RAND, ROUNDS, draw_gains, draw_gaps, find_gains, find_gaps
-from mmfl.papers.reproduction import Frames, Part, Reproduction, Trainer
+from mmfl.papers.reproduction import Frames, Part, Trainer, reproduction
 
 RATES: dict[str, float | Schedule] = {"constant": 0.1, "decaying": Decay(30, 100)}
 _STEPS = 5
@@ -88,34 +88,22 @@ def gains(scale: Scale, steps: int, trainer: Trainer) -> Frames:
         "excess": float(chain.excess(path[-1])),
         "distance": float(chain.distance(path[-1])),
         "steepest": chain.steepest(path),
-        "clients": chain.clients,
-        "block": chain.block,
-        "curvature": chain.curvature,
+        **asdict(chain),
     }
     needed = [rounds_together(scale, steps, models, reached["excess"], trainer) for models in scale.models]
-    return {"targets": rows([reached]), "gains": pd.concat(needed).assign(steps=steps, alone=scale.alone)}
+    return {"targets": pd.DataFrame([reached]), "gains": pd.concat(needed).assign(steps=steps, alone=scale.alone)}
 
 
 def rounds_together(scale: Scale, steps: int, models: int, target: float, trainer: Trainer) -> pd.DataFrame:
-    """T_P of every run: the first round after which F - F* of all models is at most the target.
-
-    `one` is the mean over the models of each one's own first round.
-    """
+    """T_P of every run, the first round after which all models meet the target; `one`: the mean of each model's own."""
     watch = Watch(lambda state: scale.chain.excess(weights_of(state)) <= target)
     federation, last = scale.chain.federation(models, RATES["constant"], steps), scale.last(models)
     trainer.compare(federation, METHODS, last, 1.0, scale.seeds, watch=watch, evaluate_every=last)
     met: NDArray[np.bool_] = np.array(watch.seen)
-    return rows(
-        [
-            {
-                "method": method,
-                "seed": seed,
-                "models": models,
-                "together": first(np.all(met[:, n], axis=1)),
-                "one": np.mean([first(met[:, n, model]) for model in range(models)]),
-            }
-            for n, (method, seed) in enumerate(watch.replicas)
-        ]
+    needed = pd.DataFrame(list(watch.replicas), columns=["method", "seed"]).assign(models=models)
+    return needed.assign(
+        together=[first(replica.all(axis=1)) for replica in met.swapaxes(0, 1)],
+        one=[np.mean([first(model) for model in replica.T]) for replica in met.swapaxes(0, 1)],
     )
 
 
@@ -128,29 +116,7 @@ def first(met: NDArray[np.bool_]) -> float:
     return float(met.argmax()) if met.any() else np.nan
 
 
-_QUADRATIC = (
-    "The quadratic federation: 24 clients with blocks of 4 coordinates, mu = 2e-4, full local gradients; all M models "
-    "minimise the same loss from the same start."
-)
-REPRODUCTIONS: tuple[Reproduction, ...] = (
-    Reproduction(
-        "mfa-fig1",
-        "mfa",
-        "Figure 1: MFA-Rand and MFA-RR on a quadratic loss",
-        f"{_QUADRATIC} Five local steps, 1000 rounds, 20 seeds, two learning rates; gap(t) = log10(F - F*) of one of "
-        "the models.",
-        gap_parts,
-        find_gaps,
-        draw_gaps,
-    ),
-    Reproduction(
-        "mfa-fig2",
-        "mfa",
-        "Figure 2: gain over the number of models on a quadratic loss",
-        f"{_QUADRATIC} Constant learning rate 0.1, 20 seeds. The target is the loss that FedAvg with all clients has "
-        "after T_1 = 100 rounds; T_P is the first round after which all M models have it, and the gain M T_1 / T_P.",
-        gain_parts,
-        find_gains,
-        draw_gains,
-    ),
+REPRODUCTIONS = (
+    reproduction("mfa-fig1", gap_parts, find_gaps, draw_gaps),
+    reproduction("mfa-fig2", gain_parts, find_gains, draw_gains),
 )

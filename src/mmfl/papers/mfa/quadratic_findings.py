@@ -8,12 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from mmfl.papers.evidence import alike, fact, greater, spread
+from mmfl.papers.evidence import alike, decide, fact, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.mfa.chain import Chain
+from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import Claim, Findings, Frames, Verdict
 from mmfl.report.differences import difference
-from mmfl.report.plots import COLOURS, DASHES, curve, grid, legend
+from mmfl.report.plots import COLOURS, DASHES, curve, legend
 
 RAND, ROTATE = "mfa-rand", "mfa-rr"
 METHODS = [RAND, ROTATE]
@@ -89,16 +90,14 @@ def noisier(text: str, ours: pd.Series, theirs: pd.Series) -> Claim:
         return Claim(text, paper, "one seed", Verdict.OPEN)
     ratio = float(ours.std(ddof=1)) / max(float(theirs.std(ddof=1)), _RESOLUTION)
     factor = float(stats.f.ppf(0.975, runs - 1, runs - 1)) ** 0.5
-    undecided = 1 / factor <= ratio <= factor
-    decided = Verdict.HOLDS if ratio > factor else Verdict.FAILS
     seen = f"{ratio:.1f} times the standard deviation ({ratio / factor:.1f} to {ratio * factor:.1f}, 95%)"
-    return Claim(text, paper, seen, Verdict.OPEN if undecided else decided)
+    return Claim(text, paper, seen, decide(ratio > factor, ratio < 1 / factor))
 
 
 def draw_gaps(frames: Frames) -> Figure:
     """For each learning rate and number of models: the means, and beside them the single runs."""
     settings = list(settings_of(frames["gaps"]))
-    figure, axes = grid(2 * len(settings), columns=4)
+    figure, axes = panels(2 * len(settings), columns=4, xlabel="round", ylabel="gap: log10(F - F*)")
     for n, (rate, models, group) in enumerate(settings):
         means, runs = axes[2 * n : 2 * n + 2]
         for k, method in enumerate(METHODS):
@@ -108,9 +107,6 @@ def draw_gaps(frames: Frames) -> Figure:
         means.set_title(f"lr {RATE_NAMES[rate]}, M = {models}: mean ± sd")
         runs.set_title(f"lr {RATE_NAMES[rate]}, M = {models}: {group['seed'].nunique()} runs")
         runs.set_ylim(means.get_ylim())
-        for panel in (means, runs):
-            panel.set(xlabel="round", ylabel="gap: log10(F - F*)")
-            panel.grid(alpha=0.3)
     legend(figure, axes[0])
     return figure
 
@@ -134,7 +130,13 @@ def find_gains(frames: Frames) -> Findings:
             line += [known, spread(subset["gain"], 2), spread(subset["gain_of_one"], 2)]
         lines.append(line)
     columns = ["E", "M"] + [f"{method}{what}" for method in METHODS for what in (", reference", "", ", one model")]
-    return Findings(pd.DataFrame(lines, columns=columns), gain_claims(measured), gain_notes(measured))
+    notes = [
+        "A gain counts the round in which the last of the M models meets the target. Beside it, `one model`: the gain "
+        "with the rounds that a model needs by itself, averaged over the models, in place of T_P."
+    ]
+    if late := int(measured["together"].isna().sum()):
+        notes.append(f"{late} runs did not meet the target by their last round and are left out.")
+    return Findings(pd.DataFrame(lines, columns=columns), gain_claims(measured), notes)
 
 
 def gain_claims(measured: pd.DataFrame) -> list[Claim]:
@@ -164,39 +166,27 @@ def gain_claims(measured: pd.DataFrame) -> list[Claim]:
 
 def least_certain(text: str, paper: str, pairs: Mapping[str, tuple[pd.Series, pd.Series]]) -> Claim:
     """The claim that one quantity exceeds another in several settings: the verdict is that of the least certain one."""
-    order = [Verdict.FAILS, Verdict.OPEN, Verdict.HOLDS]
 
     def certainty(where: str) -> tuple[int, float]:
-        return order.index(greater(text, paper, *pairs[where]).verdict), difference(*pairs[where]).mean
+        return list(Verdict).index(greater(text, paper, *pairs[where]).verdict), difference(*pairs[where]).mean
 
     where = min(pairs, key=certainty)
     claim = greater(text, paper, *pairs[where])
     return replace(claim, ours=f"{claim.ours} at {where}, the least certain")
 
 
-def gain_notes(measured: pd.DataFrame) -> list[str]:
-    """Notes on the columns, and on what is missing."""
-    late = int(measured["together"].isna().sum())
-    return [
-        "A gain counts the round in which the last of the M models meets the target. Beside it, `one model`: the gain "
-        "with the rounds that a model needs by itself, averaged over the models, in place of T_P.",
-        *([f"{late} runs did not meet the target by their last round and are left out."] if late else []),
-    ]
-
-
 def draw_gains(frames: Frames) -> Figure:
     """Gain over the number of models, a panel for each number of local steps."""
     measured = with_gain(frames["gains"])
     all_steps = sorted(measured["steps"].unique())
-    figure, axes = grid(len(all_steps), height=3.4)
+    figure, axes = panels(len(all_steps), height=3.4, xlabel="models M", ylabel="gain M T_1 / T_P")
     for panel, steps in zip(axes, all_steps, strict=True):
         group = measured[measured["steps"] == steps]
         models = [1, *sorted(group["models"].unique())]
         panel.plot(models, models, color="grey", linewidth=0.8, linestyle=":", label="gain = M")
         for k, method in enumerate(METHODS):
             draw_gain(panel, group[group["method"] == method], method, k)
-        panel.set(xlabel="models M", ylabel="gain M T_1 / T_P", title=f"E = {steps}", xticks=models)
-        panel.grid(alpha=0.3)
+        panel.set(title=f"E = {steps}", xticks=models)
     legend(figure, axes[0])
     return figure
 
@@ -207,13 +197,6 @@ def draw_gain(axes: Axes, measured: pd.DataFrame, label: str, k: int) -> None:
     by_models.loc[1] = [1.0, 0.0]
     line = by_models.sort_index()
     axes.errorbar(
-        line.index.to_numpy(),
-        line["mean"],
-        line["std"],
-        color=COLOURS[k],
-        linestyle=DASHES[k],
-        marker="o",
-        markersize=4,
-        capsize=2,
-        label=label,
-    )
+        line.index.to_numpy(), line["mean"], line["std"], label=label, color=COLOURS[k], linestyle=DASHES[k],
+        marker="o", markersize=4, capsize=2,
+    )  # fmt: skip

@@ -13,24 +13,16 @@ from mmfl.federation import Federation
 from mmfl.federation.task import Task
 from mmfl.models import LogisticRegression, SmallCNN
 from mmfl.papers.reproduction import federations
-from mmfl.partition import Partition, Split, owners
+from mmfl.partition import Split, owners
 from mmfl.randomness import Purpose, generator
 
 CAP = 400
-"""The maximum number of examples of a client in the Synthetic sets: the largest client determines the time of a
-round."""
+"""The most examples of a client in the Synthetic sets: the largest client determines the time of a round."""
 
 ATTRIBUTES = (
-    "Eyeglasses",
-    "Bald",
-    "Goatee",
-    "Wearing_Necklace",
-    "Smiling",
-    "Mustache",
-    "Male",
-    "Wearing_Lipstick",
+    "Eyeglasses", "Bald", "Goatee", "Wearing_Necklace", "Smiling", "Mustache", "Male", "Wearing_Lipstick",
     "Double_Chin",
-)
+)  # fmt: skip
 """The attributes of the paper's Table 5, by their names in CelebA."""
 
 
@@ -43,6 +35,11 @@ def synthetic(number: int, clients: int, cap: int = CAP) -> Task:
 def faces() -> Sequence[Task]:
     """Nine attributes of 96 people: from CelebA if the data folder has it, otherwise from generated faces."""
     return federations("mfa-faces", celeba_settings() if folder_of("celeba").is_dir() else ())(0).tasks
+
+
+def face() -> Task:
+    """Eyeglasses, of the nine attributes."""
+    return next(task for task in faces() if task.name == "eyeglasses")
 
 
 def celeba_settings() -> list[str]:
@@ -77,11 +74,6 @@ def name(attribute: str) -> str:
     return attribute.lower().replace("_", "-")
 
 
-def named(tasks: Sequence[Task], name: str) -> Task:
-    """The task with this name."""
-    return next(task for task in tasks if task.name == name)
-
-
 def copies(task: Task, number: int) -> list[Task]:
     """Tasks that differ in name only."""
     return [replace(task, name=f"{task.name} {n}") for n in range(1, number + 1)]
@@ -96,11 +88,11 @@ def on_training(task: Task) -> Task:
 
 def sharing(tasks: Sequence[Task], clients: int) -> Callable[[int], Federation]:
     """The federation of these tasks as a function of the seed; a client is the same owner in all tasks with owners."""
-    return lambda seed: Federation(tasks, clients, partition=_same_owners(seed), seed=seed)
 
+    def federation(seed: int) -> Federation:
+        def partition(dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
+            return owners()(dataset, clients, generator(seed, Purpose.PARTITION))
 
-def _same_owners(seed: int) -> Partition:
-    def partition(dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
-        return owners()(dataset, clients, generator(seed, Purpose.PARTITION))
+        return Federation(tasks, clients, partition=partition, seed=seed)
 
-    return partition
+    return federation

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from mmfl.papers.evidence import alike, greater, spread
 from mmfl.papers.measurements import by_round
-from mmfl.papers.reproduction import Claim, Findings, Frames, Verdict
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, with_warm_up
-from mmfl.report.plots import curve, grid, legend
+from mmfl.report.plots import curve, legend
 
 NAMES = {
     FEDAVG: "FedAvg (K/2 clients)",
@@ -23,31 +25,26 @@ BANDITS = (RANKLIST, PARETO)
 BOTH = "mean of both"
 
 
-@dataclass(frozen=True)
-class Start:
-    """How the policies start: as in the paper, with a warm-up for the bandits only, or with a warm-up for all."""
-
-    name: str
-    warm: bool
-
-    def method(self, policy: str) -> str:
-        """The policy's method with this start."""
-        return with_warm_up(policy) if self.warm and policy not in BANDITS else policy
-
-
-PUBLISHED, FAIR = Start("as published", False), Start("same warm-up for all", True)
-STARTS = (PUBLISHED, FAIR)
+STARTS = {False: "as published", True: "same warm-up for all"}
+"""How the policies start: only the bandits with a warm-up, as in the paper, or, to be fair, all of them."""
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Test accuracies under one start, on one data set, with one K; a model is one of `MODELS` or `BOTH`.
-
-    All quantities are series by seed.
-    """
+class Runs:
+    """Test accuracies with one start. A model is one of `MODELS` or `BOTH`; all quantities are series by seed."""
 
     tests: pd.DataFrame
-    start: Start
+    fair: bool
+
+    def at(self, data: str, drawn: int) -> "Runs":
+        """Those on a data set with K clients per round; possibly none."""
+        subset = self.tests[(self.tests["data"] == data) & (self.tests["K"] == drawn)]
+        return Runs(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.fair)
+
+    def sweep(self, data: str) -> "dict[int, Runs]":
+        """Those on a data set by K."""
+        numbers = sorted(self.tests["K"][self.tests["data"] == data].unique())
+        return {int(drawn): self.at(data, drawn) for drawn in numbers}
 
     def over(self, policy: str, model: str, first: float, last: float) -> pd.Series:
         """Mean accuracy over the tests between two rounds."""
@@ -78,51 +75,36 @@ class Measured:
 
     def by_round(self, policy: str, model: str) -> pd.DataFrame:
         """Accuracy, rounds x seeds."""
-        return by_round(self.tests, model, self.start.method(policy))
+        return by_round(self.tests, model, method_of(policy, self.fair))
 
 
-@dataclass(frozen=True)
-class Runs:
-    """All measurements with one start."""
-
-    frames: Frames
-    start: Start
-
-    def at(self, data: str, drawn: int) -> Measured:
-        """The tests on a data set with K clients per round; possibly none."""
-        tests = self.frames["accuracy"]
-        subset = tests[(tests["data"] == data) & (tests["K"] == drawn)]
-        return Measured(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.start)
-
-    def sweep(self, data: str) -> dict[int, Measured]:
-        """The same by K."""
-        tests = self.frames["accuracy"]
-        return {int(drawn): self.at(data, drawn) for drawn in sorted(tests["K"][tests["data"] == data].unique())}
+def method_of(policy: str, fair: bool) -> str:
+    """The policy's method, with a warm-up that the paper does not give it where the start is fair."""
+    return with_warm_up(policy) if fair and policy not in BANDITS else policy
 
 
 @dataclass(frozen=True)
 class Question:
-    """Whether the first of two quantities exceeds the second, in one or several respects (`pairs`, by name).
-
-    With a tolerance: whether they are about the same. `paper` is what the paper says.
-    """
+    """Whether the first of two quantities exceeds the second, or is within a tolerance, in some respects (`pairs`)."""
 
     text: str
     paper: str
     pairs: Mapping[str, tuple[pd.Series, pd.Series]]
     tolerance: float | None = None
 
-    def claims(self, start: Start) -> list[Claim]:
-        """One claim, or none if nothing was measured. It holds if it holds in all respects, and fails if it fails in
-        one."""
+    def claims(self, fair: bool) -> list[Claim]:
+        """One claim with the worst verdict of all respects, or none if nothing was measured."""
         judge = greater if self.tolerance is None else partial(alike, tolerance=self.tolerance)
-        text, paper = f"{self.text} ({start.name})", "not run" if start.warm else self.paper
-        known = {name: pair for name, pair in self.pairs.items() if len((pair[0] - pair[1]).dropna())}
-        judged = {name: judge(text, paper, *pair) for name, pair in known.items()}
-        found = {claim.verdict for claim in judged.values()}
-        ours = "; ".join(f"{name}: {claim.ours}" for name, claim in judged.items())
-        worst = [verdict for verdict in (Verdict.FAILS, Verdict.OPEN, Verdict.HOLDS) if verdict in found]
-        return [Claim(text, paper, ours, verdict) for verdict in worst[:1]]
+        text, paper = f"{self.text} ({STARTS[fair]})", "not run" if fair else self.paper
+        judged = {
+            name: judge(text, paper, ours, theirs)
+            for name, (ours, theirs) in self.pairs.items()
+            if len((ours - theirs).dropna())
+        }
+        if not judged:
+            return []
+        shown = "; ".join(f"{name}: {claim.ours}" for name, claim in judged.items())
+        return [Claim(text, paper, shown, min((claim.verdict for claim in judged.values()), key=list(Verdict).index))]
 
     def compares_as(self, other: "Question") -> bool:
         """Whether both compare the same numbers, as when all policies have the same start anyway."""
@@ -136,39 +118,30 @@ Questions = Callable[[Runs], Iterator[Question]]
 def find_curves(data: str, drawn: int, questions: Questions, frames: Frames) -> Findings:
     """For one K: early and final accuracy of each policy, and its costs."""
     effort = frames["effort"][(frames["effort"]["data"] == data) & (frames["effort"]["K"] == drawn)]
-    published, fair = (Runs(frames, start).at(data, drawn) for start in STARTS)
+    published, fair = (Runs(frames["accuracy"], start).at(data, drawn) for start in STARTS)
     lines = [
         {
             "policy": NAMES[policy],
-            "warm-up": "yes" if results.start.warm or policy in BANDITS else "no",
+            "warm-up": "yes" if results.fair or policy in BANDITS else "no",
             **{
                 f"{model}, {when} tenth": spread(measure(policy, model))
                 for model in MODELS
                 for when, measure in (("first", results.early), ("last", results.late))
             },
             **{
-                f"{what} a round": spread(effort[effort["method"] == results.start.method(policy)][what], digits)
+                f"{what} a round": spread(effort[effort["method"] == method_of(policy, results.fair)][what], digits)
                 for what, digits in (("clients", 1), ("examples", 0))
             },
         }
         for policy in NAMES
-        for results in (published, fair)
-        if results.start is PUBLISHED or policy not in BANDITS
+        for results in ([published] if policy in BANDITS else [published, fair])
     ]
     source = f"Data: {', '.join(effort['source'].unique()) or 'not run'}."
-    notes = [source, _READING, *_warm_up(published, fair, drawn)]
+    notes = [source, NOTES["curves"], *_warm_up(published, fair, drawn)]
     return Findings(pd.DataFrame(lines), _claims(questions, frames), notes)
 
 
-_READING = (
-    "The paper prints curves without numbers. Accuracies are means over the tests in the first and in the last tenth "
-    "of the rounds. Clients and examples are those that train in a round after the first: a bandit's index is "
-    "multiplied by the client's share of the data, so that clients with many examples train more often, and a Pareto "
-    "front of fewer than K clients trains alone."
-)
-
-
-def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
+def _warm_up(published: Runs, fair: Runs, drawn: int) -> list[str]:
     """What the warm-up costs, what it gains, and how much of a bandit's early lead remains if all policies have it."""
     leads = [results.early(RANKLIST, BOTH) - results.early(MULTI, BOTH) for results in (published, fair)]
     lifts = [fair.over(MULTI, BOTH, t, t) - published.over(MULTI, BOTH, t, t) for t in (1, FIRST)]
@@ -186,74 +159,65 @@ def _warm_up(published: Measured, fair: Measured, drawn: int) -> list[str]:
 
 def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
     """Final accuracy of each policy by K."""
-    starts = {start: Runs(frames, start).sweep(data) for start in STARTS}
-    columns = {
-        NAMES[policy] + (", warm-up" if start.warm else ""): (start, policy)
-        for start in STARTS
-        for policy in NAMES
-        if not start.warm or policy not in BANDITS
-    }
+    starts = [Runs(frames["accuracy"], fair).sweep(data) for fair in STARTS]
+    columns = {NAMES[policy]: (False, policy) for policy in NAMES}
+    columns |= {f"{name}, warm-up": (True, policy) for policy, name in NAMES.items() if policy not in BANDITS}
     lines = [
         {
             "K": drawn,
             "model": model,
-            **{name: spread(starts[start][drawn].late(policy, model)) for name, (start, policy) in columns.items()},
+            **{name: spread(starts[fair][drawn].late(policy, model)) for name, (fair, policy) in columns.items()},
         }
-        for drawn in starts[PUBLISHED]
+        for drawn in starts[False]
         for model in MODELS
     ]
-    reading = "Accuracies are means over the tests in the last tenth of the rounds."
-    return Findings(pd.DataFrame(lines), _claims(questions, frames), [reading, *map(partial(_leads, starts), BANDITS)])
-
-
-def _leads(starts: Mapping[Start, Mapping[int, Measured]], bandit: str) -> str:
-    leads = {drawn: results.lead(bandit, MULTI, BOTH).mean() for drawn, results in starts[PUBLISHED].items()}
-    shown = ", ".join(f"{lead:+.3f} with K={drawn}" for drawn, lead in leads.items())
-    return f"Lead of {NAMES[bandit]} over Multi-FedAvg as published, mean of both models: {shown}."
+    notes = ["Accuracies are means over the tests in the last tenth of the rounds."]
+    for bandit in BANDITS:
+        leads = {drawn: results.lead(bandit, MULTI, BOTH).mean() for drawn, results in starts[False].items()}
+        shown = ", ".join(f"{lead:+.3f} with K={drawn}" for drawn, lead in leads.items())
+        notes.append(f"Lead of {NAMES[bandit]} over Multi-FedAvg as published, mean of both models: {shown}.")
+    return Findings(pd.DataFrame(lines), _claims(questions, frames), notes)
 
 
 def _claims(questions: Questions, frames: Frames) -> list[Claim]:
     """Every question as published and then, if it compares other runs, with the same warm-up for all."""
     found: list[Claim] = []
-    for published, fair in zip(*(questions(Runs(frames, start)) for start in STARTS), strict=True):
-        found += published.claims(PUBLISHED)
-        found += [] if fair.compares_as(published) else fair.claims(FAIR)
+    for published, fair in zip(*(questions(Runs(frames["accuracy"], fair)) for fair in STARTS), strict=True):
+        found += published.claims(False)
+        found += [] if fair.compares_as(published) else fair.claims(True)
     return found
 
 
 def draw_curves(data: str, drawn: int, frames: Frames) -> Figure:
     """Test accuracy by round: a row of panels for each start, a column for each model."""
 
-    def tests(start: Start, policy: str, model: str) -> pd.DataFrame:
-        found = Runs(frames, start).at(data, drawn).by_round(policy, model)
+    def tests(fair: bool, policy: str, model: str) -> pd.DataFrame:
+        found = Runs(frames["accuracy"], fair).at(data, drawn).by_round(policy, model)
         return found[found.index > FIRST]
 
-    return _panels(tests, "round")
+    return _draw(tests, "round")
 
 
 def draw_sweep(data: str, frames: Frames) -> Figure:
     """Final accuracy by clients per round, in the same panels."""
 
-    def ends(start: Start, policy: str, model: str) -> pd.DataFrame:
-        sweep = Runs(frames, start).sweep(data)
+    def ends(fair: bool, policy: str, model: str) -> pd.DataFrame:
+        sweep = Runs(frames["accuracy"], fair).sweep(data)
         return pd.DataFrame({drawn: results.late(policy, model) for drawn, results in sweep.items()}).T
 
-    figure = _panels(ends, "clients a round, K")
-    numbers = list(Runs(frames, PUBLISHED).sweep(data))
+    figure = _draw(ends, "clients a round, K")
+    numbers = list(Runs(frames["accuracy"], False).sweep(data))
     for panel in figure.axes:
         panel.set_xscale("log", base=2)
         panel.set_xticks(numbers, [str(drawn) for drawn in numbers])
     return figure
 
 
-def _panels(runs: Callable[[Start, str, str], pd.DataFrame], across: str) -> Figure:
-    figure, axes = grid(len(STARTS) * len(MODELS), columns=len(MODELS))
-    for panel, (start, model) in zip(axes, [(s, m) for s in STARTS for m in MODELS], strict=True):
+def _draw(runs: Callable[[bool, str, str], pd.DataFrame], across: str) -> Figure:
+    figure, axes = panels(len(STARTS) * len(MODELS), columns=len(MODELS), xlabel=across, ylabel="test accuracy")
+    for panel, (fair, model) in zip(axes, product(STARTS, MODELS), strict=True):
         for n, policy in enumerate(NAMES):
-            curve(panel, runs(start, policy, model), NAMES[policy], n)
-        panel.set_title(f"{model}, {start.name}")
-        panel.set_xlabel(across)
-        panel.set_ylabel("test accuracy")
-        panel.grid(alpha=0.3)
+            curve(panel, runs(fair, policy, model), NAMES[policy], n)
+        panel.set_title(f"{model}, {STARTS[fair]}")
     legend(figure, axes[0])
     return figure

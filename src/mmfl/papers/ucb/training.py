@@ -1,7 +1,7 @@
 """Training for Bhuyan & Moharir 2022: their policies on two models, with different numbers of clients per round."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,11 @@ import pandas as pd
 
 from mmfl.aggregation import Average
 from mmfl.allocation import Allocation, AllocationRule, WarmUp
-from mmfl.data import celeba, faces
+from mmfl.data import Dataset, celeba, faces
 from mmfl.data.files import folder_of
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method, make_method
-from mmfl.papers.measurements import accuracy, rows
+from mmfl.papers.measurements import accuracy
 from mmfl.papers.reproduction import Frames, Part, Trainer, federations
 from mmfl.partition import Split
 from mmfl.randomness import Purpose
@@ -31,39 +31,22 @@ _SYNTHETIC = {"synthetic-a": "inputs = 60, classes = 5", "synthetic-b": "inputs 
 _ATTRIBUTES = {"smiling": "Smiling", "eyeglasses": "Eyeglasses"}
 
 
+_SMALL_FACES = {"model": {"name": "logistic", "inputs": 3 * 14 * 14, "classes": 2}, "lr": 0.03}
+
+
 @dataclass(frozen=True)
 class Scale:
-    """How much is trained. `drawn` are the numbers of clients per round, `cap` limits a client's synthetic examples.
-
-    Of a person there are `images` faces of so many pixels a `side`. What differs from the tasks of the presets is in
-    `logistic` (the synthetic ones) and `pictures` (the faces).
-    """
+    """How much is trained: `drawn` are the numbers of clients per round; `small` tasks have less data."""
 
     rounds: int
     every: int
     seeds: Sequence[int]
     drawn: Sequence[int]
-    cap: int
-    images: int = 30
-    side: int = 28
-    logistic: Mapping[str, float] = field(default_factory=dict)
-    pictures: Mapping[str, Any] = field(default_factory=dict)
-    photographs: bool = True
+    small: bool = False
 
 
-FULL = Scale(500, 10, range(5), (FEW, 4, 8, 16, 32, MANY), cap=1000)
-QUICK = Scale(
-    30,
-    1,
-    range(2),
-    (FEW, MANY),
-    cap=200,
-    images=20,
-    side=14,
-    logistic={"lr": 0.1},
-    pictures={"model": {"name": "logistic", "inputs": 3 * 14 * 14, "classes": 2}, "lr": 0.03},
-    photographs=False,
-)
+FULL = Scale(500, 10, range(5), (FEW, 4, 8, 16, 32, MANY))
+QUICK = Scale(30, 1, range(2), (FEW, MANY), small=True)
 
 
 def with_warm_up(method: str) -> str:
@@ -102,15 +85,11 @@ def policies() -> list[Method]:
 
 def synthetic(source: str, scale: Scale, seed: int) -> Federation:
     """Two independent synthetic data sets of a kind, different for every seed."""
-    common = f"name = '{source}', clients = {CLIENTS}, cap = {scale.cap}"
-    settings = [
-        setting
-        for s, (task, shape) in enumerate(_SYNTHETIC.items())
-        for setting in (
-            f"tasks.{task}.data={{{common}, {shape}, seed = {2 * seed + s}}}",
-            *(f"tasks.{task}.{key}={value}" for key, value in scale.logistic.items()),
-        )
-    ]
+    common = f"name = '{source}', clients = {CLIENTS}, cap = {200 if scale.small else 1000}"
+    settings = []
+    for s, (task, shape) in enumerate(_SYNTHETIC.items()):
+        settings.append(f"tasks.{task}.data={{{common}, {shape}, seed = {2 * seed + s}}}")
+        settings += [f"tasks.{task}.lr=0.1"] if scale.small else []
     return federations("ucb-synthetic", settings)(seed)
 
 
@@ -119,14 +98,13 @@ def people(scale: Scale, seed: int) -> Federation:
 
     Both attributes have the same pictures, so one division of them over the clients serves both.
     """
-    options = scale.photographs and folder_of("celeba").is_dir()
-    changed = {"model": "celeba-cnn"} if options else scale.pictures
+    changed: dict[str, Any] = _SMALL_FACES if scale.small else {}
+    images, side = (20, 14) if scale.small else (30, 28)
+    source: Callable[[str], Dataset] = partial(faces, people=CLIENTS, images=images, side=side, seed=seed)
+    if not scale.small and folder_of("celeba").is_dir():
+        changed, source = {"model": "celeba-cnn"}, partial(celeba, least=5)
     tasks = [
-        task.model_copy(update=changed).build(
-            celeba(_ATTRIBUTES[task.name], least=5)
-            if options
-            else faces(_ATTRIBUTES[task.name], CLIENTS, scale.images, scale.side, seed=seed)
-        )
+        task.model_copy(update=changed).build(source(_ATTRIBUTES[task.name]))
         for task in read(path_of("ucb-faces")).tasks
     ]
     alone = Federation(tasks[:1], CLIENTS, seed=seed)
@@ -174,16 +152,10 @@ def effort(comparison: Comparison) -> pd.DataFrame:
     """Mean costs of a round after the first (clients that train and their examples), and the data."""
     found = []
     for run in comparison:
-        later = Run(run.records[1:], run.method, run.seed, run.tasks, run.clients)
         assert run.federation is not None
-        trained = later.participation.to_numpy()
-        found.append(
-            {
-                "method": run.method,
-                "seed": run.seed,
-                "clients": trained.sum() / len(later.records),
-                "examples": (trained * run.federation.sizes).sum() / len(later.records),
-                "source": run.federation.tasks[0].data.name.partition(", ")[0],
-            }
-        )
-    return rows(found)
+        later = Run(run.records[1:], run.method, run.seed, run.tasks, run.clients)
+        trained, rounds = later.participation.to_numpy(), len(later.records)
+        examples = (trained * run.federation.sizes).sum() / rounds
+        source = run.federation.tasks[0].data.name.partition(", ")[0]
+        found.append((run.method, run.seed, trained.sum() / rounds, examples, source))
+    return pd.DataFrame(found, columns=["method", "seed", "clients", "examples", "source"])

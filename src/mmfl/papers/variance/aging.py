@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from mmfl.aggregation import StaleVRE
 from mmfl.aggregation.stale import Betas
 from mmfl.papers.evidence import alike, fact, greater, spread
-from mmfl.papers.reproduction import Claim, Findings, Frames
-from mmfl.report.plots import COLOURS, grid, legend
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
+from mmfl.report.plots import COLOURS, legend
 from mmfl.runs.results import Run
 from mmfl.training import TrainingState
 from mmfl.updates import ClientRows, Trained, Updates
@@ -129,35 +130,30 @@ def find(frames: Frames) -> Findings:
             for name, seen in of_setting.items()
         ]
     )
-    note = (
-        "Errors are mean absolute distances from the best beta, of clients that have trained twice: before that there "
-        "is nothing to estimate from. The estimates are what StaleVRE's rule makes of StaleVR's own run, so that both "
-        "are on one axis."
-    )
-    return Findings(table, [claim for name, seen in of_setting.items() for claim in claims(name, seen)], [note])
+    found = [claim for name, seen in of_setting.items() for claim in claims(name, seen)]
+    return Findings(table, found, [NOTES["betas"], data_note(frames)])
+
+
+def data_note(frames: Frames) -> str:
+    """The data of each setting."""
+    return "Data: " + ", ".join(f"{row.data} ({row.setting})" for row in frames["data"].itertuples()) + "."
 
 
 def claims(setting: str, seen: pd.DataFrame) -> list[Claim]:
     """The claims of Figure 3 and of the text around it, in one setting; `seen` has a row per seed."""
-    constant = {value: seen[f"constant {value:g}"] for value in CONSTANTS}
+    estimate, constant = seen["estimate"], {value: seen[f"constant {value:g}"] for value in CONSTANTS}
     best = min(constant, key=lambda value: float(constant[value].mean()))
-    zero = 0 * seen["fall"]
+    zero, inside = 0 * seen["fall"], seen["inside"]
+    text = f"{setting}: beta lies within [0, 1] most of the time"
+    within = fact(text, "not said", f"{spread(inside)} of all betas", inside.mean() > 0.5)
+    rivals = {"0": 0.0, "1": 1.0, f"{best:g}, the best constant of these,": best}
     return [
         greater(f"{setting}: beta falls while a client is idle, in 10 rounds by", "falls", 10 * seen["fall"], zero),
         alike(f"{setting}: beta is about 1 in the round after training", "1", seen["first"], zero + 1, 0.1),
-        fact(
-            f"{setting}: beta lies within [0, 1] most of the time",
-            "not said",
-            f"{spread(seen['inside'])} of all betas",
-            bool(seen["inside"].mean() > 0.5),
-        ),
+        within,
         *(
-            greater(f"{setting}: the estimate is nearer to beta than {name} is", "not said", far, seen["estimate"])
-            for name, far in (
-                ("0", constant[0.0]),
-                ("1", constant[1.0]),
-                (f"{best:g}, the best constant of these,", constant[best]),
-            )
+            greater(f"{setting}: the estimate is nearer to beta than {name} is", "not said", constant[value], estimate)
+            for name, value in rivals.items()
         ),
     ]
 
@@ -165,19 +161,16 @@ def claims(setting: str, seen: pd.DataFrame) -> list[Claim]:
 def draw(frames: Frames) -> Figure:
     """In each setting: two clients by round, then all clients by number of idle rounds."""
     settings, curves = frames["worth"]["setting"].unique(), frames["curves"]
-    figure, axes = grid(3 * len(settings))
     limits = min(0.0, curves["beta"].min()) - 0.05, max(1.0, curves["beta"].max()) + 0.05
+    figure, axes = panels(3 * len(settings), ylabel="beta", ylim=limits)
     for row, name in enumerate(settings):
-        panels = axes[3 * row : 3 * row + 3]
-        subset = curves[curves["setting"] == name]
-        for panel, (group, client) in zip(panels, subset.groupby("group", sort=False), strict=False):
+        *left, right = axes[3 * row : 3 * row + 3]
+        groups = curves[curves["setting"] == name].groupby("group", sort=False)
+        for panel, (group, client) in zip(left, groups, strict=True):
             _draw_client(panel, client)
             panel.set_title(f"{name}: client {client['client'].iloc[0]}, {group}", fontsize=9)
-        _draw_idle(panels[2], frames["idle"][frames["idle"]["setting"] == name])
-        panels[2].set_title(f"{name}: all clients that have trained twice, mean", fontsize=9)
-        for panel in panels:
-            panel.set(ylabel="beta", ylim=limits)
-            panel.grid(alpha=0.3)
+        _draw_idle(right, frames["idle"][frames["idle"]["setting"] == name])
+        right.set_title(f"{name}: all clients that have trained twice, mean", fontsize=9)
     legend(figure, axes[0])
     return figure
 

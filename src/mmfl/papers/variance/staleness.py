@@ -18,11 +18,12 @@ from mmfl.aggregation import FedStale, FedVARP, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Fixed, Full
 from mmfl.methods import Method
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.measurements import Watch, accuracy, by_round, final, rows
-from mmfl.papers.reproduction import Findings, Frames, Part, Reproduction, Trainer, as_published, federations
+from mmfl.papers.measurements import Watch, accuracy, by_round, final
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, as_published, federations, reproduction
 from mmfl.papers.variance import aging
 from mmfl.report.differences import difference
-from mmfl.report.plots import COLOURS, curve, grid, legend
+from mmfl.report.plots import COLOURS, curve, legend
 from mmfl.runs.results import Comparison, Run
 
 STATIC = {0.0: "unbiased", **{beta: f"FedStale {beta:g}" for beta in aging.CONSTANTS[1:-1]}, 1.0: "FedVARP"}
@@ -42,11 +43,6 @@ class Form:
     seeds: range
     groups: Callable[[Run], dict[str, NDArray[np.bool_]]]
     settings: Sequence[str] = ()
-
-    @property
-    def part(self) -> str:
-        """The name of the part that trains it."""
-        return f"staleness/{self.name.replace(' ', '-')}"
 
 
 def participation(clients: int) -> NDArray[np.float64]:
@@ -68,25 +64,12 @@ def small_and_large(run: Run) -> dict[str, NDArray[np.bool_]]:
     return {"few examples": (sizes > 0) & ~large, "many examples": large}
 
 
-def one_task(quick: bool) -> Form:
-    """EMNIST alone."""
-    form = partial(Form, "one task", "fig5-staleness", groups=rare_and_frequent)
-    return form(40, range(3), settings=_digits("emnist")) if quick else form(150, range(5))
-
-
-def three_tasks(quick: bool) -> Form:
-    """Fashion-MNIST three times."""
-    form = partial(Form, "three tasks", "lvr-3tasks", groups=small_and_large)
-    small = ["federation.clients=40", *_digits("fashion-a"), *_digits("fashion-b"), *_digits("fashion-c")]
-    return form(40, range(3), settings=small) if quick else form(150, range(3))
-
-
 def _digits(task: str) -> list[str]:
     """Settings that replace a task by a linear model of the embedded digits."""
     return [f"tasks.{task}.data=digits", f"tasks.{task}.model=logistic", f"tasks.{task}.lr=0.3"]
 
 
-def compared(clients: int) -> list[Method]:
+def methods_of(clients: int) -> list[Method]:
     """The methods of Figure 5, all with the same draws; also StaleVRE and full participation, for reference."""
     static = {name: FedStale(beta) for beta, name in STATIC.items()}
     rules = {"StaleVR": StaleVR(), "StaleVRE": StaleVRE(), **static, "unbiased": Unbiased(), "FedVARP": FedVARP()}
@@ -97,26 +80,24 @@ def compared(clients: int) -> list[Method]:
 def train_one(form: Form, trainer: Trainer) -> Frames:
     """Trains all rules on the single task, and observes StaleVR."""
     federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
-    methods = compared(federation_of(form.seeds[0]).clients)
-    comparison = trainer.compare(
-        federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=_EVERY, evaluate_last=20
-    )
-    tested = accuracy(comparison)[["method", "seed", "round", "mean"]]
-    return {"accuracy": tested, **ages(form, comparison, "StaleVR", watch)}
+    methods, tested = methods_of(federation_of(form.seeds[0]).clients), {"evaluate_every": _EVERY, "evaluate_last": 20}
+    comparison = trainer.compare(federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, **tested)
+    means = accuracy(comparison)[["method", "seed", "round", "mean"]]
+    return {"accuracy": means, **ages(form, comparison, "StaleVR", watch)}
 
 
 def train_three(form: Form, trainer: Trainer) -> Frames:
     """Trains and observes MMFL-StaleVR."""
-    federation_of, watch, method = federations(form.preset, form.settings), Watch(aging.betas_of), "mmfl-stalevr"
-    comparison = trainer.compare(
-        federation_of, [as_published(method)], form.rounds, _RATE, form.seeds, watch=watch, evaluate_every=form.rounds
-    )
-    return ages(form, comparison, method, watch)
+    federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
+    methods, tested = [as_published("mmfl-stalevr")], {"evaluate_every": form.rounds}
+    comparison = trainer.compare(federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, **tested)
+    return ages(form, comparison, "mmfl-stalevr", watch)
 
 
 def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
     """StaleVR's observed betas: two clients of the first seed, and statistics of all clients by seed."""
     curves, idle, worths = [], [], []
+    data = {task.data.name for run in comparison if run.federation for task in run.federation.tasks}
     for n, run in enumerate(comparison):
         if run.method == method:
             betas = np.array([replicas[n] for replicas in watch.seen[1:]])
@@ -130,8 +111,8 @@ def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDAr
     return {
         "curves": pd.concat(curves).assign(setting=form.name),
         "idle": pd.concat(idle).assign(setting=form.name),
-        "worth": rows(worths),
-        "data": rows([{"setting": form.name, "data": data} for data in _data(comparison.runs[0])]),
+        "worth": pd.DataFrame(worths),
+        "data": pd.DataFrame({"setting": form.name, "data": sorted(data)}),
     }
 
 
@@ -141,12 +122,6 @@ def typical(frame: pd.DataFrame, group: NDArray[np.bool_]) -> pd.DataFrame:
     members = np.flatnonzero(group)
     chosen = int(members[np.argsort(trained[members], kind="stable")[len(members) // 2]])
     return frame.loc[frame["client"] == chosen]
-
-
-def find_betas(frames: Frames) -> Findings:
-    """The findings of Figure 3, with a note on the data."""
-    found = aging.find(frames)
-    return Findings(found.table, found.claims, [*found.notes, _data_note(frames)])
 
 
 def find_accuracy(frames: Frames) -> Findings:
@@ -171,20 +146,18 @@ def find_accuracy(frames: Frames) -> Findings:
         for name in trusting
         if name in ahead
     ]
-    return Findings(table, claims, [_data_note(frames)])
+    return Findings(table, claims, [aging.data_note(frames)])
 
 
 def draw_accuracy(frames: Frames) -> Figure:
     """Accuracy by round, and the difference between each constant beta and StaleVR."""
     regular = frames["accuracy"].query(f"round % {_EVERY} == 0")
-    figure, (left, right) = grid(2, height=4.2)
+    figure, (left, right) = panels(2, height=4.2)
     for n, name in enumerate(regular["method"].unique()):
         runs = by_round(regular, "mean", name).rolling(5, min_periods=1).mean()
         curve(left, runs.mean(axis=1).to_frame(), name, n)
     left.set(xlabel="round", ylabel="test accuracy", title=f"mean over seeds and {5 * _EVERY} rounds")
     _draw_lead(right, final(frames["accuracy"])["mean"].unstack("method"))
-    for panel in (left, right):
-        panel.grid(alpha=0.3)
     legend(figure, left)
     return figure
 
@@ -208,48 +181,22 @@ def _draw_lead(axes: Axes, ends: pd.DataFrame) -> None:
     axes.legend(fontsize=8)
 
 
-def _data(run: Run) -> list[str]:
-    return sorted({task.data.name for task in run.federation.tasks}) if run.federation else []
-
-
-def _data_note(frames: Frames) -> str:
-    return "Data: " + ", ".join(f"{row.data} ({row.setting})" for row in frames["data"].itertuples()) + "."
-
-
 def staleness_parts(quick: bool) -> list[Part]:
-    """The part of the single task."""
-    form = one_task(quick)
-    return [Part(form.part, form.rounds, form.seeds, partial(train_one, form))]
+    """The part of the single task, EMNIST alone."""
+    rounds, seeds, settings = (40, range(3), _digits("emnist")) if quick else (150, range(5), [])
+    form = Form("one task", "fig5-staleness", rounds, seeds, rare_and_frequent, settings)
+    return [Part("staleness/one-task", rounds, seeds, partial(train_one, form))]
 
 
 def beta_parts(quick: bool) -> list[Part]:
-    """The parts of the single task and of the three tasks."""
-    form = three_tasks(quick)
-    return [*staleness_parts(quick), Part(form.part, form.rounds, form.seeds, partial(train_three, form))]
+    """The parts of the single task and of the three tasks, Fashion-MNIST three times."""
+    small = ["federation.clients=40", *_digits("fashion-a"), *_digits("fashion-b"), *_digits("fashion-c")]
+    rounds, seeds, settings = (40, range(3), small) if quick else (150, range(3), [])
+    form = Form("three tasks", "lvr-3tasks", rounds, seeds, small_and_large, settings)
+    return [*staleness_parts(quick), Part("staleness/three-tasks", rounds, seeds, partial(train_three, form))]
 
 
-REPRODUCTIONS: tuple[Reproduction, ...] = (
-    Reproduction(
-        "fig3-beta",
-        "variance",
-        "Figure 3: how much a client's last update is worth",
-        "StaleVR's beta of two clients over 150 rounds, in the setting of Figure 5 (EMNIST alone, 40 clients) and in "
-        "that of Table 1 with three tasks (Fashion-MNIST three times, 120 clients, MMFL-StaleVR). Shown is, of each "
-        "kind of clients, the one that trained the median number of times; its first training, when it has no last "
-        "update yet, is drawn at 0. Quick form: linear models of digits, 40 rounds.",
-        beta_parts,
-        find_betas,
-        aging.draw,
-    ),
-    Reproduction(
-        "fig5-staleness",
-        "variance",
-        "Figure 5: a beta of each client's own against one for everyone",
-        "EMNIST alone, 40 clients, half of them drawn with probability 0.04 and half with 0.16 in every round, with "
-        "the same draws for every rule; 150 rounds, final accuracy over the last 20. Quick form: a linear model of "
-        "digits, 40 rounds.",
-        staleness_parts,
-        find_accuracy,
-        draw_accuracy,
-    ),
+REPRODUCTIONS = (
+    reproduction("fig3-beta", beta_parts, aging.find, aging.draw),
+    reproduction("fig5-staleness", staleness_parts, find_accuracy, draw_accuracy),
 )

@@ -6,10 +6,12 @@ from matplotlib.figure import Figure
 
 from mmfl.papers.evidence import greater, spread
 from mmfl.papers.measurements import KEYS, by_round
-from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Reproduction
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import Claim, Findings, Frames, Part, reproduction
 from mmfl.papers.variance.table1 import parts3, parts5
-from mmfl.report.plots import COLOURS, DASHES, curve, grid, legend
+from mmfl.report.plots import COLOURS, DASHES, curve, legend
 
+_COMPARED = ["mmfl-gvr", "roundrobin-gvr"]
 _SMOOTH = 3  # accuracy is averaged over so many tests before it is compared with a target
 
 
@@ -36,16 +38,11 @@ def find_steps(frames: Frames) -> Findings:
         for method in dict.fromkeys(total["method"])
     ]
     table = pd.DataFrame(rows, columns=["method", "expected", "mean", "standard deviation over rounds", "largest"])
-    claims = [
-        greater(
-            f"the step of {other} varies more from round to round than LVR's",
-            said,
-            deviation[other],
-            deviation["mmfl-lvr"],
-        )
-        for other, said in (("mmfl-gvr", "far less stable"), ("random", ""))
-        if {other, "mmfl-lvr"} <= set(deviation)
-    ]
+    claims = []
+    for other, paper in (("mmfl-gvr", "far less stable"), ("random", "")):
+        if {other, "mmfl-lvr"} <= set(deviation):
+            text = f"the step of {other} varies more from round to round than LVR's"
+            claims.append(greater(text, paper, deviation[other], deviation["mmfl-lvr"]))
     return Findings(table, claims)
 
 
@@ -53,23 +50,18 @@ def draw_steps(frames: Frames) -> Figure:
     """The total step by round, first seed, a panel per method."""
     total = total_steps(frames)
     methods = list(dict.fromkeys(total["method"]))
-    figure, axes = grid(len(methods), columns=2)
-    top = total["total"].max()
+    figure, axes = panels(len(methods), columns=2, xlabel="round", ylabel="sum of ||H|| over the tasks")
     for n, (panel, method) in enumerate(zip(axes, methods, strict=True)):
         one = by_round(total, "total", method).iloc[:, 0]
         panel.plot(one.index, one, color=COLOURS[n], linewidth=1)
         panel.axhline(len(frames["steps"].columns) - len(KEYS), color="grey", linewidth=0.8)
-        panel.set_title(method)
-        panel.set_ylim(0, top)
-        panel.set_xlabel("round")
-        panel.set_ylabel("sum of ||H|| over the tasks")
-        panel.grid(alpha=0.3)
+        panel.set(title=method, ylim=(0, total["total"].max()))
     return figure
 
 
 def roundrobin_parts(quick: bool) -> list[Part]:
     """The runs of Table 1 with MMFL-GVR and RoundRobin-GVR, three and five tasks."""
-    wanted = ("memoryless", "full", "mmfl-gvr", "roundrobin-gvr")
+    wanted = ("memoryless", "full", *_COMPARED)
     return [part for part in [*parts3(quick), *parts5(quick)] if part.name.split("/")[1] in wanted]
 
 
@@ -79,7 +71,7 @@ def rounds_to(frames: Frames) -> pd.DataFrame:
     Columns tasks, method, seed, target, rounds (nan where it is never met).
     """
     table = frames["accuracy"]
-    table = table[table["method"].isin(["mmfl-gvr", "roundrobin-gvr"])]
+    table = table[table["method"].isin(_COMPARED)]
     number = np.where(table["cifar10"].isna(), 3, 5) if "cifar10" in table else np.full(len(table), 3)
     rows = []
     for (tasks, method, seed), run in table.groupby([number, "method", "seed"]):
@@ -98,11 +90,10 @@ def find_roundrobin(frames: Frames) -> Findings:
     rows = []
     for (tasks, target), subset in reached[met].groupby(["tasks", "target"]):
         cells = {method: _describe_rounds(run["rounds"]) for method, run in subset.groupby("method")}
-        rows.append([tasks, f"{target:.2f}", cells.get("mmfl-gvr", ""), cells.get("roundrobin-gvr", "")])
-    table = pd.DataFrame(rows, columns=["tasks", "target accuracy", "mmfl-gvr", "roundrobin-gvr"])
-    return Findings(
-        table, [claim for tasks, subset in reached.groupby("tasks") for claim in _speed_claims(str(tasks), subset)]
-    )
+        rows.append([tasks, f"{target:.2f}", *(cells.get(method, "") for method in _COMPARED)])
+    table = pd.DataFrame(rows, columns=["tasks", "target accuracy", *_COMPARED])
+    claims = [claim for tasks, subset in reached.groupby("tasks") for claim in _speed_claims(str(tasks), subset)]
+    return Findings(table, claims)
 
 
 def _describe_rounds(rounds: pd.Series) -> str:
@@ -113,7 +104,7 @@ def _describe_rounds(rounds: pd.Series) -> str:
 def _speed_claims(tasks: str, reached: pd.DataFrame) -> list[Claim]:
     """Rounds to the middle and the highest target that all runs of both methods reach, and how the gap grows."""
     wide = reached.pivot_table(index=["target", "seed"], columns="method", values="rounds", dropna=False)
-    if set(wide) != {"mmfl-gvr", "roundrobin-gvr"}:
+    if set(wide) != set(_COMPARED):
         return []
     both = wide.dropna().groupby("target").filter(lambda rows: len(rows) == reached["seed"].nunique())
     targets = both.index.get_level_values("target").unique()
@@ -133,40 +124,19 @@ def draw_roundrobin(frames: Frames) -> Figure:
     """Target accuracy against rounds, a panel for three and one for five tasks."""
     reached = rounds_to(frames)
     numbers = sorted(reached["tasks"].unique())
-    figure, axes = grid(len(numbers))
+    figure, axes = panels(len(numbers), xlabel="target accuracy, mean of the tasks", ylabel="rounds")
     for panel, tasks in zip(axes, numbers, strict=True):
-        for n, method in enumerate(["mmfl-gvr", "roundrobin-gvr"]):
+        for n, method in enumerate(_COMPARED):
             subset = reached[(reached["tasks"] == tasks) & (reached["method"] == method)]
             wide = subset.pivot_table(index="target", columns="seed", values="rounds")
             curve(panel, wide, method, n)
             panel.plot(wide.index, wide.mean(axis=1), "o", color=COLOURS[n], linestyle=DASHES[n], markersize=3)
         panel.set_title(f"{tasks} tasks")
-        panel.set_xlabel("target accuracy, mean of the tasks")
-        panel.set_ylabel("rounds")
-        panel.grid(alpha=0.3)
     legend(figure, axes[0])
     return figure
 
 
 REPRODUCTIONS = (
-    Reproduction(
-        "fig2-global-step",
-        "variance",
-        "Figure 2, the global step",
-        "The runs of table1-3tasks. The step of a task is ||H||_1, the sum of the inverse-probability weights of its "
-        "updates, 1 on average; drawn is the sum over the tasks, for the first seed.",
-        step_parts,
-        find_steps,
-        draw_steps,
-    ),
-    Reproduction(
-        "fig4-roundrobin",
-        "variance",
-        "Figure 4, all tasks at once or one a round",
-        "The runs of table1-3tasks and table1-5tasks: rounds until the mean accuracy of the tasks (averaged over three "
-        "tests, of which there is one every five rounds, and one a round in the last 20) first meets a target.",
-        roundrobin_parts,
-        find_roundrobin,
-        draw_roundrobin,
-    ),
+    reproduction("fig2-global-step", step_parts, find_steps, draw_steps),
+    reproduction("fig4-roundrobin", roundrobin_parts, find_roundrobin, draw_roundrobin),
 )

@@ -1,0 +1,30 @@
+"""What the tests of tables and figures share: verdicts, frames, and quick forms."""
+
+import pandas as pd
+import pytest
+
+from conftest import made_once
+from mmfl.papers import CATALOGUE, reproduce
+from mmfl.papers.reproduction import Findings, Frames, Trainer, Verdict
+from mmfl.papers.store import Results
+
+HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
+
+
+def verdicts(findings: Findings, *words: str) -> list[Verdict]:
+    """The verdicts of the claims whose text has all these words."""
+    return [claim.verdict for claim in findings.claims if all(word in claim.text for word in words)]
+
+
+def quick(factory: pytest.TempPathFactory, *ids: str) -> tuple[Results, dict[str, Findings]]:
+    """The quick forms of tables and figures: each part is trained once for all tests, then the pages are written."""
+    chosen = reproduce.select(ids, CATALOGUE)
+    results = Results(made_once(factory, "quick", lambda folder: None))
+    for part in reproduce.parts_of(chosen, True):
+        made_once(factory, part.name.replace("/", " "), lambda _, part=part: results.run(part, True, Trainer("cpu")))
+    return results, {each.id: findings for each, findings in reproduce.render(chosen, results, True)}
+
+
+def together(*frames: Frames) -> Frames:
+    """Frames of the same names, one below the other."""
+    return {name: pd.concat([each[name] for each in frames], ignore_index=True) for name in frames[0]}
