@@ -8,7 +8,7 @@ from mmfl.errors import UserError, nearest
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import spec_of
 from mmfl.report.sources import Source, combine_sources, note
-from mmfl.report.tables import paired, results
+from mmfl.report.tables import paired_differences, results
 from mmfl.runs.layout import METRICS
 from mmfl.runs.listing import RunSummary
 from mmfl.runs.records import Records
@@ -63,7 +63,7 @@ def figure_json(selection: Selection, name: str, columns: int, dark: bool) -> st
 
 def tables_json(selection: Selection) -> str:
     """The tables of results as JSON, each with a title, headings and rows."""
-    found = {**results(selection.runs), **paired(selection.runs)} if selection.runs else {}
+    found = {**results(selection.runs), **paired_differences(selection.runs)} if selection.runs else {}
     tables = [
         {"title": title, "columns": list(frame.columns), "rows": frame.to_numpy().tolist()}
         for title, frame in found.items()

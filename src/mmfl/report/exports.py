@@ -8,8 +8,7 @@ from mmfl.report.figure import Figure
 
 
 def _picture(figure: Figure, path: Path) -> None:
-    from mmfl.report.plots import save
-    from mmfl.report.printed import draw
+    from mmfl.report.plots import draw, save
 
     save(draw(figure), path)
 

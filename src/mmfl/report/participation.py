@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mmfl.report.figure import Dots, Figure, Heat, Panel
-from mmfl.report.observations import banded, by_round, by_task, curves, evenly, spread, task_panels
+from mmfl.report.observations import by_round, by_task, curves, curves_between, evenly, spread, task_panels
 from mmfl.runs.results import Comparison, Run
 from mmfl.training.diagnostics import PROBABILITIES
 
@@ -51,7 +51,7 @@ def probabilities(comparison: Comparison) -> Figure | None:
     table = by_task(comparison, *PROBABILITIES)
     _, low, middle, high, _ = PROBABILITIES
     panels = task_panels(
-        comparison, table, lambda mine: banded(mine, low, middle, high, comparison.methods), "probability"
+        comparison, table, lambda mine: curves_between(mine, low, middle, high, comparison.methods), "probability"
     )
     caption = (
         "The chance that a processor of a client is drawn for the task: the median over the clients that can train it, "
@@ -147,7 +147,8 @@ def _named(clients: list[int]) -> str:
 
 
 def _clustering(run: Run, round: int, found: dict[str, list[float]]) -> tuple[Panel, pd.DataFrame]:
-    table = pd.DataFrame({name: found[name] for name in ("client", "cluster", "x", "y")})
+    points = {name: found[name] for name in ("client", "cluster", "x", "y")}
+    table = pd.DataFrame({"method": run.method, "seed": run.seed, "round": round, **points})
     marks = []
     for cluster in sorted(set(table["cluster"])):
         mine = table[table["cluster"] == cluster]
@@ -155,7 +156,4 @@ def _clustering(run: Run, round: int, found: dict[str, list[float]]) -> tuple[Pa
         x, y = (mine[name].to_numpy(dtype=np.float64) for name in ("x", "y"))
         marks.append(Dots(f"cluster {cluster}", x, y, cluster, labels))
     across, up = (f"component {n} ({share:.0%})" for n, share in enumerate(found["explained"], 1))
-    table.insert(0, "method", run.method)
-    table.insert(1, "seed", run.seed)
-    table.insert(2, "round", round)
     return Panel(f"{run.method}, round {round}", marks, across, up), table
