@@ -61,6 +61,11 @@ def figure_json(selection: Selection, name: str, columns: int, dark: bool) -> st
     return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, columns)})
 
 
+def names_json(selection: Selection) -> str:
+    """What is to be said about a selection, and the names of its figures, as JSON."""
+    return json.dumps({"notes": selection.notes, "names": list(FIGURES) if selection.runs else []})
+
+
 def tables_json(selection: Selection) -> str:
     """The tables of results as JSON, each with a title, headings and rows."""
     found = {**results(selection.runs), **paired_differences(selection.runs)} if selection.runs else {}
