@@ -211,9 +211,9 @@ def test_the_log_has_the_events_of_nodes_in_the_order_of_time(folder, site):
     assert log["lines"][-1].endswith("finished: 4 rounds")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_nothing_but_the_runs_that_were_found_can_be_reached(folder, site):
+    shutil.copytree(folder / "random", folder.parent / "secret")
+    for path in (
         "/api/config?run=../secret",
         "/api/log?run=..%2F..%2Fetc",
         "/api/config?run=%2Fetc",
@@ -225,34 +225,23 @@ def test_the_log_has_the_events_of_nodes_in_the_order_of_time(folder, site):
         "/../pyproject.toml",
         "/%2e%2e/%2e%2e/etc/passwd",
         "//etc/passwd",
-    ],
-)
-def test_nothing_but_the_runs_that_were_found_can_be_reached(folder, site, path):
-    secret = folder.parent / "secret"
-    shutil.copytree(folder / "random", secret)
-    reply, body = site.ask(path)
-    assert reply.status == 404
-    assert set(json.loads(body)) == {"error"}
+    ):
+        reply, body = site.ask(path)
+        assert (reply.status, set(json.loads(body))) == (404, {"error"}), path
 
 
-@pytest.mark.parametrize(
-    "host", ["example.org", "127.0.0.1.example.org:80", "localhost.example.org", "", "[", "10.0.0.1"]
-)
-def test_a_name_that_is_not_of_this_machine_is_refused(site, host):
-    reply, body = site.ask("/api/runs", host=host or " ")
-    assert reply.status == 403
-    assert b"random" not in body
-
-
-def test_names_of_this_machine_are_served_whatever_the_port(site):
+def test_only_names_of_this_machine_are_served_whatever_the_port(site):
     for host in ("localhost:1", "127.0.0.1", "localhost"):
         assert site.ask("/api/runs", host=host)[0].status == 200
+    for host in ("example.org", "127.0.0.1.example.org:80", "localhost.example.org", " ", "[", "10.0.0.1"):
+        reply, body = site.ask("/api/runs", host=host)
+        assert (reply.status, b"random" in body) == (403, False), host
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_only_get_is_answered(site, method):
-    reply, _ = site.ask("/api/runs", method=method)
-    assert (reply.status, reply.headers["Allow"]) == (405, "GET")
+def test_only_get_is_answered(site):
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+        reply, _ = site.ask("/api/runs", method=method)
+        assert (reply.status, reply.headers["Allow"]) == (405, "GET"), method
 
 
 def test_the_page_may_load_nothing_from_elsewhere(site):

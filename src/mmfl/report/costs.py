@@ -38,12 +38,11 @@ def costs(comparison: Comparison) -> Figure | None:
 
 def efficiency(comparison: Comparison) -> Figure | None:
     """The mean metric against what had been spent to get there."""
-    spent = by_round(comparison, "trainings", "bytes_up", "bytes_down")
-    runs = spent.groupby(["method", "seed"], sort=False)
-    spent["trainings"] = runs["trainings"].cumsum()
-    spent["megabytes"] = (runs["bytes_up"].cumsum() + runs["bytes_down"].cumsum()) / 1e6
-    keys = ["method", "seed", "round"]
-    table = by_round(comparison, "mean").merge(spent[[*keys, "trainings", "megabytes"]], on=keys)
+    table = by_round(comparison, "mean", "trainings", "bytes_up", "bytes_down")
+    runs = table.groupby(["method", "seed"], sort=False)
+    table["trainings"] = runs["trainings"].cumsum()
+    table["megabytes"] = (runs["bytes_up"].cumsum() + runs["bytes_down"].cumsum()) / 1e6
+    table = table.drop(columns=["bytes_up", "bytes_down"]).dropna(subset=["mean"]).reset_index(drop=True)
     panels = [
         Panel("", curves(table, "mean", comparison.methods, x, least=0), label, "mean test metric", log="x")
         for x, label in (("trainings", "trainings so far"), ("megabytes", "MB sent so far"))

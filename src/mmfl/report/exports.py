@@ -13,10 +13,6 @@ def _picture(figure: Figure, path: Path) -> None:
     save(draw(figure), path)
 
 
-def _comma_separated(figure: Figure, path: Path) -> None:
-    figure.table.to_csv(path, index=False)
-
-
 def _parquet(figure: Figure, path: Path) -> None:
     try:
         import pyarrow  # noqa: F401
@@ -25,7 +21,11 @@ def _parquet(figure: Figure, path: Path) -> None:
     figure.table.to_parquet(path, index=False, engine="pyarrow")
 
 
-FORMATS: dict[str, Callable[[Figure, Path], None]] = {"png": _picture, "csv": _comma_separated, "parquet": _parquet}
+FORMATS: dict[str, Callable[[Figure, Path], None]] = {
+    "png": _picture,
+    "csv": lambda figure, path: figure.table.to_csv(path, index=False),
+    "parquet": _parquet,
+}
 
 
 def formats_of(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Who takes part: how often each client trained what, who was never seen, with what probability, in which cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,11 @@ _CLUSTERINGS = 3  # of a method: the first, one in between, the last
 
 def participation(comparison: Comparison) -> Figure | None:
     """How often each client trained each task: a panel per method, with the same clients and colours in all."""
-    methods = comparison.methods
-    rates = {method: _rate(comparison.of(method)) for method in methods}
-    order, high = _order(list(rates.values())), _highest(comparison, rates)
+    rates = {method: _rate(comparison.of(method)) for method in comparison.methods}
+    highest = {method: float(rate.to_numpy().max(initial=0.0)) for method, rate in rates.items()}
+    choosing = [rate for method, rate in highest.items() if method != comparison.full_of(method)]
+    high = max(choosing or highest.values()) or 1.0  # where the colours of all panels end
+    order = _order(list(rates.values()))
     panels, tables = [], []
     for method, rate in rates.items():
         heat = _heat(rate.loc[order[order.isin(rate.index)]], high)
@@ -31,7 +33,7 @@ def participation(comparison: Comparison) -> Figure | None:
         "Trainings a round, by client and task; grey where a client never trained the task. Clients are in the same "
         "order in all panels: the most active over all methods first."
     )
-    if max(float(rate.to_numpy().max(initial=0.0)) for rate in rates.values()) > high:
+    if max(highest.values()) > high:
         caption += f" Colours end at {high:.3g}; full participation is beyond."
     caption += _over_seeds(comparison)
     return Figure("participation", "Participation", caption, panels, pd.concat(tables, ignore_index=True))
@@ -90,12 +92,6 @@ def _order(rates: Sequence[pd.DataFrame]) -> pd.Index:
     totals = [rate.sum(axis=1) for rate in rates]
     active = pd.concat([total / (total.mean() or 1.0) for total in totals], axis=1).mean(axis=1)
     return active.sort_values(ascending=False, kind="stable").index
-
-
-def _highest(comparison: Comparison, rates: Mapping[str, pd.DataFrame]) -> float:
-    """Where the colours of all panels end: at the largest rate of a method that chooses, if there is one."""
-    choosing = [rate for method, rate in rates.items() if method != comparison.full_of(method)]
-    return max(float(rate.to_numpy().max(initial=0.0)) for rate in choosing or rates.values()) or 1.0
 
 
 def _heat(rate: pd.DataFrame, high: float) -> Heat:
