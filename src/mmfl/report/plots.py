@@ -41,15 +41,11 @@ def draw(figure: Figure) -> Picture:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> None:
-    axes.set_title(_text(panel.title))
-    axes.set_xlabel(_text(panel.x_label))
-    axes.set_ylabel(_text(panel.y_label))
+    axes.set(title=_text(panel.title), xlabel=_text(panel.x_label), ylabel=_text(panel.y_label))
     if panel.reference is not None:
         axes.axhline(panel.reference, color="grey", linewidth=0.8)
-    if "x" in panel.log:
-        axes.set_xscale("log")
-    if "y" in panel.log:
-        axes.set_yscale("log")
+    if panel.log:
+        axes.set(**{f"{panel.log}scale": "log"})
     for mark in panel.marks:
         _draw(mark, axes)
 

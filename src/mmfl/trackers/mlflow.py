@@ -10,7 +10,7 @@ _PARAMETERS_AT_ONCE = 100  # MLflow takes no more
 
 
 class MLflow(Tracker[str]):
-    """A run for each replica, by its id, in the experiment of that name.
+    """A run for each replica, in the experiment of that name.
 
     `uri` says where to: a server or a database such as `sqlite:///mlflow.db`. By default it is MLflow's own choice,
     which `MLFLOW_TRACKING_URI` changes. A resumed run goes on where it was, by its id in `mlflow.json` of the run's
