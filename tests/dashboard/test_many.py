@@ -37,6 +37,7 @@ def test_all_selects_as_many_as_can_be_compared_and_its_legend_leaves_room_for_p
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(300_000)
         page.goto(site.url)
+        expect(page.locator("li.run")).to_have_count(MAX_COMPARED_RUNS + 3)
         page.get_by_role("button", name="Select all runs that are listed").click()
         expect(page.locator("#count")).to_have_text(f"{MAX_COMPARED_RUNS} of {MAX_COMPARED_RUNS + 3} selected")
         expect(page.locator("#notes")).to_have_text(LEFT_OUT % 3)

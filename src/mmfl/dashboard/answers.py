@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class Answers:
         self.index = Index(folder)
         self.lock = threading.Lock()
         self.kept: dict[str, str] = {}  # those that were asked for last are last
-        self.selection, self.versions = Selection(), ""
+        self.selection = Selection()
         self.questions: dict[str, Callable[[Query], str]] = {
             "runs": self._runs,
             "figures": partial(self._of_selection, "figures", names_json),
@@ -57,10 +58,10 @@ class Answers:
     def _of_selection(self, kind: str, make: Callable[[Selection], str], query: Query) -> str:
         ids, beyond = _ids(query)
         summaries = [self.index.run(id).look() for id in ids]
-        versions = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
-        key = f"{kind} {versions}"
-        if key not in self.kept and versions != self.versions:
-            self.selection, self.versions = select(summaries, self.index.records(ids), beyond), versions
+        version = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
+        key = f"{kind} {version}"
+        if key not in self.kept and version != self.selection.version:
+            self.selection = replace(select(summaries, self.index.records(ids), beyond), version=version)
         self.kept[key] = answer = self.kept.pop(key, None) or make(self.selection)
         if len(self.kept) > _KEPT:
             del self.kept[next(iter(self.kept))]

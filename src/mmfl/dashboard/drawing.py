@@ -17,10 +17,12 @@ from mmfl.runs.results import Comparison, from_records
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs that can be compared, if there are any, and what is to be said about them and about those that cannot."""
+    """Runs that can be compared, if there are any, and what is to be said about them and about those that cannot.
+    `version` changes with their records."""
 
     runs: Comparison | None = None
     notes: list[str] = field(default_factory=list)
+    version: str = ""
 
 
 def select(summaries: Sequence[RunSummary], records: Sequence[Records], beyond: int = 0) -> Selection:
@@ -62,8 +64,10 @@ def figure_json(selection: Selection, name: str, columns: int, dark: bool) -> st
 
 
 def names_json(selection: Selection) -> str:
-    """What is to be said about a selection, and the names of its figures, as JSON."""
-    return json.dumps({"notes": selection.notes, "names": list(FIGURES) if selection.runs else []})
+    """What is to be said about a selection, and the names of its figures, as JSON; the version tells the page to ask
+    for the figures again."""
+    names = list(FIGURES) if selection.runs else []
+    return json.dumps({"notes": selection.notes, "names": names, "version": selection.version})
 
 
 def tables_json(selection: Selection) -> str:
