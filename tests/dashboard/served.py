@@ -4,7 +4,7 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -31,14 +31,10 @@ class Site:
 
     def ask(self, path: str, method: str = "GET", host: str | None = None, **headers: str):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
-        connection.putrequest(method, path, skip_host=True)
-        for name, value in {"Host": host or f"127.0.0.1:{self.port}", **headers}.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        reply = connection.getresponse()
-        body = reply.read()
-        connection.close()
-        return reply, body
+        with closing(connection):
+            connection.request(method, path, headers={"Host": host or f"127.0.0.1:{self.port}", **headers})
+            reply = connection.getresponse()
+            return reply, reply.read()
 
     def get(self, question: str, *runs: str, **more: str):
         reply, body = self.ask(f"/api/{question}?{urlencode([('run', run) for run in runs] + list(more.items()))}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from served import SCRIPT, make_run, serving
+from served import SCRIPT, Site, make_run, serving
 
 from conftest import wait_for
 
@@ -98,6 +98,17 @@ def open_page(browser) -> Iterator:
         assert [url for url, _ in seen.replies if re.match("(http|ws)", url)] == []
 
 
+@pytest.fixture(scope="module")
+def site(folder) -> Iterator[Site]:
+    with serving(folder) as site:
+        yield site
+
+
+@pytest.fixture
+def seen(site, open_page) -> Seen:
+    return open_page(site.url)
+
+
 def test_a_run_appears_advances_and_ends_on_the_page(tmp_path, open_page):
     folder = tmp_path / "runs"
     folder.mkdir()
@@ -108,19 +119,9 @@ def test_a_run_appears_advances_and_ends_on_the_page(tmp_path, open_page):
         expect(seen.page.get_by_text("mmfl run", exact=True)).to_be_visible()
         told = tmp_path / "told"
         told.write_text("2")
-        command = [
-            "run",
-            "quadratic",
-            "--rounds",
-            "6",
-            "--seeds",
-            "1",
-            "--set",
-            "evaluate_every=1",
-            "--out",
-            folder / "live",
-        ]
-        process = subprocess.Popen([sys.executable, "-c", AS_TOLD, told, *command], stdout=subprocess.DEVNULL)
+        options = ["--rounds", "6", "--seeds", "1", "--set", "evaluate_every=1", "--out", folder / "live"]
+        command = [sys.executable, "-c", AS_TOLD, told, "run", "quadratic", *options]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:
             row = seen.row("live")
             for round in (2, 4):
@@ -136,45 +137,39 @@ def test_a_run_appears_advances_and_ends_on_the_page(tmp_path, open_page):
             process.kill()
 
 
-def test_two_runs_are_compared_and_a_reload_shows_the_same(folder, open_page):
-    with serving(folder) as site:
-        seen = open_page(site.url)
-        seen.go()
-        seen.row("random").get_by_role("button").click()
-        seen.page.get_by_label("Compare full").check()
-        expect(seen.page.get_by_role("heading", name="2 runs side by side")).to_be_visible()
-        seen.until(f"{LINES}.some(trace => trace.name == 'full')")
-        assert set(seen.names()) == {"random", "full"}
-        seen.page.get_by_role("tab", name="Table").click()
-        expect(seen.page.get_by_role("row", name="full").first).to_be_visible()
-        seen.page.reload()
-        expect(seen.page.get_by_role("heading", name="2 runs side by side")).to_be_visible()
-        expect(seen.page.get_by_role("row", name="random").first).to_be_visible()
-        seen.page.get_by_label("Compare other").check()
-        expect(seen.page.locator("#notes")).to_contain_text("other is left out: its tasks (c)")
-        seen.page.get_by_role("button", name="Select no run").click()
-        expect(seen.page.get_by_text("Nothing is selected")).to_be_visible()
+def test_two_runs_are_compared_and_a_reload_shows_the_same(seen):
+    seen.go()
+    seen.row("random").get_by_role("button").click()
+    seen.page.get_by_label("Compare full").check()
+    expect(seen.page.get_by_role("heading", name="2 runs side by side")).to_be_visible()
+    seen.until(f"{LINES}.some(trace => trace.name == 'full')")
+    assert set(seen.names()) == {"random", "full"}
+    seen.page.get_by_role("tab", name="Table").click()
+    expect(seen.page.get_by_role("row", name="full").first).to_be_visible()
+    seen.page.reload()
+    expect(seen.page.get_by_role("heading", name="2 runs side by side")).to_be_visible()
+    expect(seen.page.get_by_role("row", name="random").first).to_be_visible()
+    seen.page.get_by_label("Compare other").check()
+    expect(seen.page.locator("#notes")).to_contain_text("other is left out: its tasks (c)")
+    seen.page.get_by_role("button", name="Select no run").click()
+    expect(seen.page.get_by_text("Nothing is selected")).to_be_visible()
 
 
-def test_log_and_configuration_are_shown(folder, open_page):
-    with serving(folder) as site:
-        seen = open_page(site.url)
-        seen.go("#run=random&run=full&tab=log")
-        expect(seen.page.locator("pre").first).to_contain_text("checkpoint after round 2")
-        expect(seen.page.locator("pre")).to_have_count(2)
-        seen.page.get_by_role("tab", name="Log").press("ArrowRight")
-        expect(seen.page.get_by_role("tab", name="Configuration")).to_be_focused()
-        expect(seen.page.locator("pre").first).to_contain_text('methods = [\n    "random",\n]')
+def test_log_and_configuration_are_shown(seen):
+    seen.go("#run=random&run=full&tab=log")
+    expect(seen.page.locator("pre").first).to_contain_text("checkpoint after round 2")
+    expect(seen.page.locator("pre")).to_have_count(2)
+    seen.page.get_by_role("tab", name="Log").press("ArrowRight")
+    expect(seen.page.get_by_role("tab", name="Configuration")).to_be_focused()
+    expect(seen.page.locator("pre").first).to_contain_text('methods = [\n    "random",\n]')
 
 
-def test_names_are_shown_as_text_whatever_they_are(folder, open_page):
-    with serving(folder) as site:
-        seen = open_page(site.url)
-        for tab in ("table", "figures"):
-            seen.go(f"#run=script&tab={tab}")
-            expect(seen.page.locator("#heading")).to_contain_text(SCRIPT)
-            expect(seen.page.locator("#panel").get_by_text(SCRIPT).first).to_be_visible()
-        assert seen.page.locator("main script").count() == 0
+def test_names_are_shown_as_text_whatever_they_are(seen):
+    for tab in ("table", "figures"):
+        seen.go(f"#run=script&tab={tab}")
+        expect(seen.page.locator("#heading")).to_contain_text(SCRIPT)
+        expect(seen.page.locator("#panel").get_by_text(SCRIPT).first).to_be_visible()
+    assert seen.page.locator("main script").count() == 0
 
 
 def test_states_have_words_and_reasons(tmp_path, folder, open_page):
@@ -192,70 +187,62 @@ def test_states_have_words_and_reasons(tmp_path, folder, open_page):
         expect(seen.page.locator("#heading .reason")).to_have_text("out of <b>memory</b>")
 
 
-def test_the_filter_keeps_what_matches_and_all_of_that_can_be_selected(folder, open_page):
-    with serving(folder) as site:
-        seen = open_page(site.url)
-        seen.go()
-        expect(seen.page.locator("li.run")).to_have_count(4)
-        seen.page.get_by_label("Filter runs").fill("FINISHED random c")
-        expect(seen.page.locator("li.run:visible")).to_have_count(2)
-        seen.page.get_by_role("button", name="Select all runs that are listed").click()
-        expect(seen.page.locator("#count")).to_have_text("2 of 4 selected")
-        seen.page.get_by_label("Filter runs").fill("nothing like it")
-        expect(seen.page.get_by_text("No run matches the filter.")).to_be_visible()
+def test_the_filter_keeps_what_matches_and_all_of_that_can_be_selected(seen):
+    seen.go()
+    expect(seen.page.locator("li.run")).to_have_count(4)
+    seen.page.get_by_label("Filter runs").fill("FINISHED random c")
+    expect(seen.page.locator("li.run:visible")).to_have_count(2)
+    seen.page.get_by_role("button", name="Select all runs that are listed").click()
+    expect(seen.page.locator("#count")).to_have_text("2 of 4 selected")
+    seen.page.get_by_label("Filter runs").fill("nothing like it")
+    expect(seen.page.get_by_text("No run matches the filter.")).to_be_visible()
 
 
-def test_light_and_dark_follow_the_system_until_one_is_chosen(folder, open_page):
-    with serving(folder) as site:
-        seen = open_page(site.url, color_scheme="dark")
-        paper = "getComputedStyle(document.body).backgroundColor"
-        ink = "document.querySelector('.plot .xtick text').style.fill"
-        seen.go("#run=random")
-        seen.page.wait_for_selector(".plot .xtick text")
-        dark = [seen.page.evaluate(each) for each in (paper, ink)]
-        seen.page.get_by_role("button", name="Use light colours").click()
-        seen.until(f"{ink} != '{dark[1]}'")
-        assert seen.page.evaluate(paper) == "rgb(255, 255, 255)" != dark[0]
-        seen.page.reload()
-        expect(seen.page.get_by_role("button", name="Use dark colours")).to_be_visible()
+def test_light_and_dark_follow_the_system_until_one_is_chosen(site, open_page):
+    seen = open_page(site.url, color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    ink = "document.querySelector('.plot .xtick text').style.fill"
+    seen.go("#run=random")
+    seen.page.wait_for_selector(".plot .xtick text")
+    dark = [seen.page.evaluate(each) for each in (paper, ink)]
+    seen.page.get_by_role("button", name="Use light colours").click()
+    seen.until(f"{ink} != '{dark[1]}'")
+    assert seen.page.evaluate(paper) == "rgb(255, 255, 255)" != dark[0]
+    seen.page.reload()
+    expect(seen.page.get_by_role("button", name="Use dark colours")).to_be_visible()
 
 
-def test_nothing_is_sent_twice_while_nothing_changes_nor_asked_while_the_page_is_hidden(folder, open_page):
-    with serving(folder) as site:
-        seen = open_page(site.url)
-        seen.go("#run=random")
-        seen.page.wait_for_selector("#panel[aria-busy=false] .plot .xtick text")
-        seen.replies.clear()
-        while sum(url == "api/runs" for url, _ in seen.replies) < 2:
-            seen.page.wait_for_timeout(100)
-        assert {status for _, status in seen.replies} == {304}
-        seen.page.evaluate(
-            "Object.defineProperty(document, 'hidden', {get: () => true});"
-            "document.dispatchEvent(new Event('visibilitychange'))"
-        )
-        wait_for(lambda: seen.page.wait_for_timeout(200) or not seen.under_way)  # what was asked before
-        seen.replies.clear()
-        seen.page.wait_for_timeout(2500)
-        assert seen.replies == []
+def test_nothing_is_sent_twice_while_nothing_changes_nor_asked_while_the_page_is_hidden(seen):
+    seen.go("#run=random")
+    seen.page.wait_for_selector("#panel[aria-busy=false] .plot .xtick text")
+    seen.replies.clear()
+    while sum(url == "api/runs" for url, _ in seen.replies) < 2:
+        seen.page.wait_for_timeout(100)
+    assert {status for _, status in seen.replies} == {304}
+    seen.page.evaluate(
+        "Object.defineProperty(document, 'hidden', {get: () => true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    wait_for(lambda: seen.page.wait_for_timeout(200) or not seen.under_way)  # what was asked before
+    seen.replies.clear()
+    seen.page.wait_for_timeout(2500)
+    assert seen.replies == []
 
 
-def test_a_server_that_is_gone_is_said_and_found_again_when_it_is_back(folder, open_page):
-    with serving(folder) as site:
-        seen = open_page(site.url)
-        seen.go()
-        expect(seen.row("random")).to_be_visible()
-        seen.page.route("**/api/**", lambda route: route.abort())
-        expect(seen.page.get_by_text("The server does not answer")).to_be_visible()
-        seen.page.unroute("**/api/**")
-        expect(seen.page.get_by_text("The server does not answer")).to_be_hidden()
-        seen.errors.clear()  # the browser's own line about the answer that did not come
+def test_a_server_that_is_gone_is_said_and_found_again_when_it_is_back(seen):
+    seen.go()
+    expect(seen.row("random")).to_be_visible()
+    seen.page.route("**/api/**", lambda route: route.abort())
+    expect(seen.page.get_by_text("The server does not answer")).to_be_visible()
+    seen.page.unroute("**/api/**")
+    expect(seen.page.get_by_text("The server does not answer")).to_be_hidden()
+    seen.errors.clear()  # the browser's own line about the answer that did not come
 
 
 @pytest.mark.parametrize("width", [1280, 900])
-def test_nothing_is_clipped_at_the_side(folder, open_page, width):
-    with serving(folder) as site:
-        seen = open_page(site.url, viewport={"width": width, "height": 800})
-        for tab in ("figures", "table", "log", "config"):
-            seen.go(f"#run=random&run=full&tab={tab}")
-            seen.page.wait_for_selector(".plot .xtick text, #panel table, #panel pre")
-            assert seen.page.evaluate(TOO_WIDE) == []
+def test_nothing_is_clipped_at_the_side(site, open_page, width):
+    seen = open_page(site.url, viewport={"width": width, "height": 800})
+    for tab in ("figures", "table", "log", "config"):
+        seen.go(f"#run=random&run=full&tab={tab}")
+        seen.page.wait_for_selector(".plot .xtick text, #panel table, #panel pre")
+        assert seen.page.evaluate(TOO_WIDE) == []

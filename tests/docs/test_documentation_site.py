@@ -15,7 +15,6 @@ import pytest
 import mmfl
 from conftest import made_once
 from mmfl.papers.pages import PAPERS
-from mmfl.runs import config_schema
 from pages import PAGES, ROOT, environment, text_of
 
 pytest.importorskip("mkdocs")  # the extra `docs`
@@ -122,16 +121,6 @@ def test_every_key_says_what_it_means_and_its_examples_are_valid(title):
             values = tomllib.loads(f"value = {reference.toml(example)}")["value"]
             assert values == example
             model.model_validate({**given, name: values})
-
-
-def test_the_reference_knows_every_section_of_a_configuration():
-    known = {model for _, model in reference.SECTIONS.values()}
-    assert {
-        config_schema.Config,
-        config_schema.TaskConfig,
-        config_schema.FederationConfig,
-        config_schema.PrivacyConfig,
-    } <= known
 
 
 def test_citation_and_changelog_are_of_this_version():

@@ -17,8 +17,9 @@ from conftest import refused, toy_task
 from mmfl.record import Cost, Drawn, RoundRecord, TaskRecord
 from mmfl.report import tables
 from mmfl.report.exports import export, formats_of
+from mmfl.report.figure import Figure
 from mmfl.report.figures import FIGURES, figures
-from mmfl.report.page import page, place, write
+from mmfl.report.page import page, place
 from mmfl.report.palette import ink, luminance, shade
 from mmfl.report.sources import Source, combine_sources, list_differences, load_sources
 from mmfl.runs.directory import RunDirectory
@@ -104,11 +105,6 @@ def shown(runs) -> Page:
 # --- the page ---
 
 
-def test_a_page_fetches_nothing(runs, shown):
-    assert {value[0] for _, value in shown.addresses} == {"#"}
-    assert "default-src 'none'" in (runs / "report.html").read_text()
-
-
 def test_all_figures_are_there_with_their_data(shown):
     expected = [name for name in FIGURES if name != "faults"]
     assert list(shown.sections) == ["results", *expected, "configuration"]
@@ -131,8 +127,10 @@ def test_lines_are_means_over_seeds_and_bands_a_standard_deviation(runs, shown):
     np.testing.assert_allclose(high - array(line["y"]), array(line["y"]) - low[::-1], atol=1e-6)
 
 
-def test_names_are_shown_as_they_are_and_never_run(runs, shown):
+def test_a_page_fetches_nothing_and_names_are_shown_as_they_are_and_never_run(runs, shown):
     text = (runs / "report.html").read_text()
+    assert {value[0] for _, value in shown.addresses} == {"#"}
+    assert "default-src 'none'" in text
     assert SCRIPT not in text
     assert len(shown.scripts) == 3 + sum(map(len, shown.sections.values()))
     assert SCRIPT in "".join(shown.words["h1"])
@@ -213,8 +211,8 @@ def changed(runs: Path, to: Path, change) -> Path:
     return to
 
 
-def named(path: Path) -> dict[str, object]:
-    return {figure.name: figure for figure in figures(load(path))}
+def named(comparison: Comparison) -> dict[str, Figure]:
+    return {figure.name: figure for figure in figures(comparison)}
 
 
 def test_a_run_without_a_finished_round_is_refused(tmp_path):
@@ -231,7 +229,7 @@ def test_old_records_without_the_newer_fields_are_shown_without_them(runs, tmp_p
                 task.pop(name)
         return record
 
-    before, after = named(runs), named(changed(runs, tmp_path / "old", older))
+    before, after = named(load(runs)), named(load(changed(runs, tmp_path / "old", older)))
     assert set(before) - set(after) == {"clusters", "probabilities"}
     for name in after:
         pd.testing.assert_frame_equal(after[name].table, before[name].table)
@@ -239,7 +237,7 @@ def test_old_records_without_the_newer_fields_are_shown_without_them(runs, tmp_p
 
 def test_one_seed_has_no_bands_and_no_intervals(runs, tmp_path):
     alone = Comparison([run for run in load(runs) if run.seed == 0])
-    by_name = {figure.name: figure for figure in figures(alone)}
+    by_name = named(alone)
     lows = [line.low for panel in by_name["accuracy"].panels for line in panel.marks]
     assert lows
     assert set(lows) == {None}
@@ -269,11 +267,11 @@ def test_what_was_never_measured_makes_no_figure_and_no_fuss(runs, tmp_path):
         return record
 
     path = changed(runs, tmp_path / "untested", untested)
-    assert not {"accuracy", "relative", "loss", "differences", "efficiency"} & set(named(path))
-    shown = Page(write(load(path), tmp_path / "untested.html").read_text())
-    assert {"participation", "step_size"} <= set(shown.sections)
     done = mmfl_report("untested", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    shown = Page((path / "report.html").read_text())
+    assert not {"accuracy", "relative", "loss", "differences", "efficiency"} & set(shown.sections)
+    assert {"participation", "step_size"} <= set(shown.sections)
 
 
 def test_a_seed_that_diverged_leaves_the_line_to_the_others(runs, tmp_path):
@@ -282,9 +280,8 @@ def test_a_seed_that_diverged_leaves_the_line_to_the_others(runs, tmp_path):
             record["tasks"][SCRIPT] |= {"metric": None, "loss": None}
         return record
 
-    panel = named(changed(runs, tmp_path / "diverged", diverged))["accuracy"].panels[0]
-    comparison = load(runs)
-    rest = pd.concat([run.accuracy[SCRIPT] for run in comparison.of("random") if run.seed != 1], axis=1).mean(axis=1)
+    panel = FIGURES["accuracy"](load(changed(runs, tmp_path / "diverged", diverged))).panels[0]
+    rest = pd.concat([run.accuracy[SCRIPT] for run in load(runs).of("random") if run.seed != 1], axis=1).mean(axis=1)
     np.testing.assert_allclose(panel.marks[0].y[2:], rest[2:])
 
 
@@ -305,16 +302,15 @@ def record(round: int, drawn: int = 0, method: str = "random", **values: float) 
     return RoundRecord(round, method, 0, 0.5, 0.5, tasks, 5, 1, cost, {"a": Drawn([drawn], [1])}, seconds=0.1)
 
 
-def results_title(comparison: Comparison) -> str:
-    return next(iter(tables.results(comparison)))
+def seeds_of(*seeds: list[RoundRecord]) -> Comparison:
+    """The records of each seed as a run."""
+    return Comparison([Run(records, "random", n, ["a"], 5) for n, records in enumerate(seeds)])
 
 
 def test_a_client_that_trained_with_one_seed_is_missing_with_the_others():
     seeds = [[0, 1, 2], [3, 3, 3]]  # who trained in which round
-    runs = [
-        Run([record(t, who) for t, who in enumerate(each, 1)], "random", n, ["a"], 5) for n, each in enumerate(seeds)
-    ]
-    figure = FIGURES["participation"](Comparison(runs))
+    comparison = seeds_of(*([record(t, who) for t, who in enumerate(each, 1)] for each in seeds))
+    figure = FIGURES["participation"](comparison)
     assert figure.panels[0].title == "random: 3 of 5 never trained"
     assert "means over seeds" in figure.caption
     heat = figure.panels[0].marks[0]
@@ -346,25 +342,20 @@ def test_texts_of_cells_are_read_on_all_colours(shown):
 
 
 def test_bands_of_what_cannot_be_negative_end_at_zero():
-    losses = [[0.1, 0.2], [2.0, 3.0]]
-    runs = [
-        Run([record(t, loss=loss) for t, loss in enumerate(each, 1)], "random", n, ["a"], 5)
-        for n, each in enumerate(losses)
-    ]
-    line = FIGURES["loss"](Comparison(runs)).panels[0].marks[0]
-    np.testing.assert_array_equal(line.low, 0)
-    runs[0].records[0] = record(1, loss=-0.1)  # of a loss that can be
-    assert (FIGURES["loss"](Comparison(runs)).panels[0].marks[0].low < 0).all()
+    for least, is_band in ((0.1, np.equal), (-0.1, np.less)):  # the second is of a loss that can be negative
+        losses = [[least, 0.2], [2.0, 3.0]]
+        comparison = seeds_of(*([record(t, loss=loss) for t, loss in enumerate(each, 1)] for each in losses))
+        assert is_band(FIGURES["loss"](comparison).panels[0].marks[0].low, 0).all()
 
 
 def test_long_curves_are_thinned_but_keep_both_ends():
-    comparison = Comparison([Run([record(t) for t in range(1, 5001)], "random", 0, ["a"], 5)])
+    comparison = seeds_of([record(t) for t in range(1, 5001)])
     line = FIGURES["accuracy"](comparison).panels[0].marks[0]
     assert len(line.x) == 400
     assert (line.x[0], line.x[-1], line.y[-1]) == (1, 5000, 1.0)
     assert len(FIGURES["accuracy"](comparison).table) == 15000
     assert FIGURES["participation"](comparison).panels[0].title == "random: 4 of 5 never trained"
-    assert results_title(comparison) == "final test metric: mean of the last 20 tested rounds, 1 seed"
+    assert tables.final_title(comparison) == "final test metric: mean of the last 20 tested rounds, 1 seed"
     assert "random: 1, 2, 3, 4" in FIGURES["participation"](comparison).caption
 
 
@@ -384,9 +375,9 @@ def test_seeds_of_one_experiment_are_put_together_and_other_runs_told_apart(tmp_
     assert np.isnan(table.loc["random (a)", "relative"])
     assert table.loc["random (c)", "relative"] == pytest.approx(load(tmp_path / "c").table().loc["random", "relative"])
     assert set(FIGURES["relative"](both).table["method"]) == {"random (c)"}
-    first = next(iter(tables.results(both).values()))
+    title, first = next(iter(tables.results(both).items()))
     assert first["seeds"].tolist() == ["2", "1", "1"]
-    assert "seeds as listed" in results_title(both)
+    assert "seeds as listed" in title
 
 
 def test_runs_that_differ_in_more_than_methods_and_seeds_are_compared_with_a_warning(tmp_path):

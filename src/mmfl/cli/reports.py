@@ -41,7 +41,7 @@ def report(
     from mmfl.report import exports, figures, page
     from mmfl.report.display import show_results
     from mmfl.report.interactive import require_plotly
-    from mmfl.report.sources import combine_sources, load_sources, note, repeated
+    from mmfl.report.sources import combine_sources, find_repeated, load_sources, note
     from mmfl.runs.layout import REPORT_PAGE
 
     formats = exports.formats_of(export) if export else []
@@ -54,7 +54,7 @@ def report(
     path = page.place(out) if out else directories[0] / REPORT_PAGE
     sources = load_sources(directories)
     comparison = combine_sources(sources)
-    if again := repeated(directories):
+    if again := find_repeated(directories):
         say(f"given more than once, and counted once: {', '.join(map(str, again))}")
     if differing := note(sources):
         say(differing)

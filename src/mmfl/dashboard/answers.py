@@ -1,107 +1,78 @@
 """What a browser can ask for: the list of runs and, of a selection, figures, table, log and configuration."""
 
-import hashlib
 import json
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from mmfl.dashboard import log
-from mmfl.dashboard.drawing import Selection, figure_json, select, tables_json
+from mmfl.dashboard.drawing import Selection, figure_json, names_json, select, tables_json
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
-from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import COLUMNS
-from mmfl.runs.layout import CONFIG
+from mmfl.runs.files import last_lines
+from mmfl.runs.layout import CONFIG, EVENTS, LOG
+from mmfl.runs.status import timestamp
 
 MAX_COMPARED_RUNS = 24  # as many as colours and dashes tell apart
 _KEPT = 100  # answers about selections, a figure each
+_MAX_LOG_BYTES = 1 << 18  # from the end of a file
 Query = dict[str, list[str]]
-Answer = tuple[bytes | None, str]
 
 
 class Answers:
-    """Answers as JSON, each with a mark that changes with it; None in place of one whose mark is known already.
-
-    Figures and table of a selection are made anew only when its records have changed.
-    """
+    """Answers as JSON. Figures and table of a selection are made anew only when its records have changed."""
 
     def __init__(self, folder: Path):
         self.index = Index(folder)
         self.lock = threading.Lock()
-        self.kept: OrderedDict[str, bytes] = OrderedDict()
-        self.selection, self.versions = Selection(), ""
-        self.questions: dict[str, Callable[[Query, str], Answer]] = {
+        self.kept: dict[str, str] = {}  # those that were asked for last are last
+        self.selection = Selection()
+        self.questions: dict[str, Callable[[Query], str]] = {
             "runs": self._runs,
-            "figures": self._figures,
+            "figures": partial(self._of_selection, "figures", names_json),
             "figure": self._figure,
-            "table": self._table,
+            "table": partial(self._of_selection, "table", tables_json),
             "log": self._log,
             "config": self._config,
         }
 
-    def to(self, question: str, query: Query, known: str = "") -> Answer:
-        """The answer to a question; `known` is the mark of the answer that the browser has."""
+    def to(self, question: str, query: Query) -> str:
+        """The answer to a question."""
         if question not in self.questions:
             raise UserError(f"there is nothing at '{question}'.")
         with self.lock:
-            return self.questions[question](query, known)
+            return self.questions[question](query)
 
-    def _runs(self, query: Query, known: str) -> Answer:
+    def _runs(self, query: Query) -> str:
         runs = [{name: value for name, value in vars(each).items() if name != "config"} for each in self.index.look()]
-        answer = {"folder": str(self.index.folder), "runs": runs, "max_compared_runs": MAX_COMPARED_RUNS}
-        return _marked(answer, known)
+        return json.dumps({"folder": str(self.index.folder), "runs": runs, "max_compared_runs": MAX_COMPARED_RUNS})
 
-    def _figures(self, query: Query, known: str) -> Answer:
-        def named(selection: Selection) -> str:
-            return json.dumps({"notes": selection.notes, "names": list(FIGURES) if selection.runs else []})
-
-        return self._of_selection("figures", query, known, named)
-
-    def _figure(self, query: Query, known: str) -> Answer:
-        name, columns, dark = query.get("name", [""])[0], _columns(query), query.get("dark") == ["1"]
+    def _figure(self, query: Query) -> str:
+        name, dark = query.get("name", [""])[0], query.get("dark") == ["1"]
+        columns = {"1": 1, "2": 2}.get(query.get("columns", [""])[0], COLUMNS)  # as many as the page has room for
         make = partial(figure_json, name=name, columns=columns, dark=dark)
-        return self._of_selection(f"{name} {columns} {dark}", query, known, make)
+        return self._of_selection(f"{name} {columns} {dark}", make, query)
 
-    def _table(self, query: Query, known: str) -> Answer:
-        return self._of_selection("table", query, known, tables_json)
-
-    def _of_selection(self, kind: str, query: Query, known: str, make: Callable[[Selection], str]) -> Answer:
+    def _of_selection(self, kind: str, make: Callable[[Selection], str], query: Query) -> str:
         ids, beyond = _ids(query)
         summaries = [self.index.run(id).look() for id in ids]
-        versions = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
-        mark = mark_of(f"{kind} {versions}".encode())
-        if mark == known:
-            return None, mark
-        if mark not in self.kept:
-            if versions != self.versions:
-                self.selection, self.versions = select(summaries, self.index.records(ids), beyond), versions
-            self.kept[mark] = make(self.selection).encode()
-        self.kept.move_to_end(mark)
-        while len(self.kept) > _KEPT:
-            self.kept.popitem(last=False)
-        return self.kept[mark], mark
+        version = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
+        key = f"{kind} {version}"
+        if key not in self.kept and version != self.selection.version:
+            self.selection = replace(select(summaries, self.index.records(ids), beyond), version=version)
+        self.kept[key] = answer = self.kept.pop(key, None) or make(self.selection)
+        if len(self.kept) > _KEPT:
+            del self.kept[next(iter(self.kept))]
+        return answer
 
-    def _log(self, query: Query, known: str) -> Answer:
-        return _marked([{"id": id, "lines": log.lines(self.index.run(id).path)} for id in _ids(query)[0]], known)
+    def _log(self, query: Query) -> str:
+        return json.dumps([{"id": id, "lines": log_lines(self.index.run(id).path)} for id in _ids(query)[0]])
 
-    def _config(self, query: Query, known: str) -> Answer:
+    def _config(self, query: Query) -> str:
         texts = {id: (self.index.run(id).path / CONFIG).read_text(errors="replace") for id in _ids(query)[0]}
-        return _marked([{"id": id, "text": text} for id, text in texts.items()], known)
-
-
-def mark_of(content: bytes) -> str:
-    """Tells one content from another."""
-    return hashlib.sha256(content).hexdigest()[:32]
-
-
-def _marked(content: Any, known: str) -> Answer:
-    body = json.dumps(content).encode()
-    mark = mark_of(body)
-    return None if mark == known else body, mark
+        return json.dumps([{"id": id, "text": text} for id, text in texts.items()])
 
 
 def _ids(query: Query) -> tuple[list[str], int]:
@@ -110,7 +81,21 @@ def _ids(query: Query) -> tuple[list[str], int]:
     return ids[:MAX_COMPARED_RUNS], len(ids[MAX_COMPARED_RUNS:])
 
 
-def _columns(query: Query) -> int:
-    """Panels beside each other, as the page has room for them."""
-    text = query.get("columns", [""])[0]
-    return int(text) if text in ("1", "2") else COLUMNS
+def log_lines(directory: Path) -> list[str]:
+    """What happened to a run and to the nodes of a deployment, a line each, with its time first."""
+    return sorted([*_end(directory / LOG), *_events(directory / EVENTS)], key=lambda line: line[:19])
+
+
+def _events(path: Path) -> Iterator[str]:
+    for line in _end(path):
+        try:
+            event = json.loads(line)
+            where = "".join(f", {kind} {event[kind]}" for kind in ("node", "client") if kind in event)
+            detail = f": {event['detail']}" if "detail" in event else ""
+            yield f"{timestamp(event['time'])}  round {event['round']}{where}: {event['kind']}{detail}"
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+def _end(path: Path) -> list[str]:
+    return [line.decode(errors="replace") for line in last_lines(path, _MAX_LOG_BYTES)[0]]

@@ -8,7 +8,7 @@ from mmfl.errors import UserError, nearest
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import spec_of
 from mmfl.report.sources import Source, combine_sources, note
-from mmfl.report.tables import paired, results
+from mmfl.report.tables import paired_differences, results
 from mmfl.runs.layout import METRICS
 from mmfl.runs.listing import RunSummary
 from mmfl.runs.records import Records
@@ -17,10 +17,12 @@ from mmfl.runs.results import Comparison, from_records
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs that can be compared, if there are any, and what is to be said about them and about those that cannot."""
+    """Runs that can be compared, if there are any, and what is to be said about them and about those that cannot.
+    `version` changes with their records."""
 
     runs: Comparison | None = None
     notes: list[str] = field(default_factory=list)
+    version: str = ""
 
 
 def select(summaries: Sequence[RunSummary], records: Sequence[Records], beyond: int = 0) -> Selection:
@@ -61,9 +63,16 @@ def figure_json(selection: Selection, name: str, columns: int, dark: bool) -> st
     return json.dumps({"title": made.title, "caption": made.caption, "plot": spec_of(made, dark, columns)})
 
 
+def names_json(selection: Selection) -> str:
+    """What is to be said about a selection, and the names of its figures, as JSON; the version tells the page to ask
+    for the figures again."""
+    names = list(FIGURES) if selection.runs else []
+    return json.dumps({"notes": selection.notes, "names": names, "version": selection.version})
+
+
 def tables_json(selection: Selection) -> str:
     """The tables of results as JSON, each with a title, headings and rows."""
-    found = {**results(selection.runs), **paired(selection.runs)} if selection.runs else {}
+    found = {**results(selection.runs), **paired_differences(selection.runs)} if selection.runs else {}
     tables = [
         {"title": title, "columns": list(frame.columns), "rows": frame.to_numpy().tolist()}
         for title, frame in found.items()

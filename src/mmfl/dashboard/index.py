@@ -1,7 +1,6 @@
 """The runs below a folder, and the records of those that are shown."""
 
 import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,29 +14,13 @@ _DEPTH = 5  # folders below the one that is served
 _MAX_KEPT_BYTES = 100 << 20  # bytes of records that are kept read
 
 
-class FollowedRecords:
-    """The records of a run, read as they are written."""
-
-    def __init__(self, path: Path):
-        self.file = TailReader(path)
-        self.records = Records()
-
-    def look(self) -> Records:
-        """All records; only new lines are read."""
-        lines, rewritten = self.file.new_lines()
-        if rewritten:
-            self.records = Records()
-        self.records.add(lines)
-        return self.records
-
-
 class Index:
     """The runs below a folder by their paths in it. Only those that were found there can be reached."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.runs: dict[str, WatchedRun] = {}
-        self.read: OrderedDict[str, FollowedRecords] = OrderedDict()
+        self.read: dict[str, tuple[TailReader, Records]] = {}  # those that were asked for last are last
 
     def look(self) -> list[RunSummary]:
         """All runs that are there now, the latest first."""
@@ -54,15 +37,16 @@ class Index:
         return self.runs[id]
 
     def records(self, ids: Sequence[str]) -> list[Records]:
-        """The records of some runs. Those of other runs are kept in memory too, up to a limit."""
-        found = []
+        """The records of some runs; only new lines are read. Those of other runs are kept in memory, up to a limit."""
         for id in ids:
-            self.read.setdefault(id, FollowedRecords(self.run(id).path / METRICS))
-            self.read.move_to_end(id)
-            found.append(self.read[id].look())
-        while len(self.read) > len(ids) and sum(each.file.offset for each in self.read.values()) > _MAX_KEPT_BYTES:
-            self.read.popitem(last=False)
-        return found
+            file, records = self.read.pop(id, (TailReader(self.run(id).path / METRICS), Records()))
+            lines, rewritten = file.new_lines()
+            records = Records() if rewritten else records
+            records.add(lines)
+            self.read[id] = file, records
+        while len(self.read) > len(ids) and sum(file.offset for file, _ in self.read.values()) > _MAX_KEPT_BYTES:
+            del self.read[next(iter(self.read))]
+        return [self.read[id][1] for id in ids]
 
 
 def _find(folder: Path, name: str, depth: int) -> Iterator[tuple[str, Path]]:

@@ -1,6 +1,7 @@
 """The server: hands the page and the answers to a browser on this machine, and to nobody else."""
 
 import gc
+import hashlib
 import ipaddress
 import json
 import logging
@@ -18,7 +19,7 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from mmfl.dashboard.answers import Answers, mark_of
+from mmfl.dashboard.answers import Answers
 from mmfl.errors import UserError
 from mmfl.report.interactive import plotly_script, require_plotly
 
@@ -112,16 +113,13 @@ class Request(BaseHTTPRequestHandler):
         if not is_loopback(_host(self.headers.get("Host", ""))):
             return self._refuse(HTTPStatus.FORBIDDEN, "the dashboard is for browsers on its machine: http://127.0.0.1.")
         where = urlsplit(self.path)
-        known = self.headers.get("If-None-Match", "").strip('"')
         try:
             if where.path.startswith("/api/"):
-                body, mark = self.server.answers.to(where.path.removeprefix("/api/"), parse_qs(where.query), known)
-                return self._reply(body, mark, _JSON)
+                answer = self.server.answers.to(where.path.removeprefix("/api/"), parse_qs(where.query))
+                return self._reply(answer.encode(), _JSON)
             if where.path not in page():
                 raise UserError(f"there is nothing at '{where.path}'.")
-            content, mark = page()[where.path]
-            kind = _KINDS.get(where.path.rpartition(".")[2], "text/html")
-            return self._reply(None if mark == known else content, mark, kind)
+            return self._reply(page()[where.path], _KINDS.get(where.path.rpartition(".")[2], "text/html"))
         except UserError as error:
             return self._refuse(HTTPStatus.NOT_FOUND, str(error))
         except OSError as error:
@@ -138,9 +136,12 @@ class Request(BaseHTTPRequestHandler):
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = refuse_method  # noqa: N815
 
-    def _reply(self, body: bytes | None, mark: str, kind: str) -> None:
-        status = HTTPStatus.NOT_MODIFIED if body is None else HTTPStatus.OK
-        self._send(status, body or b"", {"ETag": f'"{mark}"', "Content-Type": f"{kind}; charset=utf-8"})
+    def _reply(self, body: bytes, kind: str) -> None:
+        """Sends a content, unless the browser has it already, which its mark tells."""
+        mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        known = self.headers.get("If-None-Match") == mark
+        status = HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK
+        self._send(status, b"" if known else body, {"ETag": mark, "Content-Type": f"{kind}; charset=utf-8"})
 
     def _refuse(self, status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> None:
         self._send(status, json.dumps({"error": why}).encode(), {"Content-Type": _JSON, **(headers or {})})
@@ -157,12 +158,11 @@ class Request(BaseHTTPRequestHandler):
 
 
 @cache
-def page() -> dict[str, tuple[bytes, str]]:
-    """The files of the page, by path, each with its mark."""
+def page() -> dict[str, bytes]:
+    """The files of the page, by path."""
     static = resources.files("mmfl.dashboard") / "static"
-    contents = {f"/{name}": (static / name).read_bytes() for name in _FILES}
-    contents |= {"/": (static / "index.html").read_bytes(), "/plotly.js": plotly_script().encode()}
-    return {path: (content, mark_of(content)) for path, content in contents.items()}
+    files = {f"/{name}": (static / name).read_bytes() for name in _FILES}
+    return files | {"/": (static / "index.html").read_bytes(), "/plotly.js": plotly_script().encode()}
 
 
 def is_loopback(host: str) -> bool:
@@ -171,10 +171,8 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("example.org")
     (True, True, False, False)
     """
-    if host == "localhost":
-        return True
     try:
-        return ipaddress.IPv4Address(host).is_loopback
+        return host == "localhost" or ipaddress.IPv4Address(host).is_loopback
     except ValueError:
         return False
 

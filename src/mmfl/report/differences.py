@@ -19,9 +19,13 @@ class Difference:
     def __str__(self) -> str:
         if not self.pairs:
             return "not measured"
-        if not np.isfinite(self.half):
-            return f"{self.mean:+.3f} (one seed)"
-        return f"{self.mean:+.3f} ± {self.half:.3f} ({self.pairs} seeds, 95%)"
+        return self.interval() + (f" ({self.pairs} seeds, 95%)" if np.isfinite(self.half) else "")
+
+    def interval(self) -> str:
+        """The mean with its interval, where there are seeds enough for one; nothing where there are none."""
+        if not self.pairs:
+            return ""
+        return f"{self.mean:+.3f} ± {self.half:.3f}" if np.isfinite(self.half) else f"{self.mean:+.3f} (one seed)"
 
 
 def difference(ours: pd.Series, theirs: pd.Series) -> Difference:

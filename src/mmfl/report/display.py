@@ -42,13 +42,8 @@ class Display(Listener):
         self.first, self.last, self.latest = info.first, info.rounds, {}
         self.begun = self.spoken = time.monotonic()
         self.tasks = info.tasks
-        self.bar = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-        )
+        columns = [TextColumn("round"), MofNCompleteColumn(), BarColumn(), TimeRemainingColumn()]
+        self.bar = Progress(*columns, console=self.console)
         self.progress = self.bar.add_task("rounds", total=self.last, completed=self.first - 1)
         if self.console.is_interactive:
             self.live = Live(self.bar, console=self.console, refresh_per_second=8, transient=True)
@@ -75,14 +70,13 @@ class Display(Listener):
         if self.live:
             self.live.stop()
 
-    def _means(self) -> dict[str, dict[str, float]]:
-        """Latest metric by method and task, averaged over seeds."""
-        means: dict[str, dict[str, float]] = {}
+    def _means(self) -> dict[str, list[str]]:
+        """By method the latest metric of each task, and last their mean, averaged over seeds."""
+        means = {}
         for method in dict.fromkeys(method for method, _ in self.latest):
-            mine = [record for (name, _), record in self.latest.items() if name == method]
-            means[method] = {"mean": _average([record.mean for record in mine])}
-            for task in self.tasks:
-                means[method][task] = _average([r.tasks[task].metric for r in mine if task in r.tasks])
+            mine = [record for record in self.latest.values() if record.method == method]
+            metrics = [[r.tasks[task].metric for r in mine if task in r.tasks] for task in self.tasks]
+            means[method] = [_average(values) for values in (*metrics, [r.mean for r in mine])]
         return means
 
     def _tested(self, t: int) -> str:
@@ -94,13 +88,13 @@ class Display(Listener):
         table = listing("method", *map(escape, self.tasks), "mean")
         table.caption, table.caption_justify = self._tested(t) or None, "left"
         for method, values in self._means().items():
-            table.add_row(escape(method), *(_text(values[task]) for task in self.tasks), _text(values["mean"]))
+            table.add_row(escape(method), *values)
         return table
 
     def _line(self, t: int) -> str:
         left = (time.monotonic() - self.begun) / (t - self.first + 1) * (self.last - t)
         means = "  ".join(
-            f"{method}: " + " ".join(f"{task} {_text(values[task])}" for task in self.tasks)
+            f"{method}: " + " ".join(f"{task} {value}" for task, value in zip(self.tasks, values[:-1], strict=True))
             for method, values in self._means().items()
         )
         tested = self._tested(t)
@@ -183,13 +177,10 @@ def show_texts(console: Console, title: str, frame: pd.DataFrame, justify: Liter
     console.print(table)
 
 
-def _average(values: Sequence[float | None]) -> float:
+def _average(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else float("nan")
-
-
-def _text(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.3f}"
+    mean = float(np.mean(known)) if known else np.nan
+    return "-" if np.isnan(mean) else f"{mean:.3f}"
 
 
 def _duration(seconds: float) -> str:

@@ -8,14 +8,9 @@ from mmfl.report.figure import Figure
 
 
 def _picture(figure: Figure, path: Path) -> None:
-    from mmfl.report.plots import save
-    from mmfl.report.printed import draw
+    from mmfl.report.plots import draw, save
 
     save(draw(figure), path)
-
-
-def _comma_separated(figure: Figure, path: Path) -> None:
-    figure.table.to_csv(path, index=False)
 
 
 def _parquet(figure: Figure, path: Path) -> None:
@@ -26,7 +21,11 @@ def _parquet(figure: Figure, path: Path) -> None:
     figure.table.to_parquet(path, index=False, engine="pyarrow")
 
 
-FORMATS: dict[str, Callable[[Figure, Path], None]] = {"png": _picture, "csv": _comma_separated, "parquet": _parquet}
+FORMATS: dict[str, Callable[[Figure, Path], None]] = {
+    "png": _picture,
+    "csv": lambda figure, path: figure.table.to_csv(path, index=False),
+    "parquet": _parquet,
+}
 
 
 def formats_of(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Figure: what a picture shows, independent of what draws it.
 
-A figure is panels of marks, and the numbers behind them as a table. `interactive` draws it for a browser, `printed`
+A figure is panels of marks, and the numbers behind them as a table. `interactive` draws it for a browser, `plots`
 for paper, `exports` writes it to files. A mark's `group` picks its colour and dash: a method has the same everywhere.
 """
 
@@ -42,11 +42,10 @@ class Dots:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Horizontal bars, a name and a group each, from top to bottom."""
+    """Horizontal bars from top to bottom, each of its own group."""
 
     names: Sequence[str]
     values: Numbers
-    groups: Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,16 +34,11 @@ def figures(comparison: Comparison) -> list[Figure]:
 
 def main(comparison: Comparison) -> list[Figure]:
     """The figures that are drawn as pictures where no page is written: an overview, and each of its parts."""
-    return [overview(comparison), *_main(comparison)]
+    made = [figure for make in (accuracy, step_size, participation) if (figure := make(comparison)) is not None]
+    panels = [panel for figure in made for panel in figure.panels]
+    return [Figure("overview", "Overview", "", panels, made[0].table), *made]
 
 
 def overview(comparison: Comparison) -> Figure:
     """Accuracy, step size and participation on one page."""
-    made = _main(comparison)
-    panels = [panel for figure in made for panel in figure.panels]
-    return Figure("overview", "Overview", "", panels, made[0].table)
-
-
-def _main(comparison: Comparison) -> list[Figure]:
-    made = [make(comparison) for make in (accuracy, step_size, participation)]
-    return [figure for figure in made if figure is not None]
+    return main(comparison)[0]

@@ -1,11 +1,8 @@
 """Figures for a browser, drawn by plotly.js: they zoom, name what is under the pointer, and hide methods on a click."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from importlib import util
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +11,11 @@ from mmfl.report.figure import COLUMNS as COLUMNS
 from mmfl.report.figure import Bars, Dots, Figure, Heat, Line, Mark, Numbers, Panel
 from mmfl.report.traces import colour_axis, text_of, traces
 
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure as PlotlyFigure
-
 _WIDTH = 1000  # pixels, for which room is divided; a browser stretches it
 _ROW, _TITLE, _AXIS, _LEGEND = 200, 26, 46, 20  # pixels: a panel, its title, its axis below, a line of the legend
 _GAP, _CELL, _BAR = 66, 20, 15
+Span = tuple[float, float]
+"""From where to where, as shares of a plot's width or height."""
 
 
 def installed() -> bool:
@@ -36,18 +32,9 @@ def require_plotly() -> None:
 def plotly_script() -> str:
     """plotly.js itself, to be put into a page: nothing is fetched from elsewhere."""
     require_plotly()
-    spec = util.find_spec("plotly")
-    assert spec is not None
-    assert spec.origin is not None
-    return (Path(spec.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    from plotly.offline import get_plotlyjs
 
-
-def plotly_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> PlotlyFigure:
-    """The figure as an object of plotly's Python package."""
-    require_plotly()
-    from plotly.graph_objects import Figure as PlotlyFigure
-
-    return PlotlyFigure(spec_of(figure, dark, columns))
+    return str(get_plotlyjs())
 
 
 def theme(dark: bool = False) -> dict[str, Any]:
@@ -107,14 +94,7 @@ def spec_of(figure: Figure, dark: bool = False, columns: int = COLUMNS) -> dict[
     return {"data": data, "layout": layout}
 
 
-def _place(
-    layout: dict[str, Any],
-    panel: Panel,
-    n: int,
-    across: tuple[float, float],
-    up: tuple[float, float],
-    first: bool,
-) -> None:
+def _place(layout: dict[str, Any], panel: Panel, n: int, across: Span, up: Span, first: bool) -> None:
     """The n-th panel's axes, title and line of reference; `first` in its row names what is beside bars and cells."""
     x: dict[str, Any] = {"domain": across, "anchor": _axis("y", n), "automargin": True}
     y: dict[str, Any] = {"domain": up, "anchor": _axis("x", n), "automargin": True}

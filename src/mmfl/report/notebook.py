@@ -11,7 +11,7 @@ import numpy as np
 
 from mmfl.federation import Federation
 from mmfl.federation.task import Task
-from mmfl.report.tables import HEADINGS, cell, final_rounds, final_title
+from mmfl.report.tables import cell, final_rounds, final_title, in_words
 from mmfl.runs.results import Comparison, Run
 
 
@@ -31,8 +31,7 @@ def federation(shown: Federation) -> str:
 
 def run(shown: Run) -> str:
     """A row per task: how good it is in the end, and who trained it. Below, the mean, the worst and the costs."""
-    final, participation = shown.final(), shown.participation
-    loss = shown.loss
+    final, loss, participation = shown.final(), shown.loss, shown.participation
     rows = [
         [
             task,
@@ -56,11 +55,10 @@ def run(shown: Run) -> str:
 
 def comparison(shown: Comparison) -> str:
     """A row per method, as in `Comparison.table`."""
-    frame = shown.table().dropna(axis=1, how="all")
-    headings = ["method", *(HEADINGS.get(column, column) for column in frame.columns)]
-    rows = [[str(method), *(cell(column, row[column]) for column in frame.columns)] for method, row in frame.iterrows()]
+    frame = in_words(shown.table().dropna(axis=1, how="all"))
+    title = f"Comparison of {len(frame)} method{'s' if len(frame) > 1 else ''}"
     below = f"{final_title(shown).capitalize()}. Costs of a round."
-    return _table(f"Comparison of {len(rows)} method{'s' if len(rows) > 1 else ''}", headings, rows, below)
+    return _table(title, list(frame.columns), frame.to_numpy().tolist(), below)
 
 
 def _model(task: Task) -> str:

@@ -1,62 +1,51 @@
 """Observations: what runs recorded as long tables, and the curves over seeds that figures show of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from mmfl.record import Cost, RoundRecord
-from mmfl.report.figure import Line, Numbers, Panel
+from mmfl.record import RoundRecord
+from mmfl.report.figure import Figure, Line, Panel
 from mmfl.runs.results import Comparison
 
 MAX_POINTS = 400
 """Points of a curve; more are not told apart, and make a page of many methods heavy."""
+SUMMARIES = {"mean": "mean of the tasks", "worst": "worst task"}
 
 
 def by_task(comparison: Comparison, *quantities: str) -> pd.DataFrame:
     """Recorded quantities of tasks: a row per method, seed, task and round in which one of them is known."""
-
-    def measured(record: RoundRecord) -> Mapping[str, Mapping[str, Any]]:
-        return {name: {each: task.value(each) for each in quantities} for name, task in record.tasks.items()}
-
-    return _table(comparison, measured, quantities)
+    return _table(comparison, quantities, lambda record: {name: task.value for name, task in record.tasks.items()})
 
 
 def by_round(comparison: Comparison, *quantities: str) -> pd.DataFrame:
-    """Recorded quantities of whole rounds, such as the mean and the worst task."""
-
-    def measured(record: RoundRecord) -> Mapping[str, Mapping[str, Any]]:
-        return {"": {each: getattr(record, each) for each in quantities}}
-
-    return _table(comparison, measured, quantities).drop(columns="task")
+    """Recorded quantities of whole rounds, such as the mean, the worst task or a cost."""
+    return _table(comparison, quantities, lambda record: {"": partial(_of_round, record)}).drop(columns="task")
 
 
-def costs(comparison: Comparison) -> pd.DataFrame:
-    """Every cost of every round, in bytes and seconds."""
-    names = [*(field.name for field in fields(Cost)), "seconds"]
-    parts = _table(comparison, lambda record: {"": {**asdict(record.cost), "seconds": record.seconds}}, names)
-    return parts.drop(columns="task")
+def _of_round(record: RoundRecord, quantity: str) -> float | None:
+    value: float | None = getattr(record.cost if hasattr(record.cost, quantity) else record, quantity)
+    return value
 
 
 def _table(
-    comparison: Comparison, parts: Callable[[RoundRecord], Mapping[str, Mapping[str, Any]]], quantities: Sequence[str]
+    comparison: Comparison,
+    quantities: Sequence[str],
+    parts: Callable[[RoundRecord], Mapping[str, Callable[[str], float | None]]],
 ) -> pd.DataFrame:
-    found = []
-    for run in comparison:
-        rows = [(name, record.round, values) for record in run.records for name, values in parts(record).items()]
-        names, rounds, told = zip(*rows, strict=True) if rows else ((), (), ())
-        measured = {each: _numbers([values.get(each) for values in told]) for each in quantities}
-        found.append(pd.DataFrame({"method": run.method, "seed": run.seed, "task": names, "round": rounds, **measured}))
-    return pd.concat(found).dropna(subset=list(quantities), how="all").reset_index(drop=True)
-
-
-def _numbers(values: Sequence[float | None]) -> NDArray[Any]:
-    """An array of numbers: integers where all of them are, and nan for None."""
-    array = np.array(values)
-    return array.astype(np.float64) if array.dtype == object else array
+    """What the parts of every round say of the quantities, a row each."""
+    rows = [
+        (run.method, run.seed, name, record.round, *map(value, quantities))
+        for run in comparison
+        for record in run.records
+        for name, value in parts(record).items()
+    ]
+    measured = list(quantities)
+    table = pd.DataFrame(rows, columns=["method", "seed", "task", "round", *measured])
+    table[measured] = table[measured].apply(pd.to_numeric)
+    return table.dropna(subset=measured, how="all").reset_index(drop=True)
 
 
 def curves(
@@ -77,7 +66,7 @@ def curves(
     return _lines(rounds, methods)
 
 
-def banded(table: pd.DataFrame, low: str, middle: str, high: str, methods: Sequence[str]) -> list[Line]:
+def curves_between(table: pd.DataFrame, low: str, middle: str, high: str, methods: Sequence[str]) -> list[Line]:
     """A line per method of one column, with a band between two others: each the mean over seeds, by round."""
     names = {"y": (middle, "mean"), "low": (low, "mean"), "high": (high, "mean")}
     rounds = table.dropna(subset=[middle]).groupby(["method", "round"]).agg(**names)
@@ -105,12 +94,29 @@ def task_panels(
     label: str,
     reference: float | None = None,
 ) -> list[Panel]:
-    """A panel per task that the table knows."""
+    """A panel for each of the tasks, their mean `(mean)` and the worst `(worst)` that the table knows."""
+    titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in SUMMARIES.items()}
     return [
-        Panel(task, lines(mine), "round", label, reference)
-        for task in comparison.tasks
+        Panel(title, lines(mine), "round", label, reference)
+        for task, title in titles.items()
         if len(mine := table[table["task"] == task])
     ]
+
+
+def curves_figure(
+    comparison: Comparison,
+    name: str,
+    title: str,
+    caption: str,
+    table: pd.DataFrame,
+    quantity: str,
+    label: str,
+    reference: float | None = None,
+) -> Figure | None:
+    """Curves of a quantity that is not negative, a panel per task; nothing where it was never measured."""
+    methods = comparison.methods
+    panels = task_panels(comparison, table, lambda mine: curves(mine, quantity, methods, least=0), label, reference)
+    return Figure(name, title, caption + spread(comparison), panels, table) if panels else None
 
 
 def spread(comparison: Comparison) -> str:
@@ -127,8 +133,3 @@ def evenly(length: int, most: int) -> list[int]:
     """
     places: list[int] = np.linspace(0, length - 1, min(length, most)).round().astype(int).tolist()
     return places
-
-
-def numbers(values: Sequence[float]) -> Numbers:
-    """An array of floats."""
-    return np.array(values, dtype=np.float64)

@@ -26,34 +26,6 @@ from mmfl.runs.results import Comparison
 
 _SHEET = 610  # pixels of a figure that a sheet of paper holds
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<header>
-<h1>{title}</h1>
-{facts}
-{differing}
-<noscript><p>The figures need JavaScript; <code>mmfl report --export png</code> draws them as pictures.</p></noscript>
-</header>
-<nav>{contents}</nav>
-{choice}
-<main>
-{sections}
-</main>
-<script>{plotly}</script>
-<script type="application/json" id="themes">{themes}</script>
-<script>{script}</script>
-</body>
-</html>
-"""  # noqa: E501
-
 
 def write(comparison: Comparison, path: Path, sources: Sequence[Source] = ()) -> Path:
     """Writes the report of some runs."""
@@ -87,17 +59,21 @@ def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Sourc
         parts["configuration"] = "Configuration"
         sections.append(_configuration(sources))
     own = resources.files("mmfl.report")
-    return _PAGE.format(
-        title=escape(_title(comparison)),
-        style=(own / "page.css").read_text(),
-        facts=_facts(comparison, sources),
-        differing=_differing(sources),
-        contents=" ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in parts.items()),
-        choice=_choice(comparison),
-        sections="\n".join(sections),
-        plotly=plotly_script(),
-        themes=_json({"light": theme(), "dark": theme(dark=True)}),
-        script=(own / "page.js").read_text(),
+    return (
+        (own / "page.html")
+        .read_text()
+        .format(
+            title=escape(_title(comparison)),
+            style=(own / "page.css").read_text(),
+            facts=_facts(comparison, sources),
+            differing=_differing(sources),
+            contents=" ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in parts.items()),
+            choice=_choice(comparison),
+            sections="\n".join(sections),
+            plotly=plotly_script(),
+            themes=_json({"light": theme(), "dark": theme(dark=True)}),
+            script=(own / "page.js").read_text(),
+        )
     )
 
 
@@ -159,7 +135,7 @@ def _choice(comparison: Comparison) -> str:
 
 
 def _results(comparison: Comparison) -> str:
-    shown = {**tables.results(comparison), **tables.paired(comparison)}
+    shown = {**tables.results(comparison), **tables.paired_differences(comparison)}
     body = "".join(_table(title, frame) for title, frame in shown.items())
     return f'<section id="results"><h2>Results</h2><div class="tables">{body}</div></section>'
 

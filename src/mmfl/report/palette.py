@@ -1,5 +1,7 @@
 """Colours and dashes that tell lines apart: by everyone, and in print."""
 
+import numpy as np
+
 # Okabe and Ito's colours. In place of their black is a grey that is seen on dark paper too.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6E6E6E"]
 DASHES = ["-", "--", "-.", ":"]
@@ -7,20 +9,17 @@ NOTHING = "#9AA0A8"  # of a cell without a value: seen on white and on dark pape
 DIVERGING = ["#B35806", "#F1A340", "#F7F7F7", "#998EC3", "#542788"]  # from below zero over it to above
 
 
-def shade(share: float) -> tuple[float, float, float]:
+def shade(share: float) -> list[float]:
     """The colour of the diverging scale at a share of its length, in red, green and blue from 0 to 1.
 
-    >>> shade(0.5) == (247 / 255, 247 / 255, 247 / 255)
+    >>> shade(0.5) == [247 / 255, 247 / 255, 247 / 255]
     True
     """
-    at = min(max(share, 0.0), 1.0) * (len(DIVERGING) - 1)
-    n = min(int(at), len(DIVERGING) - 2)
-    pairs = zip(*(_parts(colour) for colour in DIVERGING[n : n + 2]), strict=True)
-    red, green, blue = (one + (at - n) * (other - one) for one, other in pairs)
-    return red, green, blue
+    channels = ([int(colour[n : n + 2], 16) / 255 for colour in DIVERGING] for n in (1, 3, 5))
+    return [float(np.interp(share, np.linspace(0, 1, len(DIVERGING)), channel)) for channel in channels]
 
 
-def luminance(colour: tuple[float, float, float]) -> float:
+def luminance(colour: list[float]) -> float:
     """How bright a colour is, from 0 to 1 (WCAG 2)."""
     linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
@@ -33,11 +32,6 @@ def ink(share: float) -> str:
     ('#000000', '#FFFFFF')
     """
     return "#000000" if luminance(shade(share)) > 0.179 else "#FFFFFF"
-
-
-def _parts(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5))
-    return red, green, blue
 
 
 def style(group: int) -> tuple[str, str]:

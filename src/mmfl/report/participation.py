@@ -1,12 +1,12 @@
 """Who takes part: how often each client trained what, who was never seen, with what probability, in which cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from mmfl.report.figure import Dots, Figure, Heat, Panel
-from mmfl.report.observations import banded, by_round, by_task, curves, evenly, spread, task_panels
+from mmfl.report.observations import by_round, by_task, curves, curves_between, evenly, spread, task_panels
 from mmfl.runs.results import Comparison, Run
 from mmfl.training.diagnostics import PROBABILITIES
 
@@ -17,9 +17,11 @@ _CLUSTERINGS = 3  # of a method: the first, one in between, the last
 
 def participation(comparison: Comparison) -> Figure | None:
     """How often each client trained each task: a panel per method, with the same clients and colours in all."""
-    methods = comparison.methods
-    rates = {method: _rate(comparison.of(method)) for method in methods}
-    order, high = _order(list(rates.values())), _highest(comparison, rates)
+    rates = {method: _rate(comparison.of(method)) for method in comparison.methods}
+    highest = {method: float(rate.to_numpy().max(initial=0.0)) for method, rate in rates.items()}
+    choosing = [rate for method, rate in highest.items() if method != comparison.full_of(method)]
+    high = max(choosing or highest.values()) or 1.0  # where the colours of all panels end
+    order = _order(list(rates.values()))
     panels, tables = [], []
     for method, rate in rates.items():
         heat = _heat(rate.loc[order[order.isin(rate.index)]], high)
@@ -31,7 +33,7 @@ def participation(comparison: Comparison) -> Figure | None:
         "Trainings a round, by client and task; grey where a client never trained the task. Clients are in the same "
         "order in all panels: the most active over all methods first."
     )
-    if max(float(rate.to_numpy().max(initial=0.0)) for rate in rates.values()) > high:
+    if max(highest.values()) > high:
         caption += f" Colours end at {high:.3g}; full participation is beyond."
     caption += _over_seeds(comparison)
     return Figure("participation", "Participation", caption, panels, pd.concat(tables, ignore_index=True))
@@ -51,7 +53,7 @@ def probabilities(comparison: Comparison) -> Figure | None:
     table = by_task(comparison, *PROBABILITIES)
     _, low, middle, high, _ = PROBABILITIES
     panels = task_panels(
-        comparison, table, lambda mine: banded(mine, low, middle, high, comparison.methods), "probability"
+        comparison, table, lambda mine: curves_between(mine, low, middle, high, comparison.methods), "probability"
     )
     caption = (
         "The chance that a processor of a client is drawn for the task: the median over the clients that can train it, "
@@ -90,12 +92,6 @@ def _order(rates: Sequence[pd.DataFrame]) -> pd.Index:
     totals = [rate.sum(axis=1) for rate in rates]
     active = pd.concat([total / (total.mean() or 1.0) for total in totals], axis=1).mean(axis=1)
     return active.sort_values(ascending=False, kind="stable").index
-
-
-def _highest(comparison: Comparison, rates: Mapping[str, pd.DataFrame]) -> float:
-    """Where the colours of all panels end: at the largest rate of a method that chooses, if there is one."""
-    choosing = [rate for method, rate in rates.items() if method != comparison.full_of(method)]
-    return max(float(rate.to_numpy().max(initial=0.0)) for rate in choosing or rates.values()) or 1.0
 
 
 def _heat(rate: pd.DataFrame, high: float) -> Heat:
@@ -147,7 +143,8 @@ def _named(clients: list[int]) -> str:
 
 
 def _clustering(run: Run, round: int, found: dict[str, list[float]]) -> tuple[Panel, pd.DataFrame]:
-    table = pd.DataFrame({name: found[name] for name in ("client", "cluster", "x", "y")})
+    points = {name: found[name] for name in ("client", "cluster", "x", "y")}
+    table = pd.DataFrame({"method": run.method, "seed": run.seed, "round": round, **points})
     marks = []
     for cluster in sorted(set(table["cluster"])):
         mine = table[table["cluster"] == cluster]
@@ -155,7 +152,4 @@ def _clustering(run: Run, round: int, found: dict[str, list[float]]) -> tuple[Pa
         x, y = (mine[name].to_numpy(dtype=np.float64) for name in ("x", "y"))
         marks.append(Dots(f"cluster {cluster}", x, y, cluster, labels))
     across, up = (f"component {n} ({share:.0%})" for n, share in enumerate(found["explained"], 1))
-    table.insert(0, "method", run.method)
-    table.insert(1, "seed", run.seed)
-    table.insert(2, "round", round)
     return Panel(f"{run.method}, round {round}", marks, across, up), table

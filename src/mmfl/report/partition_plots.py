@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 
 from mmfl.errors import UserError, nearest, shorten
 from mmfl.federation import Federation
-from mmfl.report.plots import COLOURS, DASHES, save
+from mmfl.report.palette import COLOURS, style
+from mmfl.report.plots import save
 
 _MAX_ROWS = 250
 _MAX_TICKS = 24
+Counts = NDArray[np.int64]
 
 
 def draw_labels(federation: Federation, task: str) -> Figure:
@@ -25,8 +27,12 @@ def draw_labels(federation: Federation, task: str) -> Figure:
     Clients with the same main labels (at least half as frequent as their most frequent one) are neighbours; a row
     stands for several clients where there are many.
     """
-    classes, pool, counts = _label_counts(federation, task)
+    if task not in federation.task_names:
+        raise UserError(f"unknown task '{task}': {nearest(task, federation.task_names)}")
     s = federation.task_names.index(task)
+    if federation.tasks[s].data.y.is_floating_point():
+        raise UserError(f"task '{task}': the targets are not class numbers, so there are no labels to draw.")
+    classes, pool, counts = _label_counts(federation, s)
     minor = 2 * counts < counts.max(1, keepdims=True)
     order = np.lexsort((-federation.sizes[:, s], *minor.T[::-1]))
     order = order[federation.sizes[order, s] > 0]
@@ -41,8 +47,7 @@ def draw_labels(federation: Federation, task: str) -> Figure:
     )
 
     _heat_map(heat, share, "part of the client's examples", "Blues", Normalize(0, _runs(share).max()))
-    heat.set_ylabel(_rows_label("clients, by their main labels", len(counts)))
-    heat.set_xlabel("label")
+    heat.set(xlabel="label", ylabel=_rows_label("clients, by their main labels", len(counts)))
     heat.sharex(above)
     step = -(-len(classes) // _MAX_TICKS)
     heat.set_xticks(range(0, len(classes), step), [str(label) for label in classes[::step]])
@@ -57,9 +62,8 @@ def draw_labels(federation: Federation, task: str) -> Figure:
     means = _runs(volume[:, None])[:, 0]
     height = len(counts) / len(means)
     beside.barh((np.arange(len(means)) + 0.5) * height, means, height=height, color=COLOURS[0])
-    beside.set_ylim(heat.get_ylim())
+    beside.set(ylim=heat.get_ylim(), xlabel="examples")
     beside.tick_params(labelleft=False)
-    beside.set_xlabel("examples")
     if volume.max() > 100 * volume.min():
         beside.set_xscale("log")
     return figure
@@ -78,16 +82,17 @@ def draw_volumes(federation: Federation) -> Figure:
     colours.set_ticks(np.unique(np.geomspace(least, most, 6).round()).tolist())
     colours.minorticks_off()
     heat.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    heat.set_ylabel(_rows_label("clients, most examples first", len(sizes)))
-    heat.set_title("examples of each task (white: none)")
+    rows = _rows_label("clients, most examples first", len(sizes))
+    heat.set(ylabel=rows, title="examples of each task (white: none)")
 
     for n, name in enumerate(names):
         volume = np.sort(sizes[sizes[:, n] > 0, n])[::-1]
         part = np.concatenate([[0.0], np.cumsum(volume) / volume.sum()])
         place = np.linspace(0, 1, len(part))
         tenth = np.interp(0.1, place, part)
-        style = {"color": COLOURS[n % len(COLOURS)], "linestyle": DASHES[n % len(DASHES)]}
-        curves.plot(100 * place, 100 * part, linewidth=1.5, label=f"{name}: a tenth holds {tenth:.0%}", **style)
+        colour, dash = style(n)
+        label = f"{name}: a tenth holds {tenth:.0%}"
+        curves.plot(100 * place, 100 * part, dash, color=colour, linewidth=1.5, label=label)
     curves.plot([0, 100], [0, 100], color="grey", linewidth=0.8)
     curves.set(xlabel="% of the clients, richest first", ylabel="% of the examples", xlim=(0, 100), ylim=(0, 101))
     curves.set_title("how unequal (grey: all equal)")
@@ -110,26 +115,21 @@ def draw(federation: Federation, folder: Path) -> list[Path]:
     return paths
 
 
-def _label_counts(federation: Federation, task: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _label_counts(federation: Federation, s: int) -> tuple[Counts, Counts, Counts]:
     """The labels, how many examples there are of each, [classes], and how many each client has, [clients, classes].
 
     Where an example has several targets (a text), each of them counts.
     """
-    if task not in federation.task_names:
-        raise UserError(f"unknown task '{task}': {nearest(task, federation.task_names)}")
-    s = federation.task_names.index(task)
     targets, shards = federation.tasks[s].data.y, federation.shards[s]
-    if targets.is_floating_point():
-        raise UserError(f"task '{task}': the targets are not class numbers, so there are no labels to draw.")
-    classes, label = np.unique(targets.numpy(), return_inverse=True)
+    classes, label, pool = np.unique(targets.numpy(), return_inverse=True, return_counts=True)
     label = label.reshape(len(targets), -1)
     client = np.repeat(np.arange(federation.clients), shards.sizes)
     cell = client[:, None] * len(classes) + label[shards.index]
     counts = np.bincount(cell.ravel(), minlength=federation.clients * len(classes))
-    return classes, np.bincount(label.ravel()), counts.reshape(federation.clients, len(classes))
+    return classes, pool, counts.reshape(federation.clients, len(classes))
 
 
-def _runs(table: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
+def _runs(table: NDArray[np.float64] | Counts) -> NDArray[np.float64]:
     """The table, or where it has too many rows to be told apart, the means of runs of neighbouring rows."""
     edges = np.linspace(0, len(table), min(len(table), _MAX_ROWS) + 1).astype(np.int64)
     means: NDArray[np.float64] = np.add.reduceat(table, edges[:-1], axis=0) / np.diff(edges)[:, None]
@@ -141,9 +141,7 @@ def _rows_label(text: str, clients: int) -> str:
     return text if together == 1 else f"{text}\n(means of up to {together} neighbours)"
 
 
-def _heat_map(
-    axes: Axes, table: NDArray[np.float64] | NDArray[np.int64], label: str, cmap: str, norm: Normalize
-) -> Colorbar:
+def _heat_map(axes: Axes, table: NDArray[np.float64] | Counts, label: str, cmap: str, norm: Normalize) -> Colorbar:
     """Rows from the top; white where there is nothing."""
     colours = colormaps[cmap].with_extremes(bad="white")
     shown = np.ma.masked_equal(_runs(table), 0)

@@ -1,26 +1,25 @@
 """How good the models are: test metric and loss, relative to full participation, and differences between methods."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 
 from mmfl.report.differences import difference
 from mmfl.report.figure import Figure, Heat, Panel
-from mmfl.report.observations import by_round, by_task, curves, spread, task_panels
+from mmfl.report.observations import SUMMARIES, by_round, by_task, curves_figure
 from mmfl.report.tables import final_rounds
 from mmfl.runs.results import Comparison
-
-_SUMMARIES = {"mean": "mean of the tasks", "worst": "worst task"}
 
 
 def accuracy(comparison: Comparison) -> Figure | None:
     """Test metric of each task, and the mean and worst task, by round."""
-    table = scores(comparison)
-    panels = _score_panels(comparison, table, "test metric")
     caption = (
         "Metric on the test examples by round. Where some tasks' metric is a score and others' an error, mean and "
         "worst are of the scores."
     )
-    return Figure("accuracy", "Test metric", caption + spread(comparison), panels, table) if panels else None
+    table = scores(comparison)
+    return curves_figure(comparison, "accuracy", "Test metric", caption, table, "value", "test metric")
 
 
 def relative(comparison: Comparison) -> Figure | None:
@@ -30,25 +29,21 @@ def relative(comparison: Comparison) -> Figure | None:
     }
     if not fulls:
         return None
-    table = scores(comparison)
-    keys = ["full", "seed", "task", "round"]
-    theirs = table.rename(columns={"method": "full"}).set_index(keys)["value"].rename("theirs")
+    table, keys = scores(comparison), ["full", "seed", "task", "round"]
+    theirs = table.rename(columns={"method": "full", "value": "theirs"}).set_index(keys)
     table = table[table["method"].isin(list(fulls))]
     table = table.assign(full=table["method"].map(fulls)).join(theirs, on=keys).drop(columns="full")
     table["value"] = (table["value"] / table.pop("theirs")).replace([np.inf, -np.inf], np.nan)
     table = table.dropna(subset=["value"]).reset_index(drop=True)
-    panels = _score_panels(comparison, table, "relative to full", reference=1.0)
+    title, label = "Relative to full participation", "relative to full"
     caption = "The test metric divided by that of full participation in the same round with the same seed."
-    title = "Relative to full participation"
-    return Figure("relative", title, caption + spread(comparison), panels, table) if panels else None
+    return curves_figure(comparison, "relative", title, caption, table, "value", label, reference=1.0)
 
 
 def loss(comparison: Comparison) -> Figure | None:
     """Test loss of each task by round."""
-    table = by_task(comparison, "loss")
-    panels = task_panels(comparison, table, lambda mine: curves(mine, "loss", comparison.methods, least=0), "test loss")
-    caption = "Loss on the test examples by round." + spread(comparison)
-    return Figure("loss", "Test loss", caption, panels, table) if panels else None
+    caption, table = "Loss on the test examples by round.", by_task(comparison, "loss")
+    return curves_figure(comparison, "loss", "Test loss", caption, table, "loss", "test loss")
 
 
 def differences(comparison: Comparison) -> Figure | None:
@@ -56,7 +51,7 @@ def differences(comparison: Comparison) -> Figure | None:
     methods = comparison.methods
     if len(methods) < 2:
         return None
-    table = paired(comparison, "mean")
+    table = _difference_table(comparison)
     square = (len(methods), len(methods))
     values = table["difference"].to_numpy(dtype=np.float64).reshape(square)
     blank = np.isnan(values) | np.eye(len(methods), dtype=bool)
@@ -73,36 +68,22 @@ def differences(comparison: Comparison) -> Figure | None:
     return Figure("differences", "Paired differences", caption, [Panel("", [heat])], table)
 
 
-def paired(comparison: Comparison, quantity: str) -> pd.DataFrame:
-    """Every method minus every method, a row each, with the 95% interval over seeds; nan where one seed gives none.
-    `quantity` is a task, or `mean` or `worst`."""
-    finals, rows = comparison.finals()[quantity], []
-    for method in comparison.methods:
-        for minus in comparison.methods:
-            gap = difference(finals.loc[method], finals.loc[minus])
-            half = gap.half if np.isfinite(gap.half) else np.nan
-            sure = abs(gap.mean) > half
-            rows.append((method, minus, gap.mean, gap.mean - half, gap.mean + half, gap.pairs, sure))
+def _difference_table(comparison: Comparison) -> pd.DataFrame:
+    """Every method minus every method, a row each, with the 95% interval over seeds; nan where one seed gives none."""
+    finals, rows = comparison.finals()["mean"], []
+    for method, minus in product(comparison.methods, repeat=2):
+        gap = difference(finals.loc[method], finals.loc[minus])
+        half = gap.half if np.isfinite(gap.half) else np.nan
+        sure = abs(gap.mean) > half
+        rows.append((method, minus, gap.mean, gap.mean - half, gap.mean + half, gap.pairs, sure))
     return pd.DataFrame(rows, columns=["method", "minus", "difference", "low", "high", "seeds", "sure"])
 
 
 def scores(comparison: Comparison) -> pd.DataFrame:
     """The metric of every task, and under `(mean)` and `(worst)` that of all."""
     tasks = by_task(comparison, "metric").rename(columns={"metric": "value"})
-    rounds = by_round(comparison, *_SUMMARIES)
+    rounds = by_round(comparison, *SUMMARIES)
     summaries = [
-        rounds.drop(columns=list(_SUMMARIES)).assign(task=f"({name})", value=rounds[name]) for name in _SUMMARIES
+        rounds.drop(columns=list(SUMMARIES)).assign(task=f"({name})", value=rounds[name]) for name in SUMMARIES
     ]
     return pd.concat([tasks, *summaries], ignore_index=True)
-
-
-def _score_panels(
-    comparison: Comparison, table: pd.DataFrame, label: str, reference: float | None = None
-) -> list[Panel]:
-    """A panel per task, and one each for their mean and worst."""
-    titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in _SUMMARIES.items()}
-    return [
-        Panel(title, curves(mine, "value", comparison.methods, least=0), "round", label, reference)
-        for task, title in titles.items()
-        if len(mine := table[table["task"] == task])
-    ]

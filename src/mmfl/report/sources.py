@@ -6,18 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmfl.errors import UserError
+from mmfl.errors import UserError, shorten
 from mmfl.runs.directory import MADE_WITH, RunDirectory
 from mmfl.runs.results import Comparison, Run, load
 
-_FREE = {
-    "method",
-    "methods",
-    "seed",
-    "seeds",
-    "format",
-    MADE_WITH,
-}  # in which runs may differ and still be one experiment
+# Runs may differ in these and still be one experiment.
+_FREE = {"method", "methods", "seed", "seeds", "format", MADE_WITH}
 _MOST = 12  # settings that a note names
 _LONGEST = 60  # characters of a value
 
@@ -50,7 +44,7 @@ def load_sources(paths: Sequence[Path]) -> list[Source]:
     return found
 
 
-def repeated(paths: Sequence[Path]) -> list[Path]:
+def find_repeated(paths: Sequence[Path]) -> list[Path]:
     """Directories that were given before, under whatever name."""
     resolved = [path.resolve() for path in paths]
     return [path for n, path in enumerate(paths) if resolved[n] in resolved[:n]]
@@ -87,7 +81,10 @@ DIFFERENCES_NOTE = (
 
 def list_differences(sources: Sequence[Source]) -> list[str]:
     """Where runs differ that are compared: rounds that were trained, and settings other than methods and seeds."""
-    trained = {source.name: str(_trained(source)) for source in sources}
+    trained = {
+        source.name: str(max((run.records[-1].round for run in source.runs if run.records), default=0))
+        for source in sources
+    }
     settings = {source.name: dict(_flat(_settings(source.config))) for source in sources}
     if all(settings[name].get("rounds") == rounds for name, rounds in trained.items()):
         for mine in settings.values():
@@ -122,10 +119,6 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.get("settings", config).items() if key not in _FREE}
 
 
-def _trained(source: Source) -> int:
-    return max((run.records[-1].round for run in source.runs if run.records), default=0)
-
-
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Settings by their path, as texts; tables in a list go by their name.
 
@@ -148,5 +141,4 @@ def _by_value(values: Mapping[str, str]) -> str:
     '15 (one, third), 2 (second)'
     """
     names = {value: ", ".join(name for name in values if values[name] == value) for value in values.values()}
-    short = {value: value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..." for value in names}
-    return ", ".join(f"{short[value]} ({name})" for value, name in names.items())
+    return ", ".join(f"{shorten(value, _LONGEST)} ({name})" for value, name in names.items())

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from mmfl.report.figure import Figure, Line, Panel
-from mmfl.report.observations import banded, by_task, curves, spread, task_panels
+from mmfl.report.observations import by_task, curves, curves_between, curves_figure, spread, task_panels
 from mmfl.runs.results import Comparison
 
 _VARIANCES = {"loss_variance": "sampled loss", "update_variance": "sampled update"}
@@ -13,16 +13,9 @@ _VARIANCES = {"loss_variance": "sampled loss", "update_variance": "sampled updat
 
 def step_size(comparison: Comparison) -> Figure | None:
     """||H||_1 of each task by round; 1 on average for an unbiased method."""
-    table = by_task(comparison, "step_size")
-    panels = task_panels(
-        comparison,
-        table,
-        lambda mine: curves(mine, "step_size", comparison.methods, least=0),
-        "step size ||H||",
-        reference=1.0,
-    )
+    table, title, label = by_task(comparison, "step_size"), "Step size ||H||", "step size ||H||"
     caption = "The sum of the aggregation's inverse-probability weights: 1 on average for an unbiased method."
-    return Figure("step_size", "Step size ||H||", caption + spread(comparison), panels, table) if panels else None
+    return curves_figure(comparison, "step_size", title, caption, table, "step_size", label, reference=1.0)
 
 
 def variances(comparison: Comparison) -> Figure | None:
@@ -47,7 +40,7 @@ def beta(comparison: Comparison) -> Figure | None:
     """What stale updates are worth to the methods that keep them, by round."""
     names = ("beta_min", "beta_mean", "beta_max")
     table = by_task(comparison, *names)
-    panels = task_panels(comparison, table, lambda mine: banded(mine, *names, comparison.methods), "beta")
+    panels = task_panels(comparison, table, lambda mine: curves_between(mine, *names, comparison.methods), "beta")
     caption = (
         "The weight of clients' last updates: the mean over clients, with a band from the least to the largest; means "
         "over seeds. At 1 an old update counts in full, at 0 not at all."

@@ -75,7 +75,7 @@ def _(mark: Bars) -> Iterator[dict[str, Any]]:
         "textposition": "outside",
         "cliponaxis": False,
         "hovertemplate": "%{y}: %{x:,.4g}<extra></extra>",
-        "marker": {"color": [style(group)[0] for group in mark.groups]},
+        "marker": {"color": [style(group)[0] for group in range(len(mark.names))]},
     }
 
 

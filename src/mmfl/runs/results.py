@@ -189,7 +189,7 @@ class Comparison:
         from matplotlib import pyplot
 
         from mmfl.report.figures import overview
-        from mmfl.report.printed import draw
+        from mmfl.report.plots import draw
 
         picture = draw(overview(self))
         picture.savefig(path)

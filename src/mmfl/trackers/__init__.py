@@ -16,11 +16,7 @@ from mmfl.trackers.tensorboard import TensorBoard
 from mmfl.trackers.tracker import Tracker
 from mmfl.trackers.wandb import WandB
 
-TRACKERS: dict[str, Callable[..., Tracker[Any]]] = {
-    "tensorboard": TensorBoard,
-    "mlflow": MLflow,
-    "wandb": WandB,
-}
+TRACKERS: dict[str, Callable[..., Tracker[Any]]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 __all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "WandB", "make_trackers"]
 

@@ -5,10 +5,9 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
-from mmfl.errors import UserError
+from mmfl.errors import UserError, first_line
 from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.files import write_atomically
@@ -49,7 +48,6 @@ class Tracker(Listener, ABC, Generic[Handle]):
         self.runs: dict[tuple[str, int], Handle] = {}
         self.known: dict[str, str] = {}  # ids by which runs are found again
         self.logged: dict[tuple[str, int], int] = {}  # the last round of each
-        self.round_heard = 0  # the last one, in log or not
 
     @abstractmethod
     def start(self, run: str, parameters: Parameters) -> Handle:
@@ -71,25 +69,27 @@ class Tracker(Listener, ABC, Generic[Handle]):
     def begin(self, info: RunInfo) -> None:
         """Starts a run for each replica, or continues it."""
         self.directory = RunDirectory(info.directory) if info.directory else None
-        self.round_heard, self.logged = 0, {}
+        self.logged = {}
+        notes = self.directory.path / tracker_notes(self.name) if self.directory else None
         try:
-            self._recall()
+            self.known = json.loads(notes.read_text()) if notes and notes.exists() else {}
             for method, seed in info.replicas:
                 run = f"{plain(method)}-seed-{seed}"
                 self.runs[method, seed] = self.start(run, parameters(info, method, seed))
-            self._remember()
+            if notes and self.known:
+                write_atomically(notes, json.dumps(self.known, indent=1).encode())
             self._log(self.directory.records() if self.directory else ())
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"tracker '{self.name}' cannot start: {_short(error)}") from error
+            raise UserError(f"tracker '{self.name}' cannot start: {first_line(error)}") from error
 
     def round(self, records: Sequence[RoundRecord]) -> None:
         """Logs a round."""
         try:
             self._log(records)
         except Exception as error:
-            self._give_up(error)
+            self._give_up(records[0].round, error)
 
     def end(self, end: RunEnd) -> None:
         """Ends all runs."""
@@ -97,31 +97,16 @@ class Tracker(Listener, ABC, Generic[Handle]):
             for run in self.runs.values():
                 self.finish(run, end.condition == "finished")
         except Exception as error:
-            self._give_up(error)
+            self._give_up(max(self.logged.values(), default=0), error)
         self.runs, self.directory = {}, None
 
     def _log(self, records: Sequence[RoundRecord]) -> None:
         for record in records if self.runs else ():
-            replica, self.round_heard = (record.method, record.seed), record.round
+            replica = record.method, record.seed
             if record.round > self.logged.get(replica, 0):  # a round may be in the directory and heard again
                 self.log(self.runs[replica], record.round, numbers(record))
                 self.logged[replica] = record.round
 
-    def _recall(self) -> None:
-        self.known = json.loads(self._notes.read_text()) if self._notes and self._notes.exists() else {}
-
-    def _remember(self) -> None:
-        if self._notes and self.known:
-            write_atomically(self._notes, json.dumps(self.known, indent=1).encode())
-
-    @property
-    def _notes(self) -> Path | None:
-        return self.directory.path / tracker_notes(self.name) if self.directory else None
-
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, round: int, error: Exception) -> None:
         self.runs = {}
-        _log.warning("tracker '%s' stopped in round %d: %s", self.name, self.round_heard, _short(error))
-
-
-def _short(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+        _log.warning("tracker '%s' stopped in round %d: %s", self.name, round, first_line(error))

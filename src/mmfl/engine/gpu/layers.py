@@ -40,7 +40,7 @@ def _cohort_convolution(
 
         return CohortConvolution.apply(input, weight, bias, stride, padding)  # type: ignore[no-any-return, no-untyped-call]
     grouped = torch.vmap(F.conv2d, in_dims=(0, 0, None if bias is None else 0, None, None))
-    return grouped(input, weight, bias, stride, padding)  # type: ignore[no-any-return]
+    return grouped(input, weight, bias, stride, padding)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors | None) -> Any:
