@@ -193,7 +193,7 @@ def test_clients_that_agree_keep_the_step_of_one_however_few_are_there():
         steps = np.full(len(client), 5)
         flat = 5 * 0.1 * (g + correction)
         updates = Updates(0, client, steps, steps / 5, flat, steps / 5, steps)
-        state = rule.observe(updates, 0.1, view, state)
+        state = rule.observe(updates, 0.1 * updates.steps, view, state)
     assert len(state.clients.stored) == 10
     state = rule.begin(view_of(np.ones((10, 1)), round=60), 0, state)
     torch.testing.assert_close(state.server, g)
@@ -210,7 +210,7 @@ def test_a_round_touches_its_clients_only_however_many_are_remembered(touched):
         state = rule.begin(view, 0, state)
         correction = rule.correction(client, state)
         updates = Updates(0, client, ones, ones / 2, 1 + correction, ones / 1, ones)
-        state = rule.observe(updates, 0.1, view, state)
+        state = rule.observe(updates, 0.1 * updates.steps, view, state)
         per_round.append(sum(touched))
     assert set(per_round) == {3 * active}
     stored = state.clients.stored

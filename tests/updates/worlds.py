@@ -96,8 +96,8 @@ class ClientMomentum(mmfl.LocalRule):
     def correction(self, client, state):
         return state.mean.expand(len(client), -1)
 
-    def observe(self, updates, rate, view, state):
-        return Direction(updates.combine(1 / (updates.steps * rate * len(updates)))) if len(updates) else state
+    def observe(self, updates, rates, view, state):
+        return Direction(updates.combine(1 / (rates * len(updates)))) if len(updates) else state
 
 
 OWN = {

@@ -1,6 +1,5 @@
-"""Cohort: jobs that train together, and the local steps they take."""
+"""Cohort: jobs that train together, with their tensors."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,11 +8,9 @@ from torch import Tensor
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches
 from mmfl.engine.device_data import DeviceData
-from mmfl.engine.factored import GradientParts, dense_gradient, subtract_gradient
 from mmfl.engine.jobs import Jobs
-from mmfl.engine.layout import Layout
-from mmfl.errors import UserError
-from mmfl.local import LocalPosition, LocalRule, LocalStep
+from mmfl.federation.optimisers import Optimiser
+from mmfl.local import LocalPosition, LocalRule
 from mmfl.tensors import to_device
 
 
@@ -31,6 +28,7 @@ class JobTensors(LocalPosition):
             weights=self.weights[rows],
             starts=self.starts,
             start_index=self.start_index[rows],
+            number=self.number[rows],
             correction=None if self.correction is None else self.correction[rows],
             state=tuple(vector[rows] for vector in self.state),
             rates=self.rates[rows],
@@ -43,20 +41,24 @@ class JobTensors(LocalPosition):
             weights=self.weights[:, piece],
             starts=self.starts[:, piece],
             start_index=self.start_index,
+            number=self.number,
             correction=None if self.correction is None else self.correction[:, piece],
             state=tuple(vector[:, piece] for vector in self.state),
         )
 
-    def with_state(self, rule: LocalRule) -> "JobTensors":
-        """With the rule's state vectors before the first step."""
-        return replace(self, state=tuple(torch.zeros_like(self.weights) for _ in range(rule.state_vectors)))
+    def with_state(self, rule: LocalRule, optimiser: Optimiser) -> "JobTensors":
+        """With the state vectors of the rule and then those of the optimiser, before the first step."""
+        vectors = range(rule.state_vectors + optimiser.state_vectors)
+        return replace(self, state=tuple(torch.zeros_like(self.weights) for _ in vectors))
 
 
 @dataclass(frozen=True, eq=False)
 class Cohort:
-    """Jobs of one architecture and rule, sorted by their number of steps, most first; with their batches and tensors.
+    """Jobs of one architecture, rule and optimiser, sorted by their number of steps, most first; with their batches and
+    tensors.
 
-    `tensors.weights` are trained in place; in the end the updates replace them.
+    `tensors.weights` are trained in place; in the end the updates replace them. `step_rates` [steps, jobs] are the
+    learning rates of local steps, where they differ.
     """
 
     architecture: Architecture
@@ -64,6 +66,12 @@ class Cohort:
     jobs: Jobs
     batches: Batches
     tensors: JobTensors
+    step_rates: Tensor | None
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """The one that all jobs share."""
+        return self.jobs.optimiser
 
     @classmethod
     def of(
@@ -80,11 +88,19 @@ class Cohort:
             weights=starts.new_empty(len(jobs), starts.shape[1]) if weights is None else weights,
             starts=starts,
             start_index=to_device(start_index, starts.device),
+            number=starts.new_zeros(len(jobs), 1, dtype=torch.float64),
             correction=jobs.corrections(),
             rates=to_device(jobs.learning_rates(), starts.device)[:, None],
             loss_sums=starts.new_zeros(len(jobs)),
         )
-        return cls(architecture, rule, jobs, Batches(jobs, device_data), tensors)
+        step_rates = jobs.step_rates()
+        placed = None if step_rates is None else to_device(step_rates, starts.device)
+        return cls(architecture, rule, jobs, Batches(jobs, device_data), tensors, placed)
+
+    def set_rates(self, rates: Tensor, step: int, jobs: slice) -> None:
+        """Writes the learning rates of these jobs at a step into `rates` [jobs, 1], where they differ by step."""
+        if self.step_rates is not None:
+            rates.copy_(self.step_rates[step, jobs, None])
 
     def copy_starts(self, weights: Tensor) -> None:
         """Writes the weights that each job starts from into `weights` [jobs, parameters]."""
@@ -96,41 +112,3 @@ class Cohort:
         if len(starts) > 1:
             starts = starts[self.tensors.start_index]
         torch.sub(starts, trained, out=self.tensors.weights)
-
-
-class LocalSteps:
-    """Takes the local steps of some jobs, parameter by parameter.
-
-    With `factored`, gradients of linear layers stay factored under every rule that adds to the gradient; without it
-    only where nothing is added. It is off on a CPU, where the sum of gradient and offset is rounded before the step.
-    """
-
-    def __init__(self, rule: LocalRule, layout: Layout, tensors: JobTensors, factored: bool):
-        self._rule, self._rates, self._factored = rule, tensors.rates, factored
-        self._positions = [tensors.piece(piece) for piece in layout.slices]
-
-    def take(self, gradients: Iterable[tuple[int, GradientParts]]) -> None:
-        """One step, given the gradient of each parameter."""
-        for n, parts in gradients:
-            position = self._positions[n]
-            subtract_gradient(self._direction(position, parts), position.weights, self._rates)
-
-    def _direction(self, position: LocalPosition, parts: GradientParts) -> GradientParts:
-        """The parts of what a step subtracts."""
-        if not self._rule.adds_to_gradient:
-            direction = self._rule.direction(LocalStep(**vars(position), gradient=dense_gradient(parts)))
-            return [self._checked("direction", direction, position)]
-        offset = self._rule.offset(position)
-        if offset is None:
-            return parts
-        self._checked("offset", offset, position)
-        return [offset, *parts] if self._factored else [dense_gradient(parts) + offset]
-
-    def _checked(self, name: str, tensor: Tensor, position: LocalPosition) -> Tensor:
-        """The tensor, if it has the right shape: torch would broadcast another one silently."""
-        if tensor.shape != position.weights.shape:
-            raise UserError(
-                f"local rule {type(self._rule).__name__}: {name} of shape {list(tensor.shape)} for "
-                f"gradients {list(position.weights.shape)}; expected the same [jobs, piece]."
-            )
-        return tensor

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.engine.base import Training
+from mmfl.federation.optimisers import Optimiser
 from mmfl.randomness import bits
 from mmfl.tensors import to_device
 
@@ -20,7 +21,7 @@ _MAX_BUCKETS_PER_OCTAVE = 8
 
 @dataclass(frozen=True, eq=False)
 class Jobs:
-    """Local trainings of one architecture and rule, as parallel arrays with a row per job.
+    """Local trainings of one architecture, rule and optimiser, as parallel arrays with a row per job.
 
     Job j is row `row[j]` of request `trainings[request[j]]`; its client has `size[j]` examples, from position
     `offset[j]` of its task's shards on.
@@ -92,6 +93,22 @@ class Jobs:
         """The local learning rate of each job."""
         rates = [t.federation.tasks[t.task].learning_rate(t.round) for t in self.trainings]
         return np.asarray(rates, dtype=np.float32)[self.request]
+
+    def step_rates(self) -> NDArray[np.float32] | None:
+        """The learning rate of each job at each step, [steps, jobs]; None where it is the same at all of them."""
+        schedules = [t.federation.tasks[t.task].lr_steps for t in self.trainings]
+        if not any(schedules):
+            return None
+        factors = np.ones((int(self.steps.max()), len(self)))
+        for n, (request, steps) in enumerate(zip(self.request.tolist(), self.steps.tolist(), strict=True)):
+            task = self.trainings[request].federation.tasks[self.trainings[request].task]
+            factors[:steps, n] = task.step_factors(steps)
+        return (factors * self.learning_rates()).astype(np.float32)
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """The one that all jobs share."""
+        return self.trainings[0].federation.tasks[self.trainings[0].task].optimiser
 
     def starts(self) -> tuple[Tensor, NDArray[np.int64]]:
         """Distinct starting weights [starts, parameters], and which of them each job has."""

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from mmfl.engine.cohort import Cohort, LocalSteps
+from mmfl.engine.cohort import Cohort
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.layout import copy_trainable, trainable
+from mmfl.engine.local_steps import LocalSteps
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import autocast, to_float32
 from mmfl.federation.objectives import per_example
@@ -61,8 +62,10 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
     for job in jobs:
         start = cohort.tensors.starts[start_index[job]]
         own.copy_(start)
-        tensors = replace(cohort.tensors.rows(slice(job, job + 1)), weights=own).with_state(cohort.rule)
-        steps = LocalSteps(cohort.rule, layout, tensors, factored=own.device.type != "cpu")
+        tensors = replace(cohort.tensors.rows(slice(job, job + 1)), weights=own).with_state(
+            cohort.rule, cohort.optimiser
+        )
+        steps = LocalSteps(cohort.rule, cohort.optimiser, layout, tensors, factored=own.device.type != "cpu")
         begins, lengths = batches.position(np.arange(cohort.jobs.steps[job]), job)
         losses = []
         for step, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
@@ -75,6 +78,7 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
                 with autocast(architecture.precision):
                     outputs = module(x)
                 loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
+            cohort.set_rates(tensors.rates, step, slice(job, job + 1))
             steps.take(layout.gradients(loss, parameters, factors))
             losses.append(loss.detach())
         tensors.loss_sums[0] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)

@@ -23,6 +23,7 @@ from mmfl.engine.precision import Precision, check_precision, matmul_precision
 from mmfl.engine.trainer import Mode, Trainer
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
+from mmfl.federation.optimisers import Optimiser
 from mmfl.federation.task import Task
 from mmfl.local import LocalRule
 from mmfl.privacy import NoiseAddress, Privacy
@@ -84,15 +85,16 @@ class Simulation:
         return self.architecture(federation.tasks[task]).layout.weights(module).to(self.device)
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
-        """Jobs of equal architecture and local rule run together, in buckets of similar batch size."""
+        """Jobs of equal architecture, local rule and optimiser run together, in buckets of similar batch size."""
         answers = [
             Trained(t.client[:0], t.weights.new_empty(0, len(t.weights)), np.zeros(0), t.client[:0]) for t in trainings
         ]
-        groups: dict[tuple[Architecture, LocalRule], list[int]] = {}
+        groups: dict[tuple[Architecture, LocalRule, Optimiser], list[int]] = {}
         for n, training in enumerate(trainings):
             if len(training.client):
-                groups.setdefault((self._architecture_of(training), training.local), []).append(n)
-        for (architecture, rule), members in groups.items():
+                optimiser = training.federation.tasks[training.task].optimiser
+                groups.setdefault((self._architecture_of(training), training.local, optimiser), []).append(n)
+        for (architecture, rule, _), members in groups.items():
             with matmul_precision(architecture.precision):
                 trained = self._train_jobs(architecture, rule, Jobs.of([trainings[n] for n in members]))
             for n, answer in zip(members, trained, strict=True):

@@ -9,23 +9,26 @@ from torch.func import vmap
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import CohortBatch
-from mmfl.engine.cohort import Cohort, JobTensors, LocalSteps
+from mmfl.engine.cohort import Cohort, JobTensors
 from mmfl.engine.factored import GradientFactors
+from mmfl.engine.local_steps import LocalSteps
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import to_float32
 from mmfl.federation.objectives import per_example
+from mmfl.federation.optimisers import Optimiser
 from mmfl.local import LocalRule
 
 
 def train_vectorised(cohort: Cohort) -> None:
     """Trains a cohort, and stores updates and sums of losses in it. Jobs that are done take no part in later steps."""
-    architecture, tensors = cohort.architecture, cohort.tensors.with_state(cohort.rule)
+    architecture, tensors = cohort.architecture, cohort.tensors.with_state(cohort.rule, cohort.optimiser)
     module = VmappedModule(architecture, tensors.weights.device)
     cohort.copy_starts(tensors.weights)
     for step, active in enumerate(cohort.jobs.active()):
         batch = cohort.batches.cohort(step, active, keys=architecture.addressed)
-        on_gpu = tensors.weights.device.type != "cpu"
-        module.step(cohort.rule, tensors.rows(slice(0, active)), batch, factored=on_gpu)
+        on_gpu, jobs = tensors.weights.device.type != "cpu", slice(0, active)
+        cohort.set_rates(tensors.rates[jobs], step, jobs)
+        module.step(cohort.rule, cohort.optimiser, tensors.rows(jobs), batch, factored=on_gpu)
     cohort.store_updates(tensors.weights)
     architecture.functional.clear()
 
@@ -58,8 +61,10 @@ class VmappedModule:
             losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1)))
         return losses.view(y.shape[:2])
 
-    def step(self, rule: LocalRule, tensors: JobTensors, batch: CohortBatch, factored: bool) -> None:
-        """One local step of all jobs: the gradients by vmap, then the rule; adds to the sums of losses."""
+    def step(
+        self, rule: LocalRule, optimiser: Optimiser, tensors: JobTensors, batch: CohortBatch, factored: bool
+    ) -> None:
+        """One local step of all jobs: gradients by vmap, then rule and optimiser; adds to the sums of losses."""
         layout = self.architecture.layout
         parameters = layout.parameters(tensors.weights)
         factors = GradientFactors(parameters)
@@ -67,5 +72,5 @@ class VmappedModule:
         loss = (self.losses(parameters, factors, batch.x, batch.y, *key) * batch.share).sum(1)
         gradients = layout.gradients(loss.sum(), parameters, factors)
         loss = loss.detach()  # which releases the graph
-        LocalSteps(rule, layout, tensors, factored).take(gradients)
+        LocalSteps(rule, optimiser, layout, tensors, factored).take(gradients)
         tensors.loss_sums.add_(loss * batch.length)

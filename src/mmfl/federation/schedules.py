@@ -1,8 +1,7 @@
-"""Schedules: learning rates and batch sizes that change with the round, as the convergence theorems of MFA require.
+"""Schedules: learning rates and batch sizes that change with the round, as the convergence theorems of MFA require
+(Bhuyan, Moharir & Joshi 2022), and learning rates that change with the local step."""
 
-(Bhuyan, Moharir & Joshi 2022.)
-"""
-
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +10,8 @@ import numpy as np
 from mmfl.checks import check, check_whole, is_number, is_positive
 
 Schedule = Callable[[int], float]
+StepSchedule = Callable[[int, int], float]
+"""The factor of the learning rate at a local step, given the step, from 1 on, and the number of steps."""
 
 
 @dataclass(frozen=True)
@@ -79,4 +80,46 @@ class GrowingShare:
         return min(1.0, max(self.least, 1 - self.scale * self.step(round)))
 
 
+@dataclass(frozen=True)
+class WarmUp:
+    """Rises in a straight line to 1 at local step `steps`, and stays there.
+
+    >>> [WarmUp(4)(step, 10) for step in (1, 2, 4, 9)]
+    [0.25, 0.5, 1.0, 1.0]
+    """
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_whole("schedule WarmUp", "steps", self.steps)
+
+    def __call__(self, step: int, steps: int) -> float:
+        """The factor of a local step."""
+        return min(step / self.steps, 1.0)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Falls along half a cosine from 1 towards `least` at the end of local training, after `warm_up` steps of rise.
+
+    >>> [round(Cosine()(step, 4), 3) for step in (1, 2, 3, 4)]
+    [1.0, 0.854, 0.5, 0.146]
+    """
+
+    least: float = 0.0
+    warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        check(is_number(self.least, 0, 1), "schedule Cosine", "least", self.least, "a number from 0 to 1")
+        check_whole("schedule Cosine", "warm_up", self.warm_up, 0)
+
+    def __call__(self, step: int, steps: int) -> float:
+        """The factor of a local step."""
+        if step <= self.warm_up:
+            return step / self.warm_up
+        progress = (step - 1 - self.warm_up) / max(steps - self.warm_up, 1)
+        return self.least + (1 - self.least) * (1 + math.cos(math.pi * progress)) / 2
+
+
+STEP_SCHEDULES: dict[str, Callable[..., StepSchedule]] = {"warm-up": WarmUp, "cosine": Cosine}
 SCHEDULES: dict[str, Callable[..., Schedule]] = {"decay": Decay, "frame-decay": FrameDecay, "growing": GrowingShare}

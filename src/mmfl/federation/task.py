@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ from mmfl.data import Dataset
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.errors import UserError, check_name, first_line
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
-from mmfl.federation.schedules import Schedule
+from mmfl.federation.optimisers import SGD, Optimiser
+from mmfl.federation.schedules import Schedule, StepSchedule
 from mmfl.federation.task_checks import check_task
 from mmfl.randomness import Purpose, bits
 
@@ -32,6 +33,8 @@ class Task:
     - `loss`, `metric`: functions of (outputs, targets) that return one value per example; the defaults are for
       classification.
     - `lr`: the learning rate, a number or a function of the round.
+    - `lr_steps`: how the learning rate changes during local training: a function of (step, steps) that gives a factor.
+    - `optimiser`: how a client turns gradients into steps, such as `optimisers.AdamW()`; plain SGD by default.
     - `epochs`: how many passes a client makes over its data in a round.
     - `batch_size`: examples in a mini-batch. None: all of a client's data. A function of the round: a share of it.
 
@@ -48,6 +51,8 @@ class Task:
     batch_size: int | Schedule | None = None
     loss: Objective = cross_entropy
     metric: Objective = accuracy
+    optimiser: Optimiser = field(default_factory=SGD)
+    lr_steps: StepSchedule | None = None
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -62,6 +67,10 @@ class Task:
         check(callable(self.model), where, "model", self.model, expected)
         if not callable(self.lr):
             check_positive(where, "lr", self.lr)
+        expected = "an optimiser such as mmfl.optimisers.AdamW()"
+        check(isinstance(self.optimiser, Optimiser), where, "optimiser", self.optimiser, expected)
+        expected = "a function of (step, steps)"
+        check(self.lr_steps is None or callable(self.lr_steps), where, "lr_steps", self.lr_steps, expected)
         check_whole(where, "epochs", self.epochs)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)
@@ -82,6 +91,27 @@ class Task:
         if not 0 <= rate < math.inf:
             raise UserError(f"task '{self.name}': lr gives {rate} in round {round}; expected a number of at least 0.")
         return rate
+
+    def step_factors(self, steps: int) -> NDArray[np.float64]:
+        """The factors of the learning rate at each of a client's local steps, [steps]."""
+        if self.lr_steps is None:
+            return np.ones(steps)
+        try:
+            factors = np.array([float(self.lr_steps(step, steps)) for step in range(1, steps + 1)])
+        except Exception as error:
+            raise UserError(f"task '{self.name}': lr_steps fails with {steps} steps: {first_line(error)}") from None
+        bad = np.flatnonzero(~((factors >= 0) & np.isfinite(factors)))
+        if len(bad):
+            where = f"at step {bad[0] + 1} of {steps}; expected a number of at least 0."
+            raise UserError(f"task '{self.name}': lr_steps gives {factors[bad[0]]} {where}")
+        return factors
+
+    def rate_sums(self, round: int, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The sums of the learning rates of that many local steps, [clients]."""
+        if self.lr_steps is None:
+            return steps * np.float64(np.float32(self.learning_rate(round)))
+        sums = {count: self.step_factors(count).sum() for count in np.unique(steps).tolist()}
+        return self.learning_rate(round) * np.array([sums[count] for count in steps.tolist()])
 
     def batches(self, round: int, size: NDArray[np.int64]) -> NDArray[np.int64]:
         """The batch size of each client in a round, given how many examples each has, [clients]."""

@@ -21,12 +21,14 @@ Direction = TypeVar("Direction", bound=Callable[..., Tensor])
 class LocalPosition:
     """Where some jobs are before a local step, in one piece of the parameter vector, [jobs, piece].
 
-    Job j started at `starts[start_index[j]]`. `state` holds the rule's `state_vectors` of the jobs.
+    Job j started at `starts[start_index[j]]`, and has begun step `number[j]` [jobs, 1] of its local training, 1 being
+    the first. `state` holds the rule's `state_vectors` of the jobs.
     """
 
     weights: Tensor
     starts: Tensor
     start_index: Tensor
+    number: Tensor
     correction: Tensor | None = None
     state: tuple[Tensor, ...] = ()
 
@@ -40,10 +42,12 @@ class LocalPosition:
 class LocalStep(LocalPosition):
     """A local step that some jobs are about to take: where they are, and the gradient there, [jobs, piece].
 
-    A step is taken piece by piece of the parameter vector, so that gradients need not be copied into one.
+    A step is taken piece by piece of the parameter vector, so that gradients need not be copied into one; `norm`
+    [jobs, 1] is the length of the whole gradient, for rules that say `needs_norm`.
     """
 
     gradient: Tensor
+    norm: Tensor | None = None
 
 
 def recordable(direction: Direction) -> Direction:
@@ -60,11 +64,13 @@ class LocalRule:
     """The direction of a local step; rules that compare equal share a cohort (make them frozen dataclasses).
 
     A rule defines one of two methods. `offset`, if its direction is the gradient plus something that does not depend
-    on the gradient: the engine then records steps on a GPU and keeps the gradients of linear layers factored. Or
+    on the gradient: the engine then records steps on a GPU and keeps the gradients of linear layers factored. It comes
+    before the task's optimiser, as a part of the loss would, or with `after_optimiser` after it. Or
     `direction`, for anything else; steps are recorded if it is declared `recordable`.
 
     A rule that needs vectors of its own during local training, such as a momentum, says in `state_vectors` how many:
-    they are zero when a client begins, and `direction` changes them in place.
+    they are zero when a client begins, and `direction` changes them in place. With `needs_norm` it is told the length
+    of the whole gradient.
 
     A rule with a memory, per task, makes it in `start` and renews it in `begin` and `observe`, which are not called
     without one; from it comes the `correction` that a client adds to every gradient of the round. `downloads` counts
@@ -73,6 +79,8 @@ class LocalRule:
 
     downloads: int = 1
     state_vectors: int = 0
+    needs_norm: bool = False
+    after_optimiser: bool = False
 
     def offset(self, position: LocalPosition) -> Tensor | None:
         """What is added to the gradient, [jobs, piece]; None for nothing. Tensor operations only, number by number."""
@@ -107,6 +115,6 @@ class LocalRule:
         run, each asks for its own clients."""
         return None
 
-    def observe(self, updates: Updates, rate: float, view: RoundView, state: Any) -> Any:
-        """The memory after the round's training with learning rate `rate`."""
+    def observe(self, updates: Updates, rates: NDArray[np.float64], view: RoundView, state: Any) -> Any:
+        """The memory after the round's training; `rates` [clients] are the sums of the learning rates of all steps."""
         return state

@@ -25,12 +25,14 @@ class Controls:
 class Scaffold(LocalRule):
     """SCAFFOLD: control variates take the drift of its own data out of a client's steps (Karimireddy et al. 2020).
 
-    The server's c is sum d c_i, with the shares d of those who are there: as the objective weighs the clients, so must
-    c, or the rounds end at the optimum of another objective.
+    They are mean steps, before the learning rate, and correct steps: with SGD, those are gradients. The server's c is
+    sum d c_i, with the shares d of those who are there: as the objective weighs the clients, so must c, or the rounds
+    end at the optimum of another objective.
     """
 
     keep: StorageOptions = field(default_factory=StorageOptions)
     downloads = 2
+    after_optimiser = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep", StorageOptions.of(self.keep))
@@ -53,9 +55,9 @@ class Scaffold(LocalRule):
         """c - c_i."""
         return state.server - state.clients.stored.held_rows(client)
 
-    def observe(self, updates: Updates, rate: float, view: RoundView, state: Controls) -> Controls:
-        """c_i+ = c_i - c + G / (K lr) with K local steps; c follows when the next round begins."""
+    def observe(self, updates: Updates, rates: NDArray[np.float64], view: RoundView, state: Controls) -> Controls:
+        """c_i+ = c_i - c + G / (K lr) with K local steps of rate lr; c follows when the next round begins."""
         before = state.clients.stored.of(updates.client).matrix()
-        after = before - state.server + updates.rows / (updates.steps * np.float32(rate))
+        after = before - state.server + updates.rows / rates
         state.clients.replace(updates, before, after, view.sizes[:, updates.task])
         return state

@@ -15,7 +15,8 @@ from mmfl.federation import Federation
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.objectives import LOSSES, METRICS
-from mmfl.federation.schedules import SCHEDULES
+from mmfl.federation.optimisers import OPTIMISERS
+from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
 from mmfl.models import MODELS
@@ -44,7 +45,11 @@ class TaskConfig(ConfigSection):
     model: Spec = Field(examples=["logistic", {"name": "small-cnn", "side": 8}, "my_module.Network"])
     """The network to train: any function or class that makes an `nn.Module`."""
     lr: float | dict[str, Any] = Field(default=0.1, examples=[0.3, {"name": "decay", "beta": 30, "gamma": 100}])
-    """Step size of local SGD: a number, or a schedule over the rounds."""
+    """Step size of local training: a number, or a schedule over the rounds."""
+    lr_steps: Spec | None = Field(default=None, examples=[{"name": "cosine", "warm_up": 5}])
+    """How the step size changes during local training: a schedule over the local steps. Without it, it does not."""
+    optimiser: Spec = Field(default="sgd", examples=["adamw", {"name": "sgd", "momentum": 0.9, "clip_norm": 1.0}])
+    """How a client turns gradients into steps; its state lives for the local training."""
     epochs: int = Field(default=1, examples=[5])
     """Passes over a client's data in one training."""
     batch_size: int | dict[str, Any] | None = Field(default=None, examples=[32])
@@ -67,6 +72,8 @@ class TaskConfig(ConfigSection):
             partial(factory, **options),
             data,
             lr=_build_named("schedule", self.lr, SCHEDULES),
+            lr_steps=None if self.lr_steps is None else build("schedule", self.lr_steps, STEP_SCHEDULES),
+            optimiser=build("optimiser", self.optimiser, OPTIMISERS),
             epochs=self.epochs,
             batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
             loss=find("loss", self.loss, LOSSES),

@@ -144,8 +144,9 @@ class Round:
         state.weights[task], state.aggregation[task] = aggregated
         self.given[task] = (weights, returned.largest)
         if state.local[task] is not None:
-            rate = self.replica.federation.tasks[task].learning_rate(view.round)
-            observed = add_up(method.local.observe(taken.drawn(), rate, view, state.local[task]))
+            drawn = taken.drawn()
+            rates = self.replica.federation.tasks[task].rate_sums(view.round, drawn.steps)
+            observed = add_up(method.local.observe(drawn, rates, view, state.local[task]))
             check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
             state.local[task] = observed
         drawn = received.without_rows().drawn()

@@ -28,7 +28,15 @@ def train_recorded(recorder: Recorder, cohort: Cohort) -> None:
     jobs, width = _round_jobs(len(cohort.jobs)), -(-int(cohort.jobs.batch.max()) // 16) * 16
     # The number of tasks that train differs from round to round.
     starts = max(4, 1 << (len(cohort.tensors.starts) - 1).bit_length())
-    key = (cohort.architecture, cohort.rule, jobs, width, starts, cohort.tensors.correction is not None)
+    key = (
+        cohort.architecture,
+        cohort.rule,
+        cohort.optimiser,
+        jobs,
+        width,
+        starts,
+        cohort.tensors.correction is not None,
+    )
     stream = recorder.stream(width)
     recorder.hold(cohort)
     with torch.cuda.device_of(cohort.tensors.weights), stream.use():
@@ -51,12 +59,14 @@ class RecordedStep:
             weights=weights,
             starts=given.starts[:1].repeat(starts, 1),
             start_index=given.start_index.new_zeros(jobs),
+            number=given.number.new_zeros(jobs, 1),
             correction=None if given.correction is None else torch.zeros_like(weights),
             rates=given.rates.new_zeros(jobs, 1),
             loss_sums=given.loss_sums.new_zeros(jobs),
-        ).with_state(cohort.rule)
-        rule, module = cohort.rule, VmappedModule(cohort.architecture, weights.device)
-        self._replay = stream.record(lambda: module.step(rule, self._tensors, self._batch, factored=True))
+        ).with_state(cohort.rule, cohort.optimiser)
+        rule, optimiser = cohort.rule, cohort.optimiser
+        module = VmappedModule(cohort.architecture, weights.device)
+        self._replay = stream.record(lambda: module.step(rule, optimiser, self._tensors, self._batch, factored=True))
         cohort.architecture.functional.clear()
 
     def train(self, cohort: Cohort) -> None:
@@ -71,6 +81,7 @@ class RecordedStep:
                 own.rates[:active] = cohort.tensors.rates[:active]
                 own.rates[active:] = 0
                 loaded = active
+            cohort.set_rates(own.rates[:active], step, slice(0, active))
             self._replay()
         cohort.store_updates(own.weights[: len(cohort.jobs)])
         cohort.tensors.loss_sums.copy_(own.loss_sums[: len(cohort.jobs)])
@@ -83,7 +94,7 @@ class RecordedStep:
         own.start_index[:jobs] = given.start_index
         if own.correction is not None and given.correction is not None:
             own.correction[:jobs] = given.correction
-        for vector in (*own.state, own.loss_sums):
+        for vector in (*own.state, own.loss_sums, own.number):
             vector.zero_()
 
     def _load_batches(self, batches: Batches, step: int, active: int) -> None:
