@@ -33,6 +33,7 @@ API = [
     "mmfl.federation",
     "mmfl.federation.objectives",
     "mmfl.federation.schedules",
+    "mmfl.federation.optimisers",
     "mmfl.federation.arrivals",
     "mmfl.federation.availability",
     "mmfl.methods",

@@ -20,7 +20,8 @@ from mmfl.deployment.settings import DeploymentSettings
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.objectives import LOSSES, METRICS
-from mmfl.federation.schedules import SCHEDULES
+from mmfl.federation.optimisers import OPTIMISERS
+from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS
 from mmfl.models import MODELS
@@ -59,6 +60,8 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "Losses": ("`loss` of a task.", LOSSES),
     "Metrics": ("`metric` of a task.", METRICS),
     "Schedules": ("`lr` or `batch_size` of a task, as a table.", SCHEDULES),
+    "Schedules of local steps": ("`lr_steps` of a task: factors of its learning rate.", STEP_SCHEDULES),
+    "Optimisers": ("`optimiser` of a task.", OPTIMISERS),
     "Partitions": (
         "`partition` of a task or of the federation. In a file, `shared = true` takes the place of `seed`: "
         "random choices are then the same for every task.",
@@ -73,7 +76,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
         {name: entry.make for name, entry in METHODS.items()},
     ),
     "Allocations": ('`allocation` of a table of parts: `{ name = "my-method", allocation = ..., ... }`.', ALLOCATIONS),
-    "Local rules": ("`local` of a table of parts; the default is SGD.", LOCAL_RULES),
+    "Local rules": ("`local` of a table of parts; the default adds nothing to the gradient.", LOCAL_RULES),
     "Aggregations": ("`aggregation` of a table of parts.", AGGREGATIONS),
     "Trackers": ("Entries of `trackers`; [trackers](trackers.md) describes what each writes.", TRACKERS),
 }

@@ -5,7 +5,18 @@ from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
 from mmfl.api import compare, train
 from mmfl.errors import UserError
-from mmfl.federation import Always, Bernoulli, Federation, RoundView, Task, Trace, arrivals, objectives, schedules
+from mmfl.federation import (
+    Always,
+    Bernoulli,
+    Federation,
+    RoundView,
+    Task,
+    Trace,
+    arrivals,
+    objectives,
+    optimisers,
+    schedules,
+)
 from mmfl.local import LocalRule
 from mmfl.methods import Method
 from mmfl.runs.config import preset
@@ -36,6 +47,7 @@ __all__ = [
     "load",
     "models",
     "objectives",
+    "optimisers",
     "partition",
     "preset",
     "schedules",

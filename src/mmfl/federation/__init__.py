@@ -1,7 +1,7 @@
 """What is trained and by whom: the tasks, the clients that share them, and what the server knows in a round.
 
-Here are `Task` with its objectives and schedules, `Federation` with its clients' data, capacities, arrivals and
-availability, and `RoundView`, which an allocation decides by. Nothing here trains or decides who trains.
+Here are `Task` with its objectives, optimisers and schedules, `Federation` with its clients' data, capacities,
+arrivals and availability, and `RoundView`, which an allocation decides by. Nothing here trains or decides who trains.
 """
 
 from mmfl.federation.availability import Always, Availability, Bernoulli, Trace
