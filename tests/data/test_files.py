@@ -77,11 +77,11 @@ def no_array(folder):
 
 
 @refusals(
-    (lambda folder: npz(folder, b=np.arange(3)), "it.npz", "has no a", "holds b"),
-    (lambda folder: npz(folder, lambda content: content[:60], a=np.arange(1000)), "it.npz", "cut short"),
+    (lambda folder: npz(folder, b=np.arange(3)), "it.npz", "has no array a", "holds b"),
+    (lambda folder: npz(folder, lambda content: content[:60], a=np.arange(1000)), "it.npz", "damaged"),
     (lambda folder: npz(folder, lambda c: c[:100] + bytes(20) + c[120:], a=np.arange(1000)), "it.npz", "damaged"),
-    (lambda folder: npz(folder, lambda content: b"text"), "it.npz", "not an .npz file"),
-    (no_array, "it.npz", "not an .npz file"),
+    (lambda folder: npz(folder, lambda content: b"text"), "it.npz", "not an .npz file of plain arrays"),
+    (no_array, "it.npz", "has no array a"),
     (lambda folder: npz(folder, a=np.array([{}])), "it.npz", "plain arrays"),
     (lambda folder: folder / "none.npz", "none.npz", "No such file"),
 )
