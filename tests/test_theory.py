@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.signal import lfilter
 
 from conftest import every_draw, refusals, refused
+from mmfl import data
 from mmfl.theory import (
     Problem,
     RandomSplitBound,
@@ -246,18 +247,6 @@ class Quadratic:
     A: np.ndarray
     b: np.ndarray
 
-    @classmethod
-    def chain(cls, clients, mu, stretch=1):
-        size = clients * stretch + 1
-        A, b = np.zeros((clients, size, size)), np.zeros((clients, size))
-        for k in range(clients):
-            for j in range(k * stretch, (k + 1) * stretch):
-                A[k, j : j + 2, j : j + 2] += [[1, -1], [-1, 1]]
-        A[0, 0, 0] += 1
-        A[-1, -1, -1] += 1
-        b[0, 0] = 1
-        return cls(A + mu * np.eye(size), b)
-
     @property
     def optimum(self):
         return np.linalg.solve(self.A.mean(0), self.b.mean(0))
@@ -301,7 +290,8 @@ class Quadratic:
         return np.linalg.norm(w - self.optimum, axis=-1)
 
 
-CHAIN = Quadratic.chain(clients=6, mu=1.0)
+ROWS = data.quadratic(clients=6, block=1).x.double().numpy()
+CHAIN = Quadratic(ROWS[:, :, :-1] + np.eye(7), ROWS[:, :, -1])
 
 
 def started(kind, local_steps, models):

@@ -5,6 +5,7 @@ import hashlib
 import socket
 import threading
 import zipfile
+from copy import deepcopy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -244,7 +245,7 @@ DOWNLOADS = {
 
 @pytest.mark.parametrize(("part", "server", "asked"), DOWNLOADS.values(), ids=DOWNLOADS)
 def test_a_download_goes_on_where_it_stopped_or_begins_again_if_that_does_not_fit(line, tmp_path, part, server, asked):
-    vars(line).update(server)
+    vars(line).update(deepcopy(server))
     (tmp_path / "file.bin.part").write_bytes(part)
     assert fetched(line, tmp_path) == BODY
     assert line.asked == asked

@@ -4,7 +4,6 @@ With the environment variable MMFL_TEST_DATA naming a folder of real `.npz` file
 """
 
 import gzip
-import hashlib
 import io
 import os
 import struct
@@ -16,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_files import Line
 
 from conftest import refusals, refused
 from mmfl.data.cifar10 import ARCHIVE, cifar10
@@ -171,19 +169,6 @@ def test_the_stand_in_for_emnist_says_what_it_is_and_gives_way_to_emnist_itself(
     with refused("gzip.zip", "MMFL_OFFLINE"):
         emnist(tmp_path, "byclass")
     check(emnist(emnist_archive(tmp_path)), "emnist-balanced")
-
-
-def test_emnist_arrives_as_an_archive_that_is_verified(tmp_path, monkeypatch):
-    (tmp_path / "server").mkdir()
-    line = Line((emnist_archive(tmp_path / "server") / "gzip.zip").read_bytes())
-    checksum = hashlib.sha256(line.body).hexdigest()
-    monkeypatch.delenv("MMFL_OFFLINE")
-    monkeypatch.setenv("no_proxy", "*")
-    archive = replace(FILES["emnist"][0], url=f"{line.url}/gzip.zip", sha256=checksum, size=len(line.body))
-    monkeypatch.setitem(FILES, "emnist", [archive])
-    check(emnist(tmp_path / "here"), "emnist-balanced")
-    line.stop()
-    check(emnist(tmp_path / "here"), "emnist-balanced")
 
 
 @pytest.mark.parametrize(
