@@ -103,13 +103,10 @@ class Replies:
         self.missing: list[tuple[int | None, str]] = []
 
     def read(self, asked: Mapping[str, Any], payload: Payload) -> None:
-        """Reads a node's reply to a request. A reply with anything that was not asked is refused as a whole."""
+        """Reads a node's reply. One that answers what was not asked, or anything twice, is refused as a whole."""
         pairs = {part: {(row[0], row[1]) for row in asked.get(part, [])} for part in _ANSWERS}
-        answers = {
-            part: {(name, client): values for name, client, *values in payload.rows(key, str, int, *kinds)}
-            for part, (key, _, kinds) in _ANSWERS.items()
-        }
-        tests = payload.rows("tests", str, int, float, float)
+        answers = {part: payload.table(key, (str, int), kinds) for part, (key, _, kinds) in _ANSWERS.items()}
+        tests = payload.table("tests", (str,), (int, float, float))
         for part, found in answers.items():
             for name, client in found:
                 if (name, client) not in pairs[part]:
@@ -129,7 +126,7 @@ class Replies:
         for pair, (loss, steps, norm, inner_product) in answers["train"].items():
             update = self.updates.get(pair)
             self.trained[pair] = TrainingReport(pair[1], float(loss), steps, float(norm), inner_product, update)
-        for name, count, loss, metric in tests:
+        for (name,), (count, loss, metric) in tests.items():
             if [name] in asked.get("test", []) and count > 0 and abs(loss) <= MAX_VALUE and abs(metric) <= MAX_VALUE:
                 self.tests.setdefault(name, []).append((count, float(loss), float(metric)))
             else:

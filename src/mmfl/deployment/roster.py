@@ -56,7 +56,7 @@ class Roster:
         """Enters a node with the clients that it announces."""
         names, last = self.federation.task_names, self.federation.clients - 1
         clients, outside = {}, []
-        for client, capacity, sizes in announcement.rows("clients", int, int, dict):
+        for (client,), (capacity, sizes) in announcement.table("clients", (int,), (int, dict)).items():
             counts = [sizes.get(name, 0) for name in names]
             valid = all(map(_is_count, counts)) and capacity >= 1 and sum(counts) > 0
             if not valid or set(sizes) - set(names):
