@@ -13,9 +13,9 @@ from traces import Heard, clean, needs_flower, running
 
 from conftest import refused, wait_for
 from mmfl.deployment import submission
-from mmfl.deployment.bundle import check_module, write_app
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import LocalDeployment
+from mmfl.deployment.programs import check_module, write_app
 from mmfl.deployment.submission import RunWatcher
 from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.errors import UserError
@@ -136,7 +136,7 @@ def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(cl
         place = processes.folder / "worker"
         with pytest.raises(ConnectionError, match="cannot be reached"):
             ask_worker(str(place), b"hello", seconds=0.2)
-        worker = processes.start("worker", [*WORKER, "--socket", str(place)], os.environ, ends_with_input=True)
+        worker = processes.start("worker", [*WORKER, "--socket", str(place)], os.environ)
         payload = os.urandom(1_000_000)
         assert ask_worker(str(place), payload) == payload
         assert ask_worker(str(place), b"") == b""
@@ -147,7 +147,7 @@ def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(cl
 
 @needs_flower
 def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
-    app = write_app(tmp_path / "app", ECHO, tmp_path, {})
+    app = write_app(tmp_path / "app", ECHO, tmp_path, {}, False, "deployed:app")
     code = "import sys, client_app; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -156,7 +156,7 @@ def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
 def test_a_module_that_is_none_is_refused(tmp_path):
     (tmp_path / "wrong.py").write_text("x = 1\ndef f(:\n")
     (tmp_path / "app.txt").write_text("")
-    wrong = {"none.py": "does not exist", "wrong.py": "line 2: not valid Python", "app.txt": "not a Python"}
+    wrong = {"none.py": "does not exist", "wrong.py": "line 2)", "app.txt": "not a Python"}
     for name, words in wrong.items():
         with refused(name, words):
             check_module(tmp_path / name)

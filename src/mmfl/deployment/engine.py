@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.deployment.events import Events
-from mmfl.deployment.exchange import NodeExchange, Transport
+from mmfl.deployment.exchange import NodeExchange
 from mmfl.deployment.payload import Payload, fingerprint
 from mmfl.deployment.remote_federation import ServerFederation
 from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport
-from mmfl.deployment.roster import Roster
+from mmfl.deployment.roster import Events, Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine import Evaluation, Simulation, Training, Workload
 from mmfl.engine.layout import Layout
@@ -23,6 +22,9 @@ from mmfl.federation.task import Task
 from mmfl.methods import make_method
 from mmfl.updates import Trained
 from mmfl.updates.world import SINGLE_PROCESS
+
+if TYPE_CHECKING:
+    from mmfl.deployment.flower_transport import FlowerTransport
 
 Requests = dict[int, Payload]
 """The request to each node, by the node's number."""
@@ -41,7 +43,7 @@ class Deployment:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: "FlowerTransport",
         tasks: Sequence[Task],
         settings: DeploymentSettings,
         events: Events,

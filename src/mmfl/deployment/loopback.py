@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from mmfl.deployment import programs
-from mmfl.deployment.bundle import SERVER, check_module
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.node import WORKER, NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
@@ -30,11 +29,11 @@ class LocalDeployment:
         directory: Path,
         secure: bool = False,
         worker: Sequence[str] = WORKER,
-        server: str = SERVER,
+        server: str = programs.SERVER_APP,
         options: Mapping[str, str] | None = None,
     ):
         programs.require_flower()
-        self.module, self.directory = check_module(module), directory.resolve()
+        self.module, self.directory = programs.check_module(module), directory.resolve()
         self.secure, self.worker, self.server, self.options = secure, worker, server, options or {}
         self.processes = ChildProcesses(self.directory / "logs")
         self.nodes: list[RunningNode] = []

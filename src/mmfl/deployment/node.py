@@ -115,8 +115,7 @@ class RunningNode:
     def _start_worker(self) -> Child:
         self.worker_started = time.monotonic()
         self.socket.unlink(missing_ok=True)
-        command = self.spec.command(self.socket)
-        return self.processes.start(f"{self.name}-worker", command, self.environment, ends_with_input=True)
+        return self.processes.start(f"{self.name}-worker", self.spec.command(self.socket), self.environment)
 
 
 def serve(node: RunningNode, say: Callable[[str], None]) -> None:
