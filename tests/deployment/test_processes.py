@@ -18,7 +18,6 @@ from mmfl.deployment.loopback import LocalDeployment
 from mmfl.deployment.programs import check_module, write_app
 from mmfl.deployment.submission import RunWatcher
 from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
-from mmfl.errors import UserError
 from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")
@@ -105,17 +104,6 @@ time.sleep(999)
     wait_for(lambda: not running(clean))
 
 
-def test_an_error_leaves_no_child_and_no_folder(clean, tmp_path):
-    def fail():
-        with ChildProcesses(tmp_path) as processes:
-            processes.start("sleeper", ["sleep", "999"], os.environ)
-            assert running(clean)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-
-
 def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_path):
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
@@ -196,9 +184,3 @@ def test_a_run_watcher_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_
     watcher.clear_outcome()
     assert watcher.outcome() is None
     assert not (tmp_path / "stop").exists()
-
-
-def test_without_flower_a_deployment_says_how_to_install_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("mmfl.deployment.programs.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"mmfl\[flower\]"):
-        LocalDeployment(ECHO, tmp_path)

@@ -10,6 +10,9 @@ from digits import events
 from inside import CLIENTS, deployed, trained_by, transport
 
 from mmfl.deployment.payload import Payload
+from mmfl.report.figures import FIGURES
+from mmfl.report.page import write
+from mmfl.report.sources import combine_sources, load_sources
 
 HUGE = 10**400
 NAN = float("nan")
@@ -186,3 +189,15 @@ def test_an_answer_larger_than_the_server_takes_fails_its_node_alone_and_says_so
     ]
     assert "MB; the server takes" in failed[0]["detail"]
     assert [task.active for record in real.records for task in record.tasks.values()] == [2] * 4
+
+
+def test_faults_are_counted_by_kind_in_figure_and_table(tmp_path):
+    deployed("full", 4, 1.0, trouble=replied(b"nonsense", in_round=2), directory=tmp_path / "run")
+    sources = load_sources([tmp_path / "run"])
+    comparison = combine_sources(sources)
+    figure = FIGURES["faults"](comparison)
+    assert figure.table[["round", "events"]].to_numpy().tolist() == [[2, 1]]
+    (line,) = figure.panels[0].marks
+    assert (line.name, line.y.tolist()) == ("garbage", [0, 1, 1, 1])
+    text = write(comparison, tmp_path / "report.html", sources).read_text()
+    assert "what went wrong with nodes, in all rounds" in text

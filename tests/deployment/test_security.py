@@ -16,7 +16,6 @@ from conftest import refusals, refused, wait_for
 from mmfl.cli import app
 from mmfl.cli.console import console
 from mmfl.cli.deploy import show_outcome
-from mmfl.cli.machines import parse_clients
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.loopback import assign_clients
 from mmfl.deployment.node import NodeSpec, RunningNode
@@ -203,7 +202,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("node {echo} --clients 0 --server 10.0.0.1:8000", "must be encrypted"),
         ("node {echo} --clients 0 --key nowhere", "--key 'nowhere' does not exist"),
         ("node {echo} --clients 0 --key {echo}", "--key needs --root-certificates"),
-        ("node {echo} --clients 0 --insecure --root-certificates {echo}", "expected one of them"),
+        ("node {echo} --clients 0 --insecure --root-certificates {echo}", "expected either"),
         ("deploy {echo}", "either --local K"),
         ("deploy {echo} --local 2 --server 127.0.0.1:8000", "either --local K"),
         ("deploy {echo} --local 0", "--local is 0; expected at least 1"),
@@ -214,6 +213,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("deploy {echo} --local 1 --timeout 0", "'timeout' is 0.0"),
         ("deploy {echo} --local 1 --set round=3", "did you mean 'rounds'"),
         ("deploy {echo} --local 1 --set rounds", "expected key=value"),
+        ("deploy {echo} --local 1 --track tensorbord", "did you mean 'tensorboard'"),
         ("deploy {echo} --local 1 --out {here}", "exists; choose another"),
         ("deploy {echo} --server 127.0.0.1:8000", "'clients' is missing: Number of clients"),
         ("deploy {echo} --server 10.0.0.1:8000 --clients 4", "must be encrypted"),
@@ -231,6 +231,5 @@ def test_commands_refuse_what_cannot_work_before_anything_is_started(words, erro
     assert not list(tmp_path.iterdir())
 
 
-def test_clients_are_named_by_numbers_and_dealt_out_in_turn():
-    assert parse_clients("3, 5-7") == [3, 5, 6, 7]
+def test_clients_are_dealt_out_in_turn():
     assert assign_clients(7, 3) == [[0, 3, 6], [1, 4], [2, 5]]

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,7 +24,7 @@ from mmfl.cli.options import (
     worker_options,
 )
 from mmfl.deployment import programs
-from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
+from mmfl.deployment.child_processes import exit_on_termination
 from mmfl.deployment.security import Address, check_file
 from mmfl.errors import UserError
 
@@ -146,8 +147,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
     listener = ListenerGroup([Display(console), *make_trackers(where.get("trackers", ()))])
     try:
         with exit_on_termination():
-            deploy = _deploy_here if "local" in where else _deploy_at_server
-            outcome = deploy(module, where, settings, path, resume, listener)
+            outcome = _deploy(module, where, settings, path, resume, listener)
     except KeyboardInterrupt:
         outcome = RunEnd("stopped")
     show_outcome(outcome, path, time.monotonic() - started)
@@ -197,28 +197,20 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
     return settings.model_dump()
 
 
-def _deploy_here(
+def _deploy(
     module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
 ) -> "RunEnd":
-    """Runs over nodes on this machine, which are started and ended with the run."""
+    """Runs over nodes that are started and ended with the run, or at the SuperLink of `mmfl link` on this machine."""
     from mmfl.deployment.loopback import LocalDeployment, assign_clients
-
-    with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
-        local.start(assign_clients(settings["clients"], where["local"]))
-        return local.submit(settings, resume).follow(listener, local.check)
-
-
-def _deploy_at_server(
-    module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
-) -> "RunEnd":
-    """Runs at a SuperLink that was started with `mmfl link` on this machine."""
     from mmfl.deployment.submission import Submission
 
+    if "local" in where:
+        with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
+            local.start(assign_clients(settings["clients"], where["local"]))
+            return local.submit(settings, resume).follow(listener, local.check)
     root = where.get("root_certificates")
-    with ChildProcesses(path / "logs") as processes:
-        control = programs.ControlAPI(
-            Address.parse(where["server"]), Path(root) if root else None, processes.folder / "home"
-        )
+    with TemporaryDirectory(prefix="mmfl-") as home:
+        control = programs.ControlAPI(Address.parse(where["server"]), Path(root) if root else None, Path(home))
         submission = Submission.start(control, module, path, settings, resume)
         try:
             return submission.follow(listener)

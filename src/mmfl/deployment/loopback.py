@@ -13,7 +13,6 @@ from mmfl.deployment.submission import Submission
 from mmfl.deployment.superlink import SuperLink, free_port, start_superlink
 from mmfl.errors import UserError
 
-_SPARE_KEYS = 2  # for nodes that join later
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +31,6 @@ class LocalDeployment:
         server: str = programs.SERVER_APP,
         options: Mapping[str, str] | None = None,
     ):
-        programs.require_flower()
         self.module, self.directory = programs.check_module(module), directory.resolve()
         self.secure, self.worker, self.server, self.options = secure, worker, server, options or {}
         self.processes = ChildProcesses(self.directory / "logs")
@@ -52,7 +50,7 @@ class LocalDeployment:
         self.keys: Keys | None = None
         inner = self.address
         if self.secure:
-            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], len(clients_of_node) + _SPARE_KEYS)
+            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], len(clients_of_node))
             inner = Address("127.0.0.1", free_port())
         for clients in clients_of_node:
             self._add(clients)

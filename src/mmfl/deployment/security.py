@@ -137,16 +137,12 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
         subject: str, key: ec.EllipticCurvePrivateKey, is_authority: bool, *extensions: x509.ExtensionType
     ) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
+        unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
         usage = x509.KeyUsage(
             digital_signature=True,
             key_cert_sign=is_authority,
             crl_sign=is_authority,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
+            **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
         )
         builder = (
             x509.CertificateBuilder()
