@@ -7,9 +7,9 @@ from matplotlib import pyplot
 from shared import FAILS, HOLDS, quick, together, verdicts
 
 import mmfl
-from mmfl.papers.mfa.bounds import learning_rate, method_of
-from mmfl.papers.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
+from mmfl.papers.mfa.bounds import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
 from mmfl.papers.mfa.chain import Chain, table
+from mmfl.papers.mfa.quadratic import learning_rate, method_of
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
 
 CHAIN, MODELS = Chain(6, 1, 1.0), 3

@@ -26,10 +26,10 @@ FIND_FULL, FIND_PARTIAL = (CATALOGUE[name].find for name in ("mfa-fig3", "mfa-fi
 # --- how rounds are counted ---
 
 
-def baseline(*tasks: list[float], seeds=(0,)) -> goals.Baseline:
+def baseline(*tasks: list[float], seeds=(0,)) -> goals.Curves:
     """FedAvg's accuracies, a list per task, the same for every seed."""
     curves = pd.DataFrame({f"task {n}": values for n, values in enumerate(tasks)}, index=range(1, len(tasks[0]) + 1))
-    return goals.Baseline(dict.fromkeys(seeds, curves))
+    return dict.fromkeys(seeds, curves)
 
 
 def record(t: int, *accuracies: float, method="mfa-rr", seed=0) -> RoundRecord:
@@ -37,14 +37,14 @@ def record(t: int, *accuracies: float, method="mfa-rr", seed=0) -> RoundRecord:
     return RoundRecord(t, method, seed, tasks=tasks)
 
 
-def begun(fedavg: goals.Baseline) -> tuple[goals.Chase, StopRequest]:
+def begun(fedavg: goals.Curves) -> tuple[goals.Chase, StopRequest]:
     """A chase before its first round, and whether it has asked to stop."""
     chase, stop = goals.Chase(fedavg), StopRequest()
-    chase.begin(RunInfo(["mfa-rr"], list(fedavg.curves), ["task 0"], 4, 1.0, 9, stop=stop))
+    chase.begin(RunInfo(["mfa-rr"], list(fedavg), ["task 0"], 4, 1.0, 9, stop=stop))
     return chase, stop
 
 
-def followed(fedavg: goals.Baseline, *tasks: list[float]) -> goals.Chase:
+def followed(fedavg: goals.Curves, *tasks: list[float]) -> goals.Chase:
     """A chase over these accuracies, a list per task, until it is over."""
     chase, stop = begun(fedavg)
     for t, accuracies in enumerate(zip(*tasks, strict=True), 1):
@@ -90,8 +90,7 @@ def test_gains_count_both_sides_in_the_same_way_and_as_published():
 
 
 def test_a_goal_that_is_not_met_leaves_a_gain_below_one():
-    fedavg = baseline([0.1, 0.5])
-    found = goals.with_gain(followed(fedavg.with_copies(["task 0", "task 1"]), [0.9] * 4, [0.1] * 4).gains())
+    found = goals.with_gain(followed(baseline([0.1, 0.5], [0.1, 0.5]), [0.9] * 4, [0.1] * 4).gains())
     assert found["together"].isna().all()
     assert found["alone"].tolist() == [4, 4]
     assert found["gain"].tolist() == [4 / 5, 4 / 5]

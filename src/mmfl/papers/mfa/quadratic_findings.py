@@ -12,7 +12,7 @@ from mmfl.papers.evidence import alike, decide, fact, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.mfa.chain import Chain
 from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames, Verdict
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.report.differences import difference
 from mmfl.report.plots import COLOURS, DASHES, curve, legend
 
@@ -130,10 +130,7 @@ def find_gains(frames: Frames) -> Findings:
             line += [known, spread(subset["gain"], 2), spread(subset["gain_of_one"], 2)]
         lines.append(line)
     columns = ["E", "M"] + [f"{method}{what}" for method in METHODS for what in (", reference", "", ", one model")]
-    notes = [
-        "A gain counts the round in which the last of the M models meets the target. Beside it, `one model`: the gain "
-        "with the rounds that a model needs by itself, averaged over the models, in place of T_P."
-    ]
+    notes = [NOTES["gain_of_one"]]
     if late := int(measured["together"].isna().sum()):
         notes.append(f"{late} runs did not meet the target by their last round and are left out.")
     return Findings(pd.DataFrame(lines, columns=columns), gain_claims(measured), notes)
