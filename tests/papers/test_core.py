@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot
 from scipy import stats
 from shared import FAILS, HOLDS, OPEN, quick
 from tiny import SCORES, TINY, part, table
@@ -251,11 +252,6 @@ def test_a_page_has_numbers_claims_and_how_it_was_run(results):
     assert "## Discussion" not in text
 
 
-def test_markdown_escapes_what_would_end_a_cell():
-    lines = markdown(pd.DataFrame({"||H||": ["a|b"], "n": [1]})).splitlines()
-    assert lines == [r"| \|\|H\|\| | n |", "|---|---|", r"| a\|b | 1 |"]
-
-
 def test_discussions_become_a_part_of_their_pages(results):
     folder = results.folder / "discussion"
     folder.mkdir()
@@ -306,11 +302,13 @@ def test_seeds_are_written_as_a_range_where_they_are_one(results):
 @pytest.mark.parametrize("id", CATALOGUE)
 def test_stored_measurements_give_the_numbers_claims_and_notes_of_the_documentation(id):
     made, stored = CATALOGUE[id], Results(Path(__file__).parents[2] / "docs" / "results")
-    found = made.find(stored.frames([part for part in made.parts(False) if stored.done(part, False)]))
+    frames = stored.frames([part for part in made.parts(False) if stored.done(part, False)])
+    found = made.find(frames)
     text = (stored.folder / f"{id}.md").read_text()
     assert markdown(found.table) in text
     assert not found.claims or markdown(reproduce.claims_table(found.claims)) in text
     assert all(words in text for words in (made.title, made.setting, *found.notes))
+    pyplot.close(made.draw(frames))
 
 
 @pytest.mark.slow

@@ -188,12 +188,6 @@ def measured(together: dict[int, list[float]], alone=70, method="mfa-rr", name="
     return pd.DataFrame(lines)
 
 
-def curves(*models: int, name="made up") -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"round": t, "accuracy": t / 100, "models": m, "data": name} for m in models for t in (10, 20)]
-    )
-
-
 @pytest.mark.parametrize(
     ("together", "alone", "expected"),
     [
@@ -208,48 +202,6 @@ def curves(*models: int, name="made up") -> pd.DataFrame:
 )
 def test_the_claims_about_gains(together, alone, expected):
     assert [claim.verdict for claim in FIND_FULL({"gains": measured(together, alone)}).claims] == expected
-
-
-def test_models_that_never_get_there_have_no_gain_and_no_growth():
-    found = FIND_PARTIAL({"gains": measured({2: [80, 82, 78], 10: [np.nan] * 3})})
-    assert [claim.verdict for claim in found.claims] == [FAILS]
-    assert found.table.set_index("M").loc[10].tolist()[2:] == [
-        "70.0 ± 0.0", "—", "at most 1.00 ± 0.00", "at most 1.00 ± 0.00", "3 of 3",
-    ]  # fmt: skip
-    assert "3 runs did not reach" in found.notes[0]
-
-
-def test_the_table_and_claims_are_by_data_set_and_the_claims_are_about_mfa_rr():
-    frames = {
-        "gains": pd.concat(
-            [
-                measured({2: [80, 82], 4: [90, 91]}, name="first"),
-                measured({2: [70, 70]}, alone=35, name="second"),
-                measured({2: [np.nan, np.nan]}, method="mfa-rand", name="second"),
-            ]
-        ),
-        "curves": pd.concat([curves(1, 2, 4, name="first"), curves(1, 2, name="second")]),
-    }
-    found = FIND_FULL(frames)
-    assert [claim.text.partition(":")[0] for claim in found.claims] == ["first", "second", "first", "first", "second"]
-    table = found.table.set_index(["data", "method", "M"])
-    assert table.loc[("second", "mfa-rr", 2), "gain"] == "1.00 ± 0.00"
-    assert table.loc[("second", "mfa-rr", 2), "gain as published"] == "2.00 ± 0.00"
-    assert len(table) == 4
-    figure = figures.draw(frames)
-    assert [len(axes.lines) > 2 for axes in figure.axes] == [True] * 4
-    assert [axes.get_title() for axes in figure.axes] == ["first", "", "second", ""]
-    pyplot.close(figure)
-
-
-def test_claims_rest_on_means_over_rounds_and_single_rounds_count_as_published():
-    gains = measured({2: [80, 82, 78]})
-    gains.loc[gains["window"] == 1, "together"] = 200
-    found = FIND_PARTIAL({"gains": gains})
-    assert found.claims[0].verdict is HOLDS
-    assert found.table.loc[0, ["T_P", "gain", "gain as published"]].tolist() == [
-        "80.0 ± 2.0", "1.75 ± 0.04", "0.70 ± 0.00",
-    ]  # fmt: skip
 
 
 def different(together: list[float], alone=90, splits=("train", "test"), window=5) -> dict[str, pd.DataFrame]:
