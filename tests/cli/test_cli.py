@@ -158,14 +158,14 @@ def test_a_directory_that_may_not_be_written_is_named(tmp_path, reference, answe
     """Of a new run and of one to go on with; root may write everywhere, so the system's refusal is played."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(reference, tmp_path / "run")
-    before, write = sorted(os.listdir("run")), Path.write_text
+    before, opened = sorted(os.listdir("run")), Path.open
 
-    def refuse(path, *arguments):
+    def refuse(path, *arguments, **options):
         if path.name.startswith(".lock."):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return write(path, *arguments)
+        return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     for command, place in ((["run", "--out", "new"], "new"), (["resume", "run"], "run")):
         code, _, errors = answer(*command)
         assert (code, errors) == (2, f"error: run directory '{place}' cannot be written: Permission denied.\n")
