@@ -98,3 +98,9 @@ def test_where_state_and_log_cannot_be_written_the_run_goes_on(tmp_path):
 
     run = train(tmp_path / "run", Heard(2, obstruct))
     assert len(run.records) == 6
+
+
+def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    train(None)
+    assert list(tmp_path.iterdir()) == []
