@@ -155,6 +155,16 @@ def test_a_lock_that_stayed_behind_does_not_make_an_empty_directory_used(tmp_pat
     assert len(train(tmp_path / "run").records) == 6
 
 
+def test_where_there_are_no_hard_links_the_lock_is_renamed(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(os, "link", refuse)
+    with hold(tmp_path), refused("in use by process"), hold(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_directory_that_was_removed_meanwhile_is_no_error(tmp_path):
     with hold(tmp_path / "run"):
         shutil.rmtree(tmp_path / "run")

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from mmfl.errors import UserError
-from mmfl.runs.files import atomically
 from mmfl.runs.layout import LOCK
 
 
@@ -44,8 +43,8 @@ def hold(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(directory):
             check_free(directory)
-            with atomically(directory / LOCK, on_disk=False) as file:
-                file.write(json.dumps(asdict(Holder.current())).encode())
+            (directory / LOCK).unlink(missing_ok=True)
+            _write(directory / LOCK, json.dumps(asdict(Holder.current())))
     except OSError as error:
         raise UserError(f"run directory '{directory}' cannot be written: {error.strerror}.") from None
     try:
@@ -90,6 +89,21 @@ def start_time(pid: int) -> str:
         return "" if state in "ZX" else fields[18]
     except (OSError, ValueError, IndexError):
         return ""
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a new file under another name first, so that readers never find it incomplete."""
+    draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
+    try:
+        draft.write_text(text)
+        try:
+            os.link(draft, path)
+        except FileExistsError:  # by a process on another machine, which no lock of this one keeps out
+            raise UserError(f"run '{path.parent}' has just been taken by another process; try again.") from None
+        except OSError:  # a file system without links
+            draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 @contextmanager
