@@ -367,15 +367,16 @@ def test_a_method_with_such_settings_is_another(method, other):
     same(weights_of(moving(), method, 18, RATE), weights_of(moving(), other, 18, RATE))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "mfa-rand", "mfa-rr", "fedcluster"])
-def test_with_one_task_every_split_is_fedavg_on_sampled_clients(method):
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        *((split, "multi-fedavg") for split in ("fedavg", "mfa-rand", "mfa-rr", "fedcluster")),
+        ("roundrobin-gvr", "mmfl-gvr"),
+    ],
+)
+def test_with_one_task_every_split_is_fedavg_on_sampled_clients_and_its_turn_is_always(method, other):
     federation = single(UNEQUAL, epochs=2)
-    assert torch.equal(weights_of(federation, method, rate=0.4), weights_of(federation, "multi-fedavg", rate=0.4))
-
-
-def test_with_one_task_its_turn_is_always():
-    federation = single(UNEQUAL)
-    assert torch.equal(weights_of(federation, "roundrobin-gvr", rate=0.4), weights_of(federation, "mmfl-gvr", rate=0.4))
+    assert torch.equal(weights_of(federation, method, rate=0.4), weights_of(federation, other, rate=0.4))
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedstale", "fedvarp"])

@@ -72,14 +72,17 @@ def test_the_kind_of_numbers_stays(dtype):
     assert Privacy(clip=0.5, noise=1.0).protect(updates).dtype == dtype
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+NOT_FINITE = pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+
+
+@NOT_FINITE
 def test_without_noise_an_update_that_is_not_finite_stays_so_and_is_rejected(wrong):
     updates = Privacy(clip=1.0).protect(torch.tensor([[1.0, wrong], [1.0, 0.0]]))
     trained = Trained(np.arange(2), updates, np.ones(2), np.ones(2, dtype=np.int64))
     assert Updates.undrawn(0, trained).valid().client.tolist() == [1]
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+@NOT_FINITE
 @pytest.mark.parametrize("where", [place([0]), None])
 def test_with_noise_nobody_sees_that_an_update_was_not_finite(wrong, where):
     sent = Privacy(clip=1.0, noise=1.0).protect(torch.tensor([[1.0, wrong, 2.0]]), where)
@@ -146,24 +149,10 @@ def test_without_an_address_noise_is_new_every_time_and_from_the_operating_syste
     assert asked == [8 * 2000]
 
 
-def test_no_other_generator_is_touched():
-    state = torch.get_rng_state()
-    noise_of(place([1]))
-    Privacy(clip=1.0, noise=1.0).protect(torch.zeros(1, 5))
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_nobody_has_nothing_to_protect():
-    assert Privacy(clip=1.0, noise=1.0).protect(torch.zeros(0, 5), place([])).shape == (0, 5)
-
-
 @refusals(
     (lambda: Privacy(clip=0.0), "clip is 0.0", "> 0"),
-    (lambda: Privacy(clip=-1.0), "clip is -1.0"),
-    (lambda: Privacy(clip=float("nan")), "clip is nan"),
     (lambda: Privacy(clip=float("inf")), "clip is inf"),
     (lambda: Privacy(clip=1.0, noise=-0.1), "noise is -0.1"),
-    (lambda: Privacy(clip=1.0, noise=float("nan")), "noise is nan"),
     (lambda: Privacy(noise=1.0), "noise is 1.0 without clip"),
     (lambda: Privacy(1.0).protect(torch.zeros(3)), "[3]", "[clients, parameters]"),
     (lambda: Privacy(1.0).protect(torch.zeros(3, 2, dtype=torch.int64)), "torch.int64", "floats"),
@@ -171,9 +160,7 @@ def test_nobody_has_nothing_to_protect():
     (lambda: epsilon(-1.0, 1, 1e-6), "noise is -1.0"),
     (lambda: epsilon(1.0, -1, 1e-6), "releases is -1"),
     (lambda: epsilon(1.0, 1, 0.0), "delta is 0.0", "(0, 1)"),
-    (lambda: epsilon(1.0, 1, 1.0), "delta is 1.0"),
     (lambda: epsilon(1.0, 1, 1e-6, "removed"), "unknown change 'removed'"),
-    (lambda: Budget(0.0, 1e-6), "epsilon is 0.0"),
     (lambda: Budget(float("inf"), 1e-6), "epsilon is inf"),
     (lambda: Budget(1.0, 2.0), "delta is 2.0"),
     (lambda: Budget(1.0, 1e-6, "replace"), "did you mean 'replaced'?"),
@@ -213,10 +200,6 @@ def test_the_cost_of_a_run_agrees_with_composed_privacy_loss_distributions(chang
     for _ in range(12):  # one by one, so that the losses are convolved and not scaled
         accountant.compose(accounting.GaussianDpEvent(5.0 / sensitivity))
     assert accountant.get_epsilon(1e-6) == pytest.approx(epsilon(5.0, 12, 1e-6, change), rel=1e-3)
-
-
-def test_other_data_costs_as_much_as_an_absent_client_with_half_the_noise():
-    assert epsilon(4.0, 9, 1e-6, "replaced") == epsilon(2.0, 9, 1e-6, "absent")
 
 
 def test_no_update_costs_nothing_and_one_without_noise_everything():

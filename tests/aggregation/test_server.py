@@ -156,17 +156,11 @@ def test_a_table_makes_an_optimiser_around_a_rule_with_options():
 
 @refusals(
     (lambda: Momentum(Full()), "inner is", "expected an aggregation"),
-    (lambda: Adam("unbiased"), "inner is 'unbiased'", "expected an aggregation"),
     (lambda: Adam(Unbiased), "inner is", "expected an aggregation"),
-    *[
-        (lambda rule=rule, lr=lr: rule(Unbiased(), lr=lr), f"lr is {lr}", "positive")
-        for rule in (Momentum, Adam)
-        for lr in (0, -1.0, float("nan"))
-    ],
-    *[
-        (lambda m=m: Momentum(Unbiased(), momentum=m), f"momentum is {m}", "in [0, 1)")
-        for m in (-0.1, 1, 1.0, float("nan"))
-    ],
+    (lambda: Momentum(Unbiased(), lr=0), "lr is 0", "positive"),
+    (lambda: Adam(Unbiased(), lr=float("nan")), "lr is nan", "positive"),
+    (lambda: Momentum(Unbiased(), momentum=-0.1), "momentum is -0.1", "in [0, 1)"),
+    (lambda: Momentum(Unbiased(), momentum=1.0), "momentum is 1.0", "in [0, 1)"),
     (lambda: Adam(Unbiased(), beta1=1), "beta1 is 1", "in [0, 1)"),
     (lambda: Adam(Unbiased(), beta2=-0.5), "beta2 is -0.5", "in [0, 1)"),
     (lambda: Adam(Unbiased(), epsilon=0), "epsilon is 0", "positive"),

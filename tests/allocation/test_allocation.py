@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -134,17 +134,10 @@ def test_nobody_present_means_nobody_trains(name):
 # --- random and full -----------------------------------------------------------------
 
 
-def test_random_processors_share_the_budget_evenly_over_each_clients_tasks():
-    view = view_of(SIZES, [2, 1, 3, 1], 1.4)
-    p = RandomProcessors().allocate(view, None)[0].probabilities
-    expected = [[0.1, 0, 0.1], [0.1, 0.1, 0], [0.2 / 3] * 3, [0, 0.1, 0.1]]
-    np.testing.assert_allclose(p, expected)
-
-
-def test_a_budget_beyond_all_processors_makes_every_processor_active():
-    view = view_of(SIZES, [2, 1, 3, 1], 100.0, losses=LOSSES)
-    for rule in (RandomProcessors(), LossVariance()):
-        np.testing.assert_allclose(rule.allocate(view, None)[0].probabilities.sum(1), 1)
+@pytest.mark.parametrize(("budget", "rate"), [(1.4, 0.2), (100.0, 1.0)])
+def test_random_processors_share_the_budget_evenly_over_each_clients_tasks(budget, rate):
+    p = RandomProcessors().allocate(view_of(SIZES, [2, 1, 3, 1], budget), None)[0].probabilities
+    np.testing.assert_allclose(p, rate * np.array([[0.5, 0, 0.5], [0.5, 0.5, 0], [1 / 3] * 3, [0, 0.5, 0.5]]))
 
 
 @given(st.integers(0, 10**6), st.floats(0.1, 9.0), st.integers(1, 8), st.integers(1, 4))
@@ -214,12 +207,15 @@ def test_splits_have_parts_that_differ_by_at_most_one_and_as_many_clients_as_the
 
 
 @pytest.mark.parametrize("rule", [RandomSplit(), RotatingSplit(), FixedSplit()])
-def test_every_even_split_is_drawn_equally_often(rule):
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_every_even_split_is_drawn_equally_often_and_a_remainder_favours_no_task(rule, tasks):
     drawn = Counter()
     for seed in range(600):
-        table = frames(rule, 1, lambda t: np.ones((4, 2)), budget=4, seed=seed)[0]
+        table = frames(rule, 1, lambda t: np.ones((4, tasks)), budget=4, seed=seed)[0]
         drawn[tuple(table.argmax(1).tolist())] += 1
-    assert fits(drawn, dict.fromkeys(set(itertools.permutations([0, 0, 1, 1])), 1 / 6))
+    splits = itertools.product(range(tasks), repeat=4)
+    even = [split for split in splits if np.ptp(np.bincount(split, minlength=tasks)) <= 1]
+    assert fits(drawn, dict.fromkeys(even, 1 / len(even)))
 
 
 @given(st.integers(1, 8), st.integers(1, 4), st.integers(0, 99), st.integers(1, 9), st.booleans())
@@ -307,15 +303,6 @@ def test_a_client_of_fedcluster_that_was_away_finds_its_part_as_it_left_it():
     assert all((away[t] == never[t]).all() for t in (0, 5, 6, 7, 8))
 
 
-@pytest.mark.parametrize("rule", [RandomSplit(), RotatingSplit(), FixedSplit()])
-def test_a_remainder_of_clients_favours_no_task_in_the_first_round_of_a_split(rule):
-    """Four clients on three tasks: which of them gets two is a matter of chance."""
-    larger = Counter(
-        int(np.argmax(frames(rule, 1, lambda t: np.ones((4, 3)), budget=4, seed=seed)[0].sum(0))) for seed in range(300)
-    )
-    assert chisquare([larger[task] for task in range(3)]).pvalue > 1e-3
-
-
 def test_newcomers_to_equal_parts_of_fedcluster_favour_none():
     joined = Counter()
     for seed in range(300):
@@ -360,19 +347,13 @@ FAIR_VIEW = view_of(SIZES, [2, 1, 3, 1], 1.4)
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3), st.floats(1.0, 6.0), st.floats(0.1, 12))
+@example([1.0, 20.0, 300.0], 1.0, 1.4)
 def test_fair_chances_are_proportional_to_powers_of_the_loss_among_each_clients_own_tasks(losses, alpha, budget):
     view = view_of(SIZES, [2, 1, 3, 1], budget)
     losses = max(losses) * np.maximum(np.array(losses) / max(losses), 1e-3)
     weight = view.able * losses ** (alpha - 1)
     expected = min(1, budget / 7) * weight / weight.sum(1, keepdims=True)
     np.testing.assert_allclose(fair(losses, view, alpha), expected, rtol=1e-9)
-
-
-@given(st.lists(st.floats(0, 1e3), min_size=3, max_size=3), st.floats(0.1, 12))
-def test_alpha_one_is_uniform_whatever_the_losses(losses, budget):
-    view = view_of(SIZES, [2, 1, 3, 1], budget)
-    uniform = RandomProcessors().allocate(view, None)[0].probabilities
-    np.testing.assert_allclose(fair(losses, view, alpha=1.0), uniform, rtol=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [1.0, 3.0, 50.0, 1000.0, np.inf])
@@ -467,16 +448,12 @@ def test_a_probability_spreads_over_the_tasks_of_its_client(given_, sizes, expec
 @refusals(
     (lambda: Fair(0.9), "'fair'", "alpha is 0.9", "at least 1"),
     (lambda: Fair(float("nan")), "'fair'", "alpha is nan", "at least 1"),
-    (lambda: Fair(-3), "'fair'", "alpha is -3", "at least 1"),
     (lambda: Fair(draw="systematik"), "'systematik'", "did you mean 'systematic'?"),
     (lambda: Fixed([0.1, 0.2]).start(3, 2), "'fixed'", "(2,)", "(3,)", "(3, 2)"),
     (lambda: Fixed(np.full((2, 3), 0.1)).start(3, 2), "'fixed'", "(2, 3)", "(3, 2)"),
-    (lambda: Fixed([]).start(3, 2), "'fixed'", "(0,)"),
-    (lambda: Fixed([[0.1], [0.1], [0.1]]).start(3, 2), "'fixed'", "(3, 1)"),
     (lambda: Fixed(np.zeros((1, 1, 1))), "'fixed'", "[clients, tasks]"),
     (lambda: Fixed([[0.1, 0.2], [0.3]]), "'fixed'", "[clients, tasks]"),
     (lambda: Fixed("half"), "'fixed'", "[clients, tasks]"),
-    (lambda: Fixed({"a": 0.5}), "'fixed'", "[clients, tasks]"),
     (lambda: Fixed(None), "'fixed'", "[0, 1]"),
     (lambda: Fixed(1.5), "'fixed'", "[0, 1]"),
     (lambda: Fixed(-1e-9), "'fixed'", "[0, 1]"),

@@ -111,14 +111,9 @@ SCORES = [[9, 8, 7], [6, 9, 1], [5, 5, 9], [4, 4, 4], [3, 7, 2]]
     ("round", "budget", "expected"),
     [
         (3, 1, {0: 0}),  # 3 mod 3: task 0 begins
-        (3, 3, {0: 0, 1: 1, 2: 2}),
-        (3, 4, {0: 0, 1: 1, 2: 2, 3: 0}),  # task 0 again: 0, 1 and 2 are gone, so 3
-        (3, 5, {0: 0, 1: 1, 2: 2, 3: 0, 4: 1}),
-        (4, 1, {1: 1}),
+        (3, 5, {0: 0, 1: 1, 2: 2, 3: 0, 4: 1}),  # task 0 again: 0, 1 and 2 are gone, so 3
         (4, 4, {1: 1, 2: 2, 0: 0, 4: 1}),  # tasks 1, 2, 0, then 1 again: 1 and 0 are gone, so 4
-        (5, 2, {2: 2, 0: 0}),
         (5, 4, {2: 2, 0: 0, 1: 1, 3: 2}),  # tasks 2, 0, 1, then 2 again: 2 and 0 are gone, so 3
-        (6, 1, {0: 0}),
     ],
 )
 def test_ranklist_picks_as_worked_out_by_hand(round, budget, expected):
@@ -224,21 +219,6 @@ def test_pareto_takes_every_client_of_a_large_front_equally_often():
 
 
 # --- both ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", RULES)
-@given(case=rounds_of())
-def test_every_picked_client_trains_one_task_that_it_can_and_only_pareto_may_pick_fewer_than_the_budget(rule, case):
-    view, state = case
-    allocation, after = rule.allocate(view, state)
-    picked = pairs(allocation)
-    assert after is state
-    assert all(view.able[client, task] for client, task in picked.items())
-    wanted = min(int(view.present.sum()), max(1, round(view.budget)))
-    if isinstance(rule, Pareto) and not rule.fill:
-        assert min(wanted, 1) <= len(picked) <= wanted
-    else:
-        assert len(picked) == wanted
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -133,24 +133,6 @@ def test_the_conditions_of_karush_kuhn_and_tucker_hold(problem):
         assert len(idle)
 
 
-@given(problems(), st.randoms(use_true_random=False))
-def test_the_order_of_clients_and_whether_processors_share_a_client_make_no_difference(problem, random):
-    importance, capacity, budget = problem
-    p = least_variance(importance, capacity, budget)
-    order = list(range(len(capacity)))
-    random.shuffle(order)
-    np.testing.assert_allclose(least_variance(importance[order], capacity[order], budget), p[order], rtol=1e-9)
-    apart = np.repeat(np.arange(len(capacity)), capacity)
-    np.testing.assert_allclose(least_variance(importance[apart], np.ones_like(apart), budget), p[apart], rtol=1e-9)
-
-
-@given(problems(), st.floats(1.0, 3.0))
-def test_more_budget_never_lowers_a_probability(problem, factor):
-    importance, capacity, budget = problem
-    less, more = (least_variance(importance, capacity, m) for m in (budget, factor * budget))
-    assert (more >= less * (1 - 1e-12)).all()
-
-
 @given(problems())
 def test_clients_without_processors_get_nothing_and_change_nothing(problem):
     importance, capacity, budget = problem
@@ -162,19 +144,6 @@ def test_clients_without_processors_get_nothing_and_change_nothing(problem):
 
 def test_least_variance_of_no_importance_is_no_allocation():
     assert not least_variance(np.zeros((2, 2)), np.array([1, 1]), 1.0).any()
-
-
-# --- loss variance -------------------------------------------------------------------
-
-SIZES = [[10, 0, 5], [20, 30, 0], [5, 5, 5], [0, 40, 10]]
-LOSSES = [[1.0, 0.0, 2.0], [0.5, 3.0, 0.0], [0.1, 0.2, 0.3], [0.0, 1.0, 1.0]]
-
-
-def test_a_negative_loss_counts_by_its_size_because_its_variance_does():
-    view = view_of(SIZES, 1, 2.0, losses=LOSSES)
-    mirrored = view.with_signals(losses=-view.losses)
-    p, q = (LossVariance().allocate(each, None)[0].probabilities for each in (view, mirrored))
-    np.testing.assert_allclose(p, q, rtol=1e-9)
 
 
 # --- the rules -----------------------------------------------------------------------
@@ -283,8 +252,8 @@ def test_without_a_floor_pairs_of_no_signal_get_nothing_and_the_others_all_they_
         check_constraints(p, view)
 
 
-@given(rounds_of(), st.floats(1e-30, 1e30))
-def test_the_unit_of_the_signal_does_not_matter(case, scale):
+@given(rounds_of(), st.floats(1e-30, 1e30) | st.just(-1.0))
+def test_neither_the_unit_nor_the_sign_of_the_signal_matters(case, scale):
     view, values = case
     p, q = (chances(UpdateVariance(), view, norms=norms) for norms in (values, scale * values))
     np.testing.assert_allclose(q, p, rtol=1e-9)
@@ -297,39 +266,27 @@ def test_a_signal_that_is_zero_everywhere_is_like_one_that_is_the_same_everywher
     np.testing.assert_allclose(p * view.capacity[:, None], view.able / 3, rtol=1e-12)
 
 
-@given(rounds_of(), st.integers(0, 10**6), st.sampled_from([np.nan, np.inf, -np.inf]), st.sampled_from([0.3, 1.0]))
-def test_signals_that_are_no_numbers_count_like_the_largest_of_those_who_can_train(case, seed, bad, share):
+NO_NUMBERS = st.sampled_from([np.nan, np.inf, -np.inf])
+
+
+@given(rounds_of(), st.integers(0, 10**6), NO_NUMBERS, st.sampled_from([0.3, 1.0]), NO_NUMBERS | st.just(1e300))
+def test_signals_that_are_no_numbers_count_like_the_largest_of_those_who_can_train(case, seed, bad, share, elsewhere):
     view, values = case
     lost = np.random.default_rng(seed).random(values.shape) < share
     known = view.able & ~lost
     mended = np.where(lost, values[known].max(initial=0.0), values)
-    broken = np.where(view.able, np.where(lost, bad, values), 1e6)
+    broken = np.where(view.able, np.where(lost, bad, values), elsewhere)
     p, expected = (chances(ResidualVariance(), view, residuals=residuals) for residuals in (broken, mended))
     check_constraints(p, view)
     np.testing.assert_allclose(p, expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize("junk", [np.nan, np.inf, 1e300])
-def test_what_a_signal_says_of_pairs_that_cannot_train_is_never_read(junk):
-    view = view_of(SIZES, [1, 2, 3, 1], 2.0)
-    p, q = (chances(LossVariance(), view, losses=np.where(view.able, LOSSES, elsewhere)) for elsewhere in (0.0, junk))
-    np.testing.assert_array_equal(p, q)
-
-
 def test_each_rule_asks_for_its_own_signal_of_everybody_who_can_train_and_for_no_other():
-    view = view_of(SIZES)
+    view = view_of([[10, 0, 5], [20, 30, 0], [0, 40, 10]])
     for signal, rule in RULES.items():
         asked = rule().asks(view, None)
         assert set(asked) == {signal} == set(rule().needs)
         assert (asked[signal] == view.able).all()
-
-
-def test_a_task_in_many_clients_and_one_in_few_get_trainings_by_their_spread_of_shares():
-    """Equal losses: U = d / B, so two tasks whose shares sum to 1 each take half of a budget that binds nobody."""
-    sizes = np.zeros((20, 2), dtype=int)
-    sizes[:, 0], sizes[:4, 1] = 5, 5
-    p = chances(LossVariance(floor=0), view_of(sizes, 1, 0.5), losses=np.ones((20, 2)))
-    np.testing.assert_allclose(p.sum(0), 0.25, rtol=1e-12)
 
 
 @refusals(

@@ -112,8 +112,8 @@ main()
 @pytest.mark.parametrize(
     ("where", "count"),
     [
-        pytest.param("mmfl.training.loop:measure", 1, id="before the first round ends"),
-        pytest.param("mmfl.training.loop:evaluate", 6, id="in the middle of a round"),
+        pytest.param("mmfl.training.loop:Dispatch.measure", 1, id="before the first round ends"),
+        pytest.param("mmfl.training.loop:Dispatch.evaluate", 6, id="in the middle of a round"),
         pytest.param("mmfl.runs.checkpoint:write_atomically", 2, id="between the two files of a checkpoint"),
         pytest.param("mmfl.runs.checkpoint:write_arrays", 4, id="before a checkpoint is written"),
         pytest.param("mmfl.runs.directory:os.fsync", 15, id="before metrics or checkpoint reach the disk"),
@@ -133,12 +133,12 @@ def test_ctrl_c_stops_after_the_round_and_the_run_can_be_resumed(tmp_path, refer
     """No round after the second ends before the signal came."""
     waits = """
 import pathlib, time, mmfl.training.loop as training
-evaluate = training.evaluate
+evaluate = training.Dispatch.evaluate
 def wait(dispatch, round):
     while round >= 3 and not pathlib.Path("signalled").exists():
         time.sleep(0.02)
     return evaluate(dispatch, round)
-training.evaluate = wait
+training.Dispatch.evaluate = wait
 """
     metrics = tmp_path / "run" / "metrics.jsonl"
     with started(*KILLED, cwd=tmp_path, program=waits + PROGRAM) as (number, end):
@@ -158,14 +158,14 @@ def test_a_directory_that_may_not_be_written_is_named(tmp_path, reference, answe
     """Of a new run and of one to go on with; root may write everywhere, so the system's refusal is played."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(reference, tmp_path / "run")
-    before, write = sorted(os.listdir("run")), Path.write_text
+    before, opened = sorted(os.listdir("run")), Path.open
 
-    def refuse(path, *arguments):
+    def refuse(path, *arguments, **options):
         if path.name.startswith(".lock."):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return write(path, *arguments)
+        return opened(path, *arguments, **options)
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     for command, place in ((["run", "--out", "new"], "new"), (["resume", "run"], "run")):
         code, _, errors = answer(*command)
         assert (code, errors) == (2, f"error: run directory '{place}' cannot be written: Permission denied.\n")

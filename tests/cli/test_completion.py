@@ -10,7 +10,7 @@ from terminal import UNDECIDED, Terminal
 
 import prompt
 from mmfl.cli import completion
-from mmfl.cli.names import names_in
+from mmfl.cli.completion import names_in
 from mmfl.data import SOURCES
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine.precision import Precision
@@ -108,9 +108,6 @@ def test_a_run_is_offered_before_anything_is_typed(folder):
 )
 def test_names_read_from_the_source_are_those_of_the_tables(room, table, names):
     assert names_in(room, table) == list(names)
-
-
-def test_reproductions_read_from_the_source_are_those_of_the_catalogue():
     assert completion.reproductions() == sorted(CATALOGUE)
 
 

@@ -21,12 +21,12 @@ AS_TOLD = """
 import pathlib, sys, time
 import mmfl.training.loop
 from mmfl.cli import main
-told, evaluate = pathlib.Path(sys.argv.pop(1)), mmfl.training.loop.evaluate
+told, evaluate = pathlib.Path(sys.argv.pop(1)), mmfl.training.loop.Dispatch.evaluate
 def wait(dispatch, round):
     while int(told.read_text() or 0) < round:
         time.sleep(0.05)
     return evaluate(dispatch, round)
-mmfl.training.loop.evaluate = wait
+mmfl.training.loop.Dispatch.evaluate = wait
 main()
 """
 TOO_WIDE = """

@@ -91,7 +91,6 @@ def spoiled(row, value=np.nan):
     (lambda: from_arrays(X, Y, test=(X[:3], Y[:2])), "test", "3 inputs", "2 targets"),
     (lambda: from_arrays(X, Y, Y, test=(X[:3], Y[:3], Y[:2])), "test", "3 examples", "2 owners"),
     (lambda: from_arrays(spoiled(7), Y, test=(X, Y)), "training", "input", "row 7", "finite"),
-    (lambda: from_arrays(X, spoiled(4)[:, 1], test=(X, Y)), "training", "target", "row 4", "finite"),
     (lambda: from_arrays(X, Y, test=(spoiled(2, np.inf), Y)), "test", "input", "row 2", "finite"),
     (lambda: from_arrays(X[:0], Y[:0], test=(X, Y)), "training", "no examples"),
     (lambda: from_arrays(X[:1], Y[:1]), "test", "no examples"),
@@ -104,9 +103,7 @@ def spoiled(row, value=np.nan):
     (lambda: from_arrays(X, Y, ["a", 3] * 5), "names ('a') and numbers (3)"),
     (lambda: from_arrays(X, Y, ["a", ""] * 5), "owner '' at row 1"),
     (lambda: from_arrays(X, Y, [0, 1, 2, np.nan, 4] * 2), "owner nan at row 3", "whole number"),
-    (lambda: from_arrays(X, Y, np.array([0, 1, np.nan, 3, 4] * 2)), "owner nan at row 2"),
     (lambda: from_arrays(X, Y, np.array([0, 1, 2, 3, -1] * 2)), "owner -1 at row 4"),
-    (lambda: from_arrays(X, Y, [0, 1.5] * 5), "owner 1.5 at row 1"),
     (lambda: from_arrays(X, Y, [0, True] * 5), "owner True at row 1"),
     (lambda: from_arrays(X, Y, [0, 2**64] * 5), "owner 18446744073709551616 at row 1"),
     (lambda: from_arrays(X, Y, Y, test=(X[:2], Y[:2], [0, np.nan])), "(test)", "owner nan at row 1"),
@@ -127,7 +124,6 @@ def spoiled(row, value=np.nan):
     (lambda: data.images(10**12), "would take at least", "this machine has"),
     (lambda: data.faces(people=10**12), "would take at least", "this machine has"),
     (lambda: data.quadratic(clients=10**6), "would take at least", "this machine has"),
-    (lambda: from_arrays(X, Y, test=(X,)), "test"),
     (lambda: from_arrays(X, Y, test=(X, Y, Y)), "test", "owner"),
     (lambda: from_arrays(X, Y, test=(X[:, :2], Y)), "test", "shape"),
     (lambda: owned([0] * 9 + [-1]), "owner", "-1", "row 9"),
@@ -169,11 +165,7 @@ def test_synthetic_sets_have_an_owner_per_row_the_right_sizes_and_a_tenth_for_te
     assert len(set(train)) > 3
     assert (np.abs(test - 0.1 * (train + test)) <= 0.5).all()
     assert set(made.y.tolist()) <= {0, 1, 2}
-
-
-def test_the_smallest_cap_leaves_every_client_one_example_to_test():
-    made = data.synthetic(clients=3, cap=2)
-    assert np.bincount(made.owner_test, minlength=3).tolist() == [1, 1, 1]
+    assert np.bincount(source(clients=3, cap=2).owner_test, minlength=3).tolist() == [1, 1, 1]
 
 
 def test_synthetic_inputs_spread_as_beta_between_clients_and_as_a_power_law_within_one():

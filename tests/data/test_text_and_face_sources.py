@@ -158,7 +158,7 @@ def of_ann(content) -> dict:
     (spoil_npz(lambda a: a.update(x_test=a["x_test"][:, :27])), "femnist62.npz", "x_test", "28"),
     (spoil_npz(lambda a: a.update(y_train=a["y_train"] + 62)), "femnist62.npz", "0 to 61"),
     (spoil_npz(lambda a: a["writer_train"].__setitem__(1, -1)), "writer_train is -1 at row 1", "writers 0 to"),
-    (spoil_npz(lambda a: a.update(writer_train=a["writer_train"] * np.nan)), "writer_train is float64", "writers 0 to"),
+    (spoil_npz(lambda a: a.update(writer_train=a["writer_train"] * np.nan)), "writer_train is nan at row 0"),
     (spoil_leaf(lambda c: c.update(users=["ann", "ann"], num_samples=[2, 2])), "user 'ann' again"),
     (lambda folder: femnist(spoil_npz(dict)(folder) and folder, least=0), "least is 0", "at least 1"),
 )

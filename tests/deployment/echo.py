@@ -8,8 +8,6 @@ import json
 import os
 import socket
 import struct
-import sys
-import threading
 import time
 from pathlib import Path
 
@@ -51,12 +49,10 @@ def main(grid, context):
 
 
 def work(path: str) -> None:
-    """Answers every connection with what it sent, until standard input ends."""
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os.unlink(path), os._exit(0)), daemon=True).start()
+    """Answers every connection with what it sent."""
     server = socket.socket(socket.AF_UNIX)
-    server.bind(path + ".new")
+    server.bind(path)
     server.listen()
-    os.rename(path + ".new", path)  # there only when it listens
     while True:
         connection, _ = server.accept()
         with connection, connection.makefile("rb") as stream:

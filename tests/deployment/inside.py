@@ -12,9 +12,8 @@ from conftest import toy_task
 from mmfl.data import Dataset
 from mmfl.deployment.exchange import Reply
 from mmfl.deployment.node_service import NodeService
-from mmfl.deployment.remote_federation import NodeFederation
+from mmfl.deployment.remote_federation import NodeFederation, UserModule
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.user_module import UserModule
 from mmfl.federation import Federation
 from mmfl.runs.directory import RunDirectory
 

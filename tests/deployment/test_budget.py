@@ -13,7 +13,7 @@ def shown(tmp_path, monkeypatch, answer, caplog):
     """What `mmfl deploy` says of a trial that is not carried out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mmfl.deployment.programs.require_flower", lambda: None)
-    monkeypatch.setattr("mmfl.cli.deploy._deploy_here", lambda *_: RunEnd("stopped"))
+    monkeypatch.setattr("mmfl.cli.deploy._deploy", lambda *_: RunEnd("stopped"))
     (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
 
     def shown(*words):
@@ -36,11 +36,6 @@ def test_the_summary_has_the_budget_and_warns_where_it_is_less_than_one_training
     out, warned = shown("--local", "3", *words.split())
     assert budget in out
     assert [text.startswith("the budget is less than one training a round") for text in warned] == [True] * warns
-
-
-def test_an_unknown_tracker_is_refused_before_a_directory_is_made(shown, tmp_path):
-    shown("--local", "3", "--rate", "0.5", "--track", "tensorbord")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_help_has_the_defaults_of_the_settings(shown):

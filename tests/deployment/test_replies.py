@@ -10,6 +10,9 @@ from digits import events
 from inside import CLIENTS, deployed, trained_by, transport
 
 from mmfl.deployment.payload import Payload
+from mmfl.report.figures import FIGURES
+from mmfl.report.page import write
+from mmfl.report.sources import combine_sources, load_sources
 
 HUGE = 10**400
 NAN = float("nan")
@@ -49,6 +52,11 @@ def update_of(task: str, client: int):
     return lambda fields, vectors: vectors.update({f"update.{task}.{client}": vectors.pop(min(vectors))})
 
 
+def twice(part: str):
+    """A part of the answers has its first row a second time, with another number."""
+    return lambda fields, vectors: fields[part].append([*fields[part][0][:2], 0.5, *fields[part][0][3:]])
+
+
 def cut_rows(fields, vectors):
     fields["trained"] = [row[:3] for row in fields["trained"]]
 
@@ -78,6 +86,7 @@ def replied(change, in_round=None):
         pytest.param("rejected", told("trained", 2, float("inf")), id="loss"),
         pytest.param("garbage", update_of("nowhere", 0), id="task"),
         pytest.param("garbage", update_of("a", 77), id="client"),
+        pytest.param("garbage", twice("trained"), id="twice"),
         pytest.param("garbage", cut_rows, id="columns"),
         pytest.param("garbage", told("trained", 1, "0"), id="kinds"),
         pytest.param("garbage", b"\x00garbage" * 9, id="bytes"),
@@ -102,6 +111,7 @@ HOSTILE = {
     "a loss beyond all floats": ("mmfl-lvr", told("losses", 2, HUGE)),
     "a loss that is none": ("mmfl-lvr", told("losses", 2, NAN)),
     "an absurd loss": ("mmfl-group", told("losses", 2, 1e308)),
+    "a loss twice": ("mmfl-lvr", lambda fields, vectors: "losses" in fields and twice("losses")(fields, vectors)),
     "no losses": ("mmfl-lvr", lambda fields, vectors: fields.pop("losses", None)),
     "an absurd training loss": ("pareto-multi-ucb", told("trained", 2, 1e308)),
     "a training loss beyond all": ("mmfl-lvr", told("trained", 2, HUGE)),
@@ -133,6 +143,7 @@ def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
     [
         {"clients": [[0, 1, {"a": -1}]]},
         {"clients": [[0, 0, {"a": 5}]]},
+        {"clients": [[0, 1, {"a": 5}], [0, 1, {"a": 9}]]},
         {"clients": [[0, 1, {"elsewhere": 5}]]},
         {"clients": [[0, 1, {"a": "many"}]]},
         {"clients": "everyone"},
@@ -178,3 +189,15 @@ def test_an_answer_larger_than_the_server_takes_fails_its_node_alone_and_says_so
     ]
     assert "MB; the server takes" in failed[0]["detail"]
     assert [task.active for record in real.records for task in record.tasks.values()] == [2] * 4
+
+
+def test_faults_are_counted_by_kind_in_figure_and_table(tmp_path):
+    deployed("full", 4, 1.0, trouble=replied(b"nonsense", in_round=2), directory=tmp_path / "run")
+    sources = load_sources([tmp_path / "run"])
+    comparison = combine_sources(sources)
+    figure = FIGURES["faults"](comparison)
+    assert figure.table[["round", "events"]].to_numpy().tolist() == [[2, 1]]
+    (line,) = figure.panels[0].marks
+    assert (line.name, line.y.tolist()) == ("garbage", [0, 1, 1, 1])
+    text = write(comparison, tmp_path / "report.html", sources).read_text()
+    assert "what went wrong with nodes, in all rounds" in text

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot
 from scipy import stats
 from shared import FAILS, HOLDS, OPEN, quick
 from tiny import SCORES, TINY, part, table
@@ -16,8 +17,8 @@ from tiny import SCORES, TINY, part, table
 import mmfl
 import prompt
 from conftest import refused, toy_task
-from mmfl.papers import CATALOGUE, pages, reproduce
-from mmfl.papers.evidence import alike, fact, greater, spread
+from mmfl.papers import CATALOGUE, reproduce
+from mmfl.papers.evidence import alike, fact, greater, markdown, spread
 from mmfl.papers.measurements import Watch, accuracy, by_round, final, mean_costs, step_sizes
 from mmfl.papers.reproduction import Findings, Trainer
 from mmfl.papers.store import Results
@@ -251,11 +252,6 @@ def test_a_page_has_numbers_claims_and_how_it_was_run(results):
     assert "## Discussion" not in text
 
 
-def test_markdown_escapes_what_would_end_a_cell():
-    lines = pages.markdown(pd.DataFrame({"||H||": ["a|b"], "n": [1]})).splitlines()
-    assert lines == [r"| \|\|H\|\| | n |", "|---|---|", r"| a\|b | 1 |"]
-
-
 def test_discussions_become_a_part_of_their_pages(results):
     folder = results.folder / "discussion"
     folder.mkdir()
@@ -285,28 +281,34 @@ def test_the_index_groups_claims_by_paper_in_the_papers_order(results):
         table("absent", part("two", []), paper="mfa"),
     ]
     text = reproduce.index({each.id: each for each in made}, results, True).read_text()
-    places = [text.index(word) for word in (pages.PAPERS["mfa"], "(early.md)", pages.PAPERS["group"], "(late.md)")]
+    places = [
+        text.index(word) for word in (reproduce.PAPERS["mfa"], "(early.md)", reproduce.PAPERS["group"], "(late.md)")
+    ]
     assert places == sorted(places)
     assert "Without a claim: [The table quiet](quiet.md)." in text
     assert "**Not run in full yet:** absent (0 of 1 parts)." in text
     assert "absent.md" not in text
-    assert pages.PAPERS["ucb"] not in text
+    assert reproduce.PAPERS["ucb"] not in text
 
 
 def test_seeds_are_written_as_a_range_where_they_are_one(results):
     about = results.about(part("one", []))
-    lines = pages.runs_table([dataclasses.replace(about, seeds=seeds) for seeds in ([3, 4, 5], [0, 1], [2], [0, 2, 5])])
+    lines = reproduce.runs_table(
+        [dataclasses.replace(about, seeds=seeds) for seeds in ([3, 4, 5], [0, 1], [2], [0, 2, 5])]
+    )
     assert lines["seeds"].tolist() == ["3 to 5", "0, 1", "2", "0, 2, 5"]
 
 
 @pytest.mark.parametrize("id", CATALOGUE)
 def test_stored_measurements_give_the_numbers_claims_and_notes_of_the_documentation(id):
     made, stored = CATALOGUE[id], Results(Path(__file__).parents[2] / "docs" / "results")
-    found = made.find(stored.frames([part for part in made.parts(False) if stored.done(part, False)]))
+    frames = stored.frames([part for part in made.parts(False) if stored.done(part, False)])
+    found = made.find(frames)
     text = (stored.folder / f"{id}.md").read_text()
-    assert pages.markdown(found.table) in text
-    assert not found.claims or pages.markdown(pages.claims_table(found.claims)) in text
+    assert markdown(found.table) in text
+    assert not found.claims or markdown(reproduce.claims_table(found.claims)) in text
     assert all(words in text for words in (made.title, made.setting, *found.notes))
+    pyplot.close(made.draw(frames))
 
 
 @pytest.mark.slow

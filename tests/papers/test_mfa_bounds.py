@@ -7,9 +7,9 @@ from matplotlib import pyplot
 from shared import FAILS, HOLDS, quick, together, verdicts
 
 import mmfl
-from mmfl.papers.mfa.bounds import learning_rate, method_of
-from mmfl.papers.mfa.bounds_findings import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
-from mmfl.papers.mfa.chain import Chain, table
+from mmfl.papers.mfa.bounds import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
+from mmfl.papers.mfa.chain import Chain
+from mmfl.papers.mfa.quadratic import learning_rate, method_of
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
 
 CHAIN, MODELS = Chain(6, 1, 1.0), 3
@@ -71,13 +71,6 @@ def test_whoever_ends_nearer_to_the_optimum_is_named():
     assert verdicts(found, f"{COUNTED} ends nearer") == [FAILS]
 
 
-def test_slopes_and_bounds_stand_in_the_table():
-    line = find(measured(ROTATE, lambda bound, t: bound / 3)).table.iloc[0]
-    assert -1 < float(line["slope of bound"]) < -0.95
-    assert line["of distance"] == f"{line['slope of bound']} ± 0.00"
-    assert line["least bound / distance"] == "3 (round 1)"
-
-
 def test_slopes_are_judged_only_where_the_bound_falls_during_the_run():
     frames = measured(ROTATE, lambda bound, t: bound / 3)
     early = {**frames, "distances": frames["distances"][frames["distances"]["round"] <= 10]}
@@ -126,13 +119,6 @@ def test_figure_has_the_panels_of_what_was_run():
 
 
 # --- the quick form ---------------------------------------------------------------------------------------------------
-
-
-def test_rows_name_method_seed_and_round():
-    seen = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    lines = table([(RAND, 0), (RAND, 1)], seen, "distance", [0, 2])
-    assert lines["distance"].tolist() == [1.0, 5.0, 2.0, 6.0]
-    assert lines[["method", "seed", "round"]].iloc[2].tolist() == [RAND, 1, 0]
 
 
 @pytest.mark.slow

@@ -18,7 +18,6 @@ from mmfl.papers.mfa.quadratic_findings import (
     draw_gaps,
     find_gains,
     find_gaps,
-    least_certain,
     noisier,
 )
 
@@ -179,14 +178,6 @@ def test_runs_that_never_met_the_target_are_counted_and_left_out():
     found = find_gains({"gains": late})
     assert "2 runs did not meet" in " ".join(found.notes)
     assert found.table[RAND].iloc[1].startswith(f"{np.mean([400 / 121, 400 / 122]):.2f}")
-
-
-def test_several_settings_are_as_certain_as_the_least_certain():
-    low, high = pd.Series([1.0, 1.1, 1.0]), pd.Series([2.0, 2.1, 2.1])
-    assert least_certain("", "", {"a": (high, low), "b": (high, low)}).verdict is HOLDS
-    claim = least_certain("", "", {"a": (high, low), "b": (low, high), "c": (low, low)})
-    assert claim.verdict is FAILS
-    assert "at b," in claim.ours
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -21,21 +21,21 @@ CATALOGUE = {made.id: made for made in staleness.REPRODUCTIONS}
 # --- what is measured ---
 
 
-def one_client(rounds: int, best: dict[int, float]) -> aging.History:
+def one_client(rounds: int, best: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
     """A client that trained in these rounds, with these betas (nan the first time)."""
     active = np.isin(np.arange(1, rounds + 1), list(best))[:, None]
     betas = np.array([[best.get(t, 0.5)] for t in range(1, rounds + 1)])
     betas[: min(best)] = np.nan
-    return aging.History(betas, active)
+    return betas, active
 
 
 def test_estimates_start_at_1_and_fall_as_the_last_beta_did():
-    history = one_client(14, {2: np.nan, 5: 0.7, 6: 1.3, 9: -1.0})
-    assert history.estimated[:, 0] == pytest.approx(
+    found = aging.estimates(*one_client(14, {2: np.nan, 5: 0.7, 6: 1.3, 9: -1.0}))
+    assert found[:, 0] == pytest.approx(
         [np.nan, np.nan, 1, 1, 1, 1, 1, 1, 1, 1, 2 / 3, 1 / 3, 0, 0], abs=1e-6, nan_ok=True
     )
-    falling = one_client(9, {2: np.nan, 5: 0.7})
-    assert falling.estimated[5:, 0] == pytest.approx([1, 0.9, 0.8, 0.7], abs=1e-6)
+    falling = aging.estimates(*one_client(9, {2: np.nan, 5: 0.7}))
+    assert falling[5:, 0] == pytest.approx([1, 0.9, 0.8, 0.7], abs=1e-6)
 
 
 def test_estimates_along_stalevr_are_those_of_stalevre_given_the_same_updates():
@@ -57,13 +57,13 @@ def test_estimates_along_stalevr_are_those_of_stalevre_given_the_same_updates():
         _, memories[1] = estimated.aggregate(weights, sent.drawn(), view, memories[1])
         betas.append(memories[0].beta)
         active.append(count[:, 0] > 0)
-    history = aging.History(np.array(betas), np.array(active))
-    assert np.array(wanted) == pytest.approx(history.estimated, abs=1e-5, nan_ok=True)
-    assert len(np.unique(np.round(history.estimated, 3))) > 30
+    found = aging.estimates(np.array(betas), np.array(active))
+    assert np.array(wanted) == pytest.approx(found, abs=1e-5, nan_ok=True)
+    assert len(np.unique(np.round(found, 3))) > 30
 
 
 def test_a_history_counts_trainings_and_idle_rounds_before_each_round():
-    frame = one_client(7, {2: np.nan, 5: 0.7, 6: 0.4}).frame
+    frame = aging.history(*one_client(7, {2: np.nan, 5: 0.7, 6: 0.4}))
     assert frame["trained"].tolist() == [0, 0, 1, 1, 1, 2, 3]
     assert frame["idle"].tolist()[2:] == [1, 2, 3, 1, 1]
     assert frame["idle"].isna().tolist() == frame["beta"].isna().tolist() == [True] * 2 + [False] * 5

@@ -12,8 +12,7 @@ from shared import FAILS, HOLDS, OPEN, quick, verdicts
 from mmfl import Federation, Task, models, train
 from mmfl.federation.objectives import accuracy, next_token
 from mmfl.papers.reproduction import Trainer
-from mmfl.papers.variance import costs as costs_of_a_round
-from mmfl.papers.variance import steps, table1
+from mmfl.papers.variance import comparisons, table1
 
 FULL = [0.8, 0.82, 0.81]
 
@@ -64,16 +63,6 @@ def test_orderings_hold_fail_or_stay_open():
     assert [claim.paper for claim in found.claims if "than mifa" in claim.text] == ["0.886 against 0.854"]
 
 
-def test_neighbours_are_those_of_the_papers_column_and_full_participation_is_no_rival():
-    levels = {method.replace("-", "_"): FULL for method in table1.PAPER}
-    three, five = (table1.find(column, accuracies(**levels)) for column in (0, 1))
-    assert verdicts(three, "scaffold reaches", "than fedvarp") == verdicts(five, "fedvarp reaches", "than scaffold")
-    for found in (three, five):
-        texts = [claim.text for claim in found.claims]
-        assert len(set(texts)) == len(texts) == 13
-        assert not [text for text in texts if "full reaches" in text or "systematic" in text or "opt" in text]
-
-
 @pytest.mark.parametrize(
     ("gaps", "three", "five"),
     [
@@ -117,7 +106,7 @@ def test_a_method_by_itself_is_shown_and_drawn_without_a_claim(methods):
 def costs(**changes: dict[str, float]) -> dict[str, pd.DataFrame]:
     """Costs of two seeds as the slides rate them, High being ten times Low; changes by method."""
     lines = []
-    for method, rating in costs_of_a_round.RATED.items():
+    for method, rating in comparisons.RATED.items():
         sent, trained, stored = (10.0 if word == "High" else 1.0 for word in rating.split(", "))
         line = {
             "method": method, "processors": 7, "bytes_up": 2e7 * sent, "bytes_down": 2e4, "trainings": 5 * trained,
@@ -127,18 +116,8 @@ def costs(**changes: dict[str, float]) -> dict[str, pd.DataFrame]:
     return {"costs": pd.DataFrame(lines)}
 
 
-def test_ratings_hold_where_high_is_far_above_low():
-    found = costs_of_a_round.find(costs())
-    assert [claim.verdict for claim in found.claims] == [HOLDS] * 3
-    assert [claim.ours for claim in found.claims] == [
-        "MB up: at least 200.0 against at most 20.0 (random)",
-        "trainings: at least 50.0 against at most 5.0 (random)",
-        "MB stored: at least 1.0 against at most 0 (full)",
-    ]
-
-
 def test_one_method_that_is_rated_wrongly_is_named():
-    found = costs_of_a_round.find(costs(scaffold={"stored_bytes": 3e6}, mmfl_gvr={"trainings": 12}))
+    found = comparisons.find_costs(costs(scaffold={"stored_bytes": 3e6}, mmfl_gvr={"trainings": 12}))
     assert [claim.verdict for claim in found.claims] == [HOLDS, FAILS, FAILS]
     assert found.claims[1].ours == "trainings: at least 12.0 against at most 5.0 (random)"
     assert found.claims[2].ours == "MB stored: at least 1.0 against at most 3.0 (scaffold)"
@@ -147,10 +126,10 @@ def test_one_method_that_is_rated_wrongly_is_named():
 def test_a_rating_is_not_judged_where_only_one_side_was_run():
     frames = costs()["costs"]
     few = {"costs": frames[frames["method"].isin(["random", "mmfl-lvr", "mmfl-gvr"])]}
-    found = costs_of_a_round.find(few)
+    found = comparisons.find_costs(few)
     assert [claim.text for claim in found.claims] == ["computation: High for mmfl-gvr, Low for the others"]
     assert found.table["method"].tolist() == ["random", "mmfl-gvr", "mmfl-lvr"]
-    figure = costs_of_a_round.draw(few)
+    figure = comparisons.draw_costs(few)
     assert {len(axes.patches) for axes in figure.axes} == {3}
     pyplot.close(figure)
 
@@ -171,18 +150,18 @@ def stepping(**swings: list[float]) -> dict[str, pd.DataFrame]:
 
 def test_steps_that_vary_more_are_told_from_those_that_vary_less():
     lvr = [0.2, 0.21, 0.2]
-    found = steps.find_steps(stepping(random=[0.1, 0.9, 0.2], mmfl_gvr=[0.8, 0.82, 0.81], mmfl_lvr=lvr))
+    found = comparisons.find_steps(stepping(random=[0.1, 0.9, 0.2], mmfl_gvr=[0.8, 0.82, 0.81], mmfl_lvr=lvr))
     assert verdicts(found, "mmfl-gvr varies more") == [HOLDS]
     assert verdicts(found, "random varies more") == [OPEN]
     line = found.table.set_index("method").loc["mmfl-lvr"]
     assert line.tolist() == [2, "2.000 ± 0.000", "0.203 ± 0.006", "2.2"]
-    assert verdicts(steps.find_steps(stepping(mmfl_gvr=[0.1, 0.1, 0.11], mmfl_lvr=lvr)), "mmfl-gvr") == [FAILS]
+    assert verdicts(comparisons.find_steps(stepping(mmfl_gvr=[0.1, 0.1, 0.11], mmfl_lvr=lvr)), "mmfl-gvr") == [FAILS]
 
 
 @pytest.mark.parametrize("frames", [stepping(random=[0.1, 0.2]), stepping(mmfl_lvr=[0.1])])
 def test_steps_of_one_method_are_drawn_without_a_claim(frames):
-    assert steps.find_steps(frames).claims == []
-    figure = steps.draw_steps(frames)
+    assert comparisons.find_steps(frames).claims == []
+    figure = comparisons.draw_steps(frames)
     assert len(figure.axes[0].lines) == 2
     pyplot.close(figure)
 
@@ -204,33 +183,25 @@ def climbing(slow: list[int], fast: list[int], **options: float) -> dict[str, pd
 def test_a_target_is_met_by_the_mean_over_three_tests():
     values = [0.1, 0.6, 0.2, 0.5, 0.5]
     run = [{"method": "mmfl-gvr", "seed": 3, "round": 5 * n, "mean": value} for n, value in enumerate(values, 1)]
-    reached = steps.rounds_to({"accuracy": pd.DataFrame(run[::-1])}).set_index("target")["rounds"]
+    reached = comparisons.rounds_to({"accuracy": pd.DataFrame(run[::-1])}).set_index("target")["rounds"]
     assert reached[0.3] == 10  # (0.1 + 0.6) / 2
     assert reached[0.4] == 20  # (0.6 + 0.2 + 0.5) / 3
     assert np.isnan(reached[0.45])
 
 
-def test_runs_of_three_and_of_five_tasks_are_told_apart():
-    three, five = climbing([8], [4])["accuracy"], climbing([8], [4], cifar10=0.5)["accuracy"]
-    reached = steps.rounds_to({"accuracy": pd.concat([three, five])})
-    assert reached.groupby("tasks")["target"].count().to_dict() == {3: 30, 5: 30}
-    other = three.assign(method="random")
-    assert steps.rounds_to({"accuracy": other}).empty
-
-
 def test_one_task_a_round_takes_longer_and_ever_more_so():
-    found = steps.find_roundrobin(climbing([8, 8, 9], [4, 4, 4]))
+    found = comparisons.find_roundrobin(climbing([8, 8, 9], [4, 4, 4]))
     assert [claim.verdict for claim in found.claims] == [HOLDS] * 3
     assert verdicts(found, "grows with the target") == [HOLDS]
     line = found.table.set_index("target accuracy").loc["0.20"]
     assert line.tolist() == [3, "12 ± 0", "25 ± 2"]  # the mean of 0.1, 0.2 and 0.3
-    other = steps.find_roundrobin(climbing([4, 4, 4], [8, 8, 9]))
+    other = comparisons.find_roundrobin(climbing([4, 4, 4], [8, 8, 9]))
     assert [claim.verdict for claim in other.claims] == [FAILS] * 3
 
 
 def test_claims_are_about_targets_that_all_runs_meet():
     frames = climbing([8, 8, 20], [4, 4, 4])
-    found = steps.find_roundrobin(frames)
+    found = comparisons.find_roundrobin(frames)
     assert [claim.text.partition("accuracy ")[2][:4] for claim in found.claims][:2] == ["0.25", "0.30"]
     missed = found.table.set_index("target accuracy")["roundrobin-gvr"]
     assert missed["0.50"] == "48 ± 0 (missed by 1 of 3)"
@@ -240,10 +211,10 @@ def test_claims_are_about_targets_that_all_runs_meet():
 def test_figure_4_needs_both_methods_for_a_claim_and_one_for_a_picture():
     frames = climbing([8, 8], [4, 4], cifar10=0.5)
     one = {"accuracy": frames["accuracy"].query("method == 'mmfl-gvr'")}
-    found = steps.find_roundrobin(one)
+    found = comparisons.find_roundrobin(one)
     assert found.claims == []
     assert set(found.table["roundrobin-gvr"]) == {""}
-    figure = steps.draw_roundrobin(one)
+    figure = comparisons.draw_roundrobin(one)
     assert [axes.get_title() for axes in figure.axes] == ["5 tasks"]
     pyplot.close(figure)
 
@@ -288,13 +259,13 @@ def test_no_quick_run_comes_up_to_full_participation(frames):
 
 
 def test_quick_costs_are_rated_as_in_the_slides_but_for_what_scaffold_stores(frames):
-    claims = costs_of_a_round.find(frames).claims
+    claims = comparisons.find_costs(frames).claims
     assert [claim.verdict for claim in claims] == [HOLDS, HOLDS, FAILS]
     assert "scaffold" in claims[2].ours
 
 
 def test_quick_steps_of_systematic_draws_are_near_their_expectation_and_vary_least(frames):
-    groups = steps.total_steps(frames).groupby(["method", "seed"])["total"]
+    groups = comparisons.total_steps(frames).groupby(["method", "seed"])["total"]
     mean, deviation = groups.mean().unstack("method"), groups.std().unstack("method")
     assert mean["lvr-systematic"].between(2.6, 3.4).all()
     assert (deviation["lvr-systematic"] < deviation["mmfl-lvr"]).all()
@@ -314,7 +285,7 @@ def test_all_methods_train_on_the_five_quick_tasks():
     table = table1.find(1, frames).table
     assert table["method"].tolist() == list(table1.PAPER)
     assert list(table.columns[4:]) == ["fashion-a", "fashion-b", "cifar10", "emnist", "shakespeare"]
-    assert set(steps.rounds_to(frames)["tasks"]) == {5}
+    assert set(comparisons.rounds_to(frames)["tasks"]) == {5}
 
 
 def test_every_method_trains_in_one_group():

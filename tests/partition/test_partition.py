@@ -270,10 +270,11 @@ def test_clients_with_other_labels_yield_a_label_with_fewer_examples_than_takers
     assert counts[1:, 0].tolist() == [4, 4, 4]
 
 
-@given(st.integers(1, 30), st.integers(0, 99))
-def test_labels_are_the_same_for_every_task_with_a_seed(clients, seed):
-    label = np.arange(600) % 6
-    rule = partition.labels(0.5, 3, seed=seed)
+@pytest.mark.parametrize("rule", [partition.labels, partition.dirichlet])
+@given(clients=st.integers(1, 30), seed=st.integers(0, 99))
+def test_labels_are_the_same_for_every_task_with_a_seed(rule, clients, seed):
+    label = np.arange(6000) % 6
+    rule = rule(0.5, 3, seed=seed) if rule is partition.labels else rule(1e-6, 10, seed=seed)
     one, two = (counts_of(split(rule, labelled(label), clients, task).train, label) > 0 for task in (1, 2))
     assert (one == two).all()
 
@@ -306,7 +307,7 @@ def test_dirichlet_keeps_sizes_exactly_while_there_are_examples(alpha, sizes, fr
 
 
 @pytest.mark.parametrize("frequency", [(25_000, 25_000, 25_000, 25_000), (70_000, 20_000, 5_000, 5_000)])
-@pytest.mark.parametrize("alpha", [0.2, 2.0, 1e9])
+@pytest.mark.parametrize("alpha", [1e-4, 0.2, 2.0, 1e9])
 def test_dirichlet_has_the_mean_and_the_variance_of_the_distribution(alpha, frequency):
     label = np.repeat(np.arange(4), frequency)
     clients, size = 1500, 10
@@ -317,12 +318,6 @@ def test_dirichlet_has_the_mean_and_the_variance_of_the_distribution(alpha, freq
     assert np.abs(counts.mean(0) - size * mean).max() < 4.5 * np.sqrt(variance.max() / clients)
     assert np.abs(counts.var(0) / variance - 1).max() < 0.3
     assert abs(counts.var(0).sum() / variance.sum() - 1) < 0.12
-
-
-def test_dirichlet_with_a_small_alpha_gives_clients_of_one_label():
-    label = np.arange(30_000) % 10
-    counts = counts_of(split(partition.dirichlet(1e-4, 20), labelled(label), 500).train, label)
-    assert ((counts > 0).sum(1) == 1).mean() > 0.99
 
 
 def test_who_asks_for_a_label_that_ran_out_turns_to_its_other_labels():
@@ -344,14 +339,6 @@ def test_requests_for_a_scarce_label_have_equal_chances():
         first += counts_of(partition.dirichlet(1e9, 100)(labelled(label), 100, rng).train, label)[:, 0]
     assert first.sum() == 300 * 300
     assert np.abs(first / 300 - 3).max() < 5 * np.sqrt(3 / 300)
-
-
-@given(st.integers(0, 99))
-def test_label_distributions_are_the_same_for_every_task_with_a_seed(seed):
-    label = np.arange(6000) % 6
-    rule = partition.dirichlet(1e-6, 10, seed=seed)
-    one, two = (counts_of(split(rule, labelled(label), 20, task).train, label).argmax(1) for task in (1, 2))
-    assert one.tolist() == two.tolist()
 
 
 # Clusters.
@@ -484,7 +471,6 @@ OWNED = labelled([0, 1, 2, 3], owner=[0, 0, 1, 1])
     (lambda: split(partition.iid(3), FIVE, 2), "iid", "2 clients need 6 examples", "has 5"),
     (lambda: split(partition.iid([1, 0]), FIVE, 2), "client 1", "no example"),
     (lambda: split(partition.iid([1.5, 2]), FIVE, 2), "sizes is [1.5, 2]", "whole numbers"),
-    (lambda: split(partition.iid("many"), FIVE, 2), "sizes is 'many'", "whole numbers"),
     (lambda: split(partition.iid(lambda *_: np.ones(3, int)), FIVE, 2), "3 sizes for 2 clients"),
     (lambda: split(partition.labels(), REAL, 2), "labels", "not class numbers"),
     (lambda: split(partition.labels(0.5, 1), RARE, 4), "2 of 4 clients share label 1", "has only 1."),
@@ -506,7 +492,6 @@ def test_a_partition_that_cannot_be_made_is_refused(make, words):
     (lambda: partition.high_low(share=2.0), "high-low", "share is 2.0", "[0, 1]"),
     (lambda: partition.high_low(high=(5, 3)), "high is (5, 3)", "(least, most)"),
     (lambda: partition.high_low(low=(0, 3)), "low is (0, 3)", "(least, most)"),
-    (lambda: partition.high_low(low=(1, 2, 3)), "low is (1, 2, 3)", "two whole numbers"),
     (lambda: partition.high_low(low=7), "low is 7", "two whole numbers"),
     (lambda: partition.high_low(seed=-1), "seed is -1", "whole number"),
     (lambda: partition.uniform(0), "uniform", "least is 0"),
@@ -517,7 +502,6 @@ def test_a_partition_that_cannot_be_made_is_refused(make, words):
     (lambda: partition.dirichlet_sizes(alpha=0), "sizes 'dirichlet'", "alpha is 0", "above 0"),
     (lambda: partition.dirichlet_sizes(least=0.5), "sizes 'dirichlet'", "least is 0.5"),
     (lambda: partition.labels(0.0), "labels", "fraction is 0.0", "(0, 1]"),
-    (lambda: partition.labels("half"), "labels", "fraction is 'half'", "(0, 1]"),
     (lambda: partition.dirichlet(0.0), "partition 'dirichlet'", "alpha is 0.0"),
     (lambda: partition.clusters(0), "clusters", "number is 0"),
     (lambda: partition.clusters(2, 0.0), "clusters", "fraction is 0.0"),

@@ -9,7 +9,6 @@ import tomli_w
 
 from conftest import refused
 from mmfl import aggregation, allocation
-from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.runs import config
 from mmfl.updates.store import StorageOptions
@@ -51,23 +50,14 @@ def test_the_embedded_default_is_the_example_and_has_three_tasks():
 
 
 def test_settings_reach_every_place(small):
-    settings = [
-        "rounds=7",
-        "federation.clients=9",
-        "tasks.digits.lr=0.25",
-        "tasks.0.epochs=3",
-        "tasks.digits.data.seed=4",
-    ]
-    settings.append('method={name="mine", allocation="full", aggregation="average"}')
+    settings = ["rounds=7", "federation.clients=9", "tasks.digits.lr=0.25", "tasks.0.epochs=3"]
+    settings += ["tasks.digits.data.seed=4", 'method={name="mine", allocation="full", aggregation="average"}']
     read = config.read(small, settings, seeds=3, device=None)
     assert (read.rounds, read.federation.clients, read.seeds, read.device) == (7, 9, 3, None)
     assert (read.tasks[0].lr, read.tasks[0].epochs) == (0.25, 3)
     assert read.tasks[0].data == {"name": "digits", "seed": 4}
     assert read.experiment().methods[0].name == "mine"
-
-
-def test_a_word_needs_no_quotes_in_a_setting(small):
-    assert config.read(small, ["method=mmfl-lvr"]).methods == ["mmfl-lvr"]
+    assert config.read(small, ["method=mmfl-lvr"]).methods == ["mmfl-lvr"]  # a word needs no quotes
     assert config.read(small, ['methods=["full", "random"]']).methods == ["full", "random"]
 
 
@@ -262,10 +252,8 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
     ],
 )
 def test_mistakes_in_meaning_are_named_when_the_experiment_is_built(small, settings, words):
-    with pytest.raises(UserError) as caught:
+    with refused(*words):
         config.read(small, settings).experiment().federation_of(0)
-    assert [word for word in words if word not in str(caught.value)] == []
-    assert len(str(caught.value).splitlines()) <= 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from toy_runs import train
 
 import mmfl
 from conftest import refused
-from mmfl.runs import files
 from prompt import PROGRAM
 from prompt import mmfl as command
 
@@ -120,14 +119,3 @@ def test_in_python_a_full_disk_is_a_user_error(tmp_path, monkeypatch, call):
     again = train(tmp_path / "run", resume=True)
     assert all(a.equal(b) for a, b in zip(whole.weights, again.weights, strict=True))
     assert len(mmfl.load(tmp_path / "run").runs[0].records) == 6
-
-
-def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
-    def write():
-        with files.atomically(tmp_path / "file") as file:
-            file.write(b"half")
-            raise OSError("full")
-
-    with pytest.raises(OSError, match="full"):
-        write()
-    assert list(tmp_path.iterdir()) == []

@@ -2,15 +2,12 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 import mmfl
 from conftest import refused, toy_task
 from mmfl.runs.listing import list_runs
-from mmfl.runs.records import Scan
 
 FOREIGN = (b"\xff\xfe garbage\n", b"[1, 2]\n", b'{"a": 1}\n')
 
@@ -164,16 +161,6 @@ def test_the_list_parses_no_records_but_the_last_of_runs_that_are_whole(several,
     monkeypatch.setattr("mmfl.runs.records.json.loads", lambda text: (parsed.append(text), loads(text))[1])
     assert [run.round for run in list_runs(path)] == [100]
     assert 0 < len(parsed) < 100  # of 400
-    scan = Scan(path / "metrics.jsonl")
-    scan.look()
-    assert scan.complete(100, 4)
-    assert not scan.complete(101, 4)
-    assert not scan.complete(100, 5)
-
-
-def test_reading_records_needs_no_torch():
-    program = "import sys, mmfl.runs.records, mmfl.runs.listing, mmfl.runs.lock; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_report_of_a_damaged_run_ends_with_code_2_and_writes_nothing(several, tmp_path, answer):

@@ -82,9 +82,10 @@ def test_the_setting_of_lvr_has_the_published_shares(name):
     assert np.mean(shares) == pytest.approx(1440 / (1440 + 1296), abs=0.02)
 
 
-def test_the_three_tasks_of_lvr_share_one_copy_of_the_images_but_no_partition():
-    made = federation("lvr-3tasks")
-    assert len({id(task.data.x) for task in made.tasks}) == 1
+def test_tasks_share_one_copy_of_their_images_but_those_of_lvr_no_partition():
+    faces, made = federation("mfa-faces"), federation("lvr-3tasks")
+    assert [len(each.tasks) for each in (faces, made)] == [9, 3]
+    assert [len({id(task.data.x) for task in each.tasks}) for each in (faces, made)] == [1, 1]
     assert set(made.shards[0].of(0)) != set(made.shards[1].of(0))
     rich = [set(np.flatnonzero(made.sizes[:, s] >= 90)) for s in range(3)]
     assert rich[0] != rich[1] != rich[2]
@@ -127,12 +128,6 @@ def test_half_of_the_clients_of_figure_5_take_part_four_times_as_often():
     allocation, _ = made.methods[0].allocation.allocate(made.federation_of(0).view(1, rate=0.1, seed=0), None)
     assert np.unique(allocation.probabilities, return_counts=True)[0].tolist() == [0.04, 0.16]
     assert (allocation.probabilities[:20] == 0.04).all()
-
-
-def test_faces_share_their_pictures():
-    made = federation("mfa-faces")
-    assert len({id(task.data.x) for task in made.tasks}) == 1
-    assert len(made.tasks) == 9
 
 
 @pytest.mark.parametrize("find", [config.read, mmfl.preset])

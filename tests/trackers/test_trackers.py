@@ -196,11 +196,11 @@ def test_the_command_line_tracks_what_it_is_told_and_goes_on_after_a_kill(tmp_pa
     """Killed in the third of four rounds; `mmfl resume` finds the trackers in the run's configuration."""
     kill = f"""
 import os, mmfl.training.loop as training
-evaluate, calls = training.evaluate, []
+evaluate, calls = training.Dispatch.evaluate, []
 def deadly(*args):
     calls.append(1)
     return os.kill(os.getpid(), {signal.SIGKILL}) if len(calls) == 3 else evaluate(*args)
-training.evaluate = deadly
+training.Dispatch.evaluate = deadly
 """
     track = ["--track", "tensorboard", "--track", "mlflow"]
     killed = mmfl_command("run", *SMALL, *track, "--set", "checkpoint_every=1", cwd=tmp_path, before=kill)

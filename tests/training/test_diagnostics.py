@@ -11,13 +11,7 @@ import mmfl
 from conftest import view_of
 from mmfl.allocation import Allocation, Full
 from mmfl.methods import METHODS
-from mmfl.training.diagnostics import (
-    loss_variance,
-    memory_of,
-    probability_quantiles,
-    round_cost,
-    update_variance,
-)
+from mmfl.training.diagnostics import loss_variance, memory_of, probability_quantiles, round_cost, update_variance
 from mmfl.updates import Trained, Updates
 
 
@@ -66,14 +60,10 @@ def test_a_second_vector_goes_to_those_who_train_not_to_those_who_evaluate():
 
 @cache
 def costly() -> mmfl.Federation:
-    tasks = [
-        mmfl.Task(
-            name,
-            partial(mmfl.models.LogisticRegression, inputs=3, classes=classes),
-            mmfl.data.blobs(60, inputs=3, classes=classes),
-        )
-        for name, classes in (("large", 4), ("small", 2))
-    ]
+    tasks = []
+    for name, classes in (("large", 4), ("small", 2)):
+        model = partial(mmfl.models.LogisticRegression, inputs=3, classes=classes)
+        tasks.append(mmfl.Task(name, model, mmfl.data.blobs(60, inputs=3, classes=classes)))
     return mmfl.Federation(tasks, 5, lacks=[[0, 0], [0, 0], [0, 0], [0, 0], [0, 1]], capacity=[1, 2, 1, 2, 1])
 
 
@@ -151,17 +141,12 @@ def test_variances_are_none_where_they_cannot_be_known():
     assert loss_variance(view_of([[1]]), allocation, 0) is None
     assert update_variance(VIEW, allocation, sent(allocation, [1])) is None
     assert loss_variance(VIEW, everyone([[0.0, 0.0], [0.25, 0.1]]), 0) is None
+    for nonsense in (np.nan, np.inf):
+        diverged = view_of([[10, 0], [30, 5]], [1, 2], losses=[[nonsense, 0.0], [0.4, 1.0]])
+        assert loss_variance(diverged, allocation, 0) is None
+        assert loss_variance(diverged, allocation, 1) == pytest.approx(2 * 0.5**2 * 9)
 
 
-@pytest.mark.parametrize("task", [0, 1])
-def test_full_participation_has_no_variance_whatever_the_capacities(task):
+def test_full_participation_has_no_variance_whatever_the_capacities():
     allocation, _ = Full().allocate(VIEW, None)
-    assert loss_variance(VIEW, allocation, task) in (0, None)
-
-
-@pytest.mark.parametrize("nonsense", [np.nan, np.inf])
-def test_the_variance_of_what_is_no_number_is_not_known(nonsense):
-    allocation = everyone([[1.0, 0.0], [0.25, 0.1]])
-    diverged = view_of([[10, 0], [30, 5]], [1, 2], losses=[[nonsense, 0.0], [0.4, 1.0]])
-    assert loss_variance(diverged, allocation, 0) is None
-    assert loss_variance(diverged, allocation, 1) == pytest.approx(2 * 0.5**2 * 9)
+    assert all(loss_variance(VIEW, allocation, task) in (0, None) for task in (0, 1))

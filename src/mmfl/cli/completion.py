@@ -1,5 +1,6 @@
 """What completes an argument or the value of an option, and how the shells' scripts ask for it."""
 
+import ast
 import os
 import re
 import tomllib
@@ -9,10 +10,10 @@ from pathlib import Path
 import typer
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
 
-from mmfl.cli.names import names_in
 from mmfl.runs import presets
 from mmfl.runs.layout import CONFIG
 
+_PACKAGE = Path(__file__).parents[1]
 _SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "tasks": "TaskConfig"}
 
 
@@ -171,3 +172,45 @@ def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
     seen = [path for path in inside if path.name.startswith(".") == start.startswith(".")]
     found = [path.name if wanted(path) else f"{path.name}/" for path in seen if wanted(path) or path.is_dir()]
     return [f"{folder}{slash}{name}" for name in found]
+
+
+def names_in(room: str, table: str) -> list[str]:
+    """The names in a table of a room, read from its source code: to import it would import torch, which takes seconds.
+
+    A table is a dictionary with these keys, a `Literal` of these values, a class with these fields, or a tuple of calls
+    that have the name as their first argument.
+    """
+    place = _PACKAGE / room
+    begins = re.compile(rf"^(class )?{table}\b[^(]*[=:(]", re.MULTILINE)
+    found: list[str] = []
+    for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        source = path.read_text(encoding="utf-8")
+        if begins.search(source):  # only then is it worth parsing
+            found += [name for each in ast.parse(source).body if _defines(each, table) for name in _names(each)]
+    return found
+
+
+def _defines(statement: ast.stmt, name: str) -> bool:
+    match statement:
+        case ast.ClassDef(name=defined) | ast.AnnAssign(target=ast.Name(id=defined)):
+            return defined == name
+        case ast.Assign(targets=[ast.Name(id=defined)]):
+            return defined == name
+    return False
+
+
+def _names(statement: ast.stmt) -> list[str]:
+    match getattr(statement, "value", statement):
+        case ast.ClassDef(body=body):
+            fields = [each.target for each in body if isinstance(each, ast.AnnAssign)]
+            return [field.id for field in fields if isinstance(field, ast.Name)]
+        case ast.Dict(keys=keys):
+            return _texts(keys)
+        case ast.Tuple(elts=calls):
+            return _texts(call.args[0] for call in calls if isinstance(call, ast.Call))
+        case value:
+            return _texts(ast.walk(value))
+
+
+def _texts(nodes: Iterable[ast.AST | None]) -> list[str]:
+    return [str(node.value) for node in nodes if isinstance(node, ast.Constant)]

@@ -4,13 +4,14 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mmfl.cli import completion
 from mmfl.cli.console import console, say
-from mmfl.cli.help import Command, examples
+from mmfl.cli.help import command
 from mmfl.cli.options import (
     AppFile,
     Capacity,
@@ -23,10 +24,8 @@ from mmfl.cli.options import (
     worker_options,
 )
 from mmfl.deployment import programs
-from mmfl.deployment.bundle import check_module
-from mmfl.deployment.child_processes import ChildProcesses, exit_on_termination
+from mmfl.deployment.child_processes import exit_on_termination
 from mmfl.deployment.security import Address, check_file
-from mmfl.deployment.superlink import ControlAPI
 from mmfl.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,13 +36,11 @@ _log = logging.getLogger(__name__)
 app = typer.Typer(rich_markup_mode=None)
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "mmfl deploy app.py --local 4 --rounds 20 --rate 0.5",
-        "mmfl deploy app.py --local 4 --rate 0.5 --secure --set gather=10",
-        "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4 --rate 0.5",
-    ),
+@command(
+    app,
+    "mmfl deploy app.py --local 4 --rounds 20 --rate 0.5",
+    "mmfl deploy app.py --local 4 --rate 0.5 --secure --set gather=10",
+    "mmfl deploy app.py --server 127.0.0.1:8001 --clients 4 --rate 0.5",
 )
 def deploy(
     file: AppFile,
@@ -86,7 +83,7 @@ def deploy(
     programs.require_flower()
     if (local is None) == (server is None):
         raise UserError("deploy: expected either --local K, for a trial on this machine, or --server host:port.")
-    where: dict[str, Any] = {"module": str(check_module(file))}
+    where: dict[str, Any] = {"module": str(programs.check_module(file))}
     if server is not None:
         address, root = Address.parse(server), check_file(root_certificates, "--root-certificates")
         if root is None and not address.loopback:
@@ -95,7 +92,9 @@ def deploy(
                 "--root-certificates ca.crt, or the address on loopback that `mmfl link` prints."
             )
         where |= {"server": str(address), **({"root_certificates": str(root)} if root else {})}
-        _refuse_with_server(secure=secure, capacity=capacity, device=device)
+        for name, value in (("secure", secure), ("capacity", capacity), ("device", device)):
+            if value:
+                raise UserError(f"deploy: --{name} goes with --local; with --server, give it to `mmfl node`.")
     elif local is not None:
         check_minimum("--local", local, 1)
         clients = local if clients is None else clients
@@ -128,7 +127,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
     from mmfl.runs.status import RunEnd
     from mmfl.trackers import make_trackers
 
-    module = check_module(Path(where["module"]))
+    module = programs.check_module(Path(where["module"]))
     nodes = f"{where['local']} nodes on this machine" if "local" in where else f"at {where['server']}"
     budget, text = budget_of(where, settings)
     show_summary(
@@ -148,8 +147,7 @@ def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, 
     listener = ListenerGroup([Display(console), *make_trackers(where.get("trackers", ()))])
     try:
         with exit_on_termination():
-            deploy = _deploy_here if "local" in where else _deploy_at_server
-            outcome = deploy(module, where, settings, path, resume, listener)
+            outcome = _deploy(module, where, settings, path, resume, listener)
     except KeyboardInterrupt:
         outcome = RunEnd("stopped")
     show_outcome(outcome, path, time.monotonic() - started)
@@ -194,49 +192,28 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
     values = {key: value for key, value in given.items() if value is not None}
     for change in changes:
         configuration.apply(values, change)
-    if "clients" not in values:
-        raise UserError("deploy: --clients is missing; expected how many clients the nodes hold in all.")
     settings = DeploymentSettings.of(values)
     make_method(settings.method)
-    if not 0 < settings.rate <= 1:
-        raise UserError(f"rate is {settings.rate}; expected a share of the processors in (0, 1].")
-    check_minimum("clients", settings.clients, 1)
-    check_minimum("rounds", settings.rounds, 1)
-    check_minimum("seed", settings.seed, 0)
-    if not settings.timeout > 0:
-        raise UserError(f"timeout is {settings.timeout}; expected a number of seconds above 0.")
     return settings.model_dump()
 
 
-def _deploy_here(
+def _deploy(
     module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
 ) -> "RunEnd":
-    """Runs over nodes on this machine, which are started and ended with the run."""
+    """Runs over nodes that are started and ended with the run, or at the SuperLink of `mmfl link` on this machine."""
     from mmfl.deployment.loopback import LocalDeployment, assign_clients
-
-    with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
-        local.start(assign_clients(settings["clients"], where["local"]))
-        return local.submit(settings, resume).follow(listener, local.check)
-
-
-def _deploy_at_server(
-    module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
-) -> "RunEnd":
-    """Runs at a SuperLink that was started with `mmfl link` on this machine."""
     from mmfl.deployment.submission import Submission
 
+    if "local" in where:
+        with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
+            local.start(assign_clients(settings["clients"], where["local"]))
+            return local.submit(settings, resume).follow(listener, local.check)
     root = where.get("root_certificates")
-    with ChildProcesses(path / "logs") as processes:
-        control = ControlAPI(Address.parse(where["server"]), Path(root) if root else None, processes.folder / "home")
+    with TemporaryDirectory(prefix="mmfl-") as home:
+        control = programs.ControlAPI(Address.parse(where["server"]), Path(root) if root else None, Path(home))
         submission = Submission.start(control, module, path, settings, resume)
         try:
             return submission.follow(listener)
         except (KeyboardInterrupt, SystemExit):
             submission.abort()
             raise
-
-
-def _refuse_with_server(**options: Any) -> None:
-    for name, value in options.items():
-        if value:
-            raise UserError(f"deploy: --{name} goes with --local; with --server, give it to `mmfl node`.")

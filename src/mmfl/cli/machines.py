@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from mmfl.cli.console import say
-from mmfl.cli.help import Command, examples
+from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
-from mmfl.deployment.bundle import check_module
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
 from mmfl.deployment.node import NodeSpec, RunningNode, serve
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
@@ -22,10 +21,7 @@ app = typer.Typer(rich_markup_mode=None)
 Logs = Annotated[Path | None, typer.Option(help="Folder for the output of Flower's processes.")]
 
 
-@app.command(
-    cls=Command,
-    epilog=examples("mmfl link", "mmfl link 0.0.0.0:8000 --keys keys", "mmfl link 10.0.0.5:8000 --insecure"),
-)
+@command(app, "mmfl link", "mmfl link 0.0.0.0:8000 --keys keys", "mmfl link 10.0.0.5:8000 --insecure")
 def link(
     address: Annotated[str, typer.Argument(help="host:port that nodes connect to.")] = "127.0.0.1:8000",
     keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys`.")] = None,
@@ -54,13 +50,10 @@ def link(
         _until_interrupted(lambda: check_repeatedly(running.check))
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "mmfl node app.py --clients 0-3",
-        "mmfl node app.py --clients 3 --server fed.example.org:8000 \\\n"
-        "      --root-certificates ca.crt --key node-3.key",
-    ),
+@command(
+    app,
+    "mmfl node app.py --clients 0-3",
+    "mmfl node app.py --clients 3 --server fed.example.org:8000 \\\n      --root-certificates ca.crt --key node-3.key",
 )
 def node(
     file: AppFile,
@@ -81,7 +74,7 @@ def node(
     programs.require_flower()
     check_minimum("--capacity", 1 if capacity is None else capacity, 1)
     spec = NodeSpec(
-        check_module(file),
+        programs.check_module(file),
         parse_clients(clients),
         Address.parse(server),
         check_file(root_certificates, "--root-certificates"),
@@ -97,12 +90,7 @@ def node(
         _until_interrupted(lambda: serve(running, say))
 
 
-@app.command(
-    cls=Command,
-    epilog=examples(
-        "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5"
-    ),
-)
+@command(app, "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5")
 def keys(
     folder: Annotated[Path, typer.Argument(help="New folder for certificates and keys.")],
     server: Annotated[str, typer.Option(help="Host names or addresses of the server, separated by commas.")],
@@ -115,7 +103,7 @@ def keys(
 
 
 def parse_clients(text: str) -> list[int]:
-    """The clients in a list of numbers and ranges.
+    """The clients in a list of numbers and ranges, each once.
 
     >>> parse_clients("0,4-6")
     [0, 4, 5, 6]
@@ -123,11 +111,11 @@ def parse_clients(text: str) -> list[int]:
     found: list[int] = []
     for part in filter(None, text.replace(" ", "").split(",")):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise UserError(f"--clients '{text}': '{part}' is no client; expected numbers such as 0,1 or 0-9.")
-        found += range(int(first), int(last or first) + 1)
-    if len(set(found)) < len(found):
-        raise UserError(f"--clients '{text}' names a client twice.")
+        valid = first.isdecimal() and (last.isdecimal() or not dash)
+        clients = range(int(first), int(last or first) + 1) if valid else range(0)
+        if not clients or set(clients) & set(found):
+            raise UserError(f"--clients '{text}': '{part}' is no client or repeats one; expected such as 0,1 or 0-9.")
+        found += clients
     return found
 
 

@@ -47,13 +47,12 @@ def reproduce(
     from mmfl.engine.precision import check_precision
     from mmfl.papers import CATALOGUE
     from mmfl.papers import reproduce as experiments
-    from mmfl.papers.pages import PAPERS, claims_table
     from mmfl.papers.reproduction import Trainer
     from mmfl.papers.store import Results
     from mmfl.report.display import Display, show_texts
 
     if list_:
-        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in PAPERS.items()}
+        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in experiments.PAPERS.items()}
         rows = [{"id": each.id, "title": each.title, "paper": papers[each.paper]} for each in CATALOGUE.values()]
         show_rows(rows, "id", "what it is", "from", as_json=json_)
         return
@@ -72,7 +71,7 @@ def reproduce(
         found = True
         show_texts(console, each.title, findings.table)
         if findings.claims:
-            show_texts(console, "claims", claims_table(findings.claims))
+            show_texts(console, "claims", experiments.claims_table(findings.claims))
         say(f"wrote {results.folder / each.id}.md and .png")
     if not found:
         raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")

@@ -1,4 +1,4 @@
-"""Where examples come from: the data sources, one file per source. Every source returns a `Dataset`.
+"""Where examples come from: the data sources. Every source returns a `Dataset`.
 
 A data set is a pair of tensors, a second pair for testing and, if the source knows it, the owner of every example.
 Which client gets which rows is decided in `mmfl.partition`; nothing here depends on clients.
@@ -10,15 +10,12 @@ from mmfl.data.adapters import from_huggingface, from_torch_dataset
 from mmfl.data.celeba import celeba
 from mmfl.data.cifar10 import cifar10
 from mmfl.data.dataset import Dataset, from_arrays
-from mmfl.data.digits import digits
-from mmfl.data.emnist import emnist
 from mmfl.data.faces import faces
 from mmfl.data.femnist import femnist
-from mmfl.data.generated import blobs, images
-from mmfl.data.mnist import fashion_mnist, mnist
-from mmfl.data.quadratic import quadratic
+from mmfl.data.mnist import emnist, fashion_mnist, mnist
 from mmfl.data.shakespeare import shakespeare
-from mmfl.data.synthetic import synthetic, synthetic_iid
+from mmfl.data.small import blobs, digits, images
+from mmfl.data.synthetic import quadratic, synthetic, synthetic_iid
 
 SOURCES: dict[str, Callable[..., Dataset]] = {
     "digits": digits,

@@ -59,13 +59,11 @@ def _read_archive(archive: Path) -> dict[Path, bytes]:
 def _dataset(where: Path, batches: dict[Path, bytes]) -> Dataset:
     """The last batch is for testing. Every record is a label, then the red, green and blue pixels row by row."""
     size = 1 + math.prod(SHAPE)
-    for path, content in batches.items():
-        if len(content) % size:
-            raise UserError(f"data 'cifar10': {path} has {len(content):,} bytes, which is not a multiple of {size:,}.")
+    lengths = {path: len(content) for path, content in batches.items()}
+    if len(set(lengths.values())) > 1 or any(length % size for length in lengths.values()):
+        found = ", ".join(f"{path.name} has {length:,} bytes" for path, length in lengths.items())
+        raise UserError(f"data 'cifar10' in {where}: {found}; expected the same multiple of {size:,} in each.")
     records = [np.frombuffer(content, np.uint8).reshape(-1, size) for content in batches.values()]
-    numbers = [len(batch) for batch in records]
-    if len(set(numbers)) > 1:
-        raise UserError(f"data 'cifar10' in {where}: batches of {numbers} images; expected the same number in each.")
     train, test = np.concatenate(records[:-1]), records[-1]
     x, x_test = (part[:, 1:].reshape(-1, *SHAPE) for part in (train, test))
     return byte_images.dataset("cifar10", where, (x, train[:, 0], x_test, test[:, 0]), 10)

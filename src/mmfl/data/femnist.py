@@ -41,8 +41,8 @@ def _by_writer(path: Path, part: str, writers: NDArray[np.str_]) -> dict[str, le
             f"data 'femnist': {path}: {names[0]} is {x.dtype} {x.shape}, {names[1]} {y.shape}, {names[2]} "
             f"{writer.shape}; expected bytes (images, {_SIDE}, {_SIDE}), (images,), (images,)."
         )
-    if writer.dtype.kind not in "iu" or ((wrong := (writer < 0) | (writer >= len(writers))).any()):
-        found = f"{writer.dtype}" if writer.dtype.kind not in "iu" else f"{writer[wrong][0]} at row {wrong.argmax()}"
+    if not (valid := np.isin(writer, np.arange(len(writers)))).all():
+        found = f"{writer[~valid][0]} at row {valid.argmin()}"
         raise UserError(f"data 'femnist': {path}: {names[2]} is {found}; expected writers 0 to {len(writers) - 1}.")
     rows = {number: np.flatnonzero(writer == number) for number in np.unique(writer)}
     return {

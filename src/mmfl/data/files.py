@@ -93,19 +93,12 @@ def reading(source: str, path: Path | zipfile.Path) -> Iterator[None]:
 
 def arrays(source: str, path: Path, *names: str) -> list[NDArray[Any]]:
     """The named arrays of an `.npz` file."""
-    with reading(source, path), path.open("rb") as stream:
-        if not zipfile.is_zipfile(stream):
-            raise UserError(f"data '{source}': {path} is not an .npz file, or was cut short.")
-        stream.seek(0)
-        with np.load(stream, allow_pickle=False) as file:
-            if missing := [name for name in names if name not in file]:
-                raise UserError(
-                    f"data '{source}': {path} has no {', '.join(missing)}; it holds {', '.join(file) or 'nothing'}."
-                )
-            try:
-                found = [file[name] for name in names]
-            except ValueError as error:
-                raise UserError(f"data '{source}': {path} has something other than plain arrays ({error}).") from None
-    if not all(isinstance(array, np.ndarray) for array in found):
-        raise UserError(f"data '{source}': {path} is not an .npz file.")
-    return found
+    with reading(source, path):
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                held, stored = list(file), {name: file[name] for name in names if name in file}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(f"data '{source}': {path} is not an .npz file of plain arrays ({error}).") from None
+    if missing := [name for name in names if not isinstance(stored.get(name), np.ndarray)]:
+        raise UserError(f"data '{source}': {path} has no array {', '.join(missing)}; it holds {', '.join(held)}.")
+    return [stored[name] for name in names]

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mmfl.checks import is_whole
 from mmfl.errors import UserError
 
 _MAX_NUMBER = 2**63  # whole numbers are int64
@@ -22,16 +21,25 @@ def read_owners(owner: ArrayLike, where: str) -> NDArray[Any]:
     values = np.array(owner, dtype=object) if isinstance(owner, Sequence) else np.asarray(owner)
     if values.ndim != 1:
         raise UserError(f"{where}: owner has shape {values.shape}; expected one entry per example.")
-    if values.dtype.kind in "UT" or (values.dtype.kind == "O" and all(isinstance(name, str) for name in values)):
-        names = values.astype(str)
-        _refuse(where, values, names == "", "a name")
-        return names
-    is_name = np.array([isinstance(value, str) for value in values.tolist()], dtype=bool)
-    _refuse(where, values, ~_whole_rows(values) & ~is_name, "a whole number from 0, or a name")
-    if is_name.any():
-        name, number = values[np.argmax(is_name)], values[np.argmin(is_name)]
+    if values.dtype.kind in "iu" and ((values >= 0) & (values < _MAX_NUMBER)).all():
+        return values.astype(np.int64)
+    is_name = np.array([isinstance(value, str) and value != "" for value in values], dtype=bool)
+    is_number = np.array([_is_whole_number(value) for value in values], dtype=bool)
+    if (wrong := ~(is_name | is_number)).any():
+        row = int(np.argmax(wrong))
+        value = values[row].item() if isinstance(values[row], np.generic) else values[row]
+        raise UserError(f"{where}: owner {value!r} at row {row}; expected a whole number from 0, or a name.")
+    if is_name.any() and is_number.any():
+        name, number = values[np.argmax(is_name)], values[np.argmax(is_number)]
         raise UserError(f"{where}: owners are names ({name!r}) and numbers ({number!r}); expected one kind.")
-    return values.astype(np.int64)
+    return values.astype(np.int64 if is_number.any() else str)
+
+
+def _is_whole_number(value: object) -> bool:
+    """Whether it is a whole number from 0, such as 3 and 3.0."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        return False
+    return bool(0 <= value < _MAX_NUMBER and value % 1 == 0)
 
 
 def find_owners(names: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
@@ -45,27 +53,3 @@ def find_owners(names: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
 def is_text(names: NDArray[Any]) -> bool:
     """Whether owners have names rather than numbers."""
     return names.dtype.kind == "U"
-
-
-def _whole_rows(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which entries are whole numbers from 0, such as 3 and 3.0."""
-    if values.dtype.kind == "O":
-        return np.array([_is_whole_number(value) for value in values], dtype=bool)
-    if values.dtype.kind not in "iuf":
-        return np.zeros(len(values), dtype=bool)
-    with np.errstate(invalid="ignore"):
-        whole: NDArray[np.bool_] = (values >= 0) & (values < _MAX_NUMBER) & (values == np.floor(values))
-    return whole
-
-
-def _is_whole_number(value: object) -> bool:
-    if isinstance(value, float | np.floating):
-        return bool(0 <= value < _MAX_NUMBER) and float(value).is_integer()
-    return is_whole(value, 0) and int(value) < _MAX_NUMBER  # type: ignore[call-overload]
-
-
-def _refuse(where: str, values: NDArray[Any], wrong: NDArray[np.bool_], expected: str) -> None:
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        value = values[row].item() if isinstance(values[row], np.generic) else values[row]
-        raise UserError(f"{where}: owner {value!r} at row {row}; expected {expected}.")

@@ -1,10 +1,11 @@
-"""Synthetic(alpha, beta) and Synthetic-IID: logistic data, with a different model and input distribution per client.
+"""The generated federations of Bhuyan et al. 2022.
 
-As in Li et al. (FedProx, 2020) and Bhuyan et al. 2022: alpha is the spread of the clients' true models, beta that of
-their inputs.
+Synthetic(alpha, beta), also of Li et al. (FedProx, 2020), and Synthetic-IID are logistic data: alpha is the spread of
+the clients' true models, beta that of their inputs. The quadratic federation is strongly convex with a known optimum.
 """
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mmfl.checks import check, check_memory, check_whole, is_number, is_whole
@@ -78,3 +79,26 @@ def _dataset(
     name: str, x: NDArray[np.float64], logits: NDArray[np.float64], owner: NDArray[np.int64], seed: int
 ) -> Dataset:
     return from_arrays(x, logits.argmax(1), owner, test_share=0.1, name=name, seed=seed)
+
+
+def quadratic(clients: int = 24, block: int = 4) -> Dataset:
+    """Client k's one example is the row (A_k | b_k) of F_k(w) = w'A_k w / 2 - b_k'w on a block of a tridiagonal chain.
+
+    The sum of the A_k is tridiag(-1, 2, -1) of size clients * block + 1. Train it with `models.Quadratic` and the
+    loss `value`; the mean over clients is the global objective, and so is the value on the (shared) test set.
+    """
+    for name, value in (("clients", clients), ("block", block)):
+        check_whole("data 'quadratic'", name, value)
+    size = clients * block + 1
+    check_memory(f"data 'quadratic' of {clients} clients", 4.0 * clients * size**2)
+    rows = np.zeros((clients, size, size + 1), dtype=np.float32)
+    chain = 2 * np.eye(block + 1) - np.eye(block + 1, k=1) - np.eye(block + 1, k=-1)
+    chain[0, 0] = chain[-1, -1] = 1.0
+    for client in range(clients):
+        rows_of_block = slice(client * block, (client + 1) * block + 1)
+        rows[client, rows_of_block, rows_of_block] = chain
+    rows[0, 0, 0] += 1.0
+    rows[-1, -1, size - 1] += 1.0
+    rows[0, 0, -1] = 1.0
+    x, y = torch.from_numpy(rows), torch.zeros(clients)
+    return Dataset("quadratic", x, y, x, y, owner=np.arange(clients))

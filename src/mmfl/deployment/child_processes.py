@@ -54,14 +54,6 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def request_end(self) -> None:
-        """Asks it to end: by closing its input where it has one, otherwise by SIGTERM."""
-        if self.process.stdin:
-            with suppress(OSError):
-                self.process.stdin.close()
-        elif self.alive:
-            self.process.terminate()
-
 
 class ChildProcesses:
     """The processes of one deployment, and a private folder for their sockets and settings.
@@ -91,7 +83,7 @@ class ChildProcesses:
         try:
             deadline = time.monotonic() + _SECONDS_TO_END
             for child in reversed(self.children):
-                child.request_end()
+                child.process.terminate()
             for child in self.children:
                 with suppress(subprocess.TimeoutExpired):
                     child.process.wait(max(0.0, deadline - time.monotonic()))
@@ -102,10 +94,8 @@ class ChildProcesses:
             for child in self.children:
                 child.process.wait()
 
-    def start(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], ends_with_input: bool = False
-    ) -> Child:
-        """Starts a process in a session of its own; one that `ends_with_input` is asked to end by closing its input."""
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        """Starts a process in a session of its own."""
         log = self.logs / f"{name}.log"
         key, _, value = self.variable.partition("=")
         with log.open("ab") as output:
@@ -114,7 +104,7 @@ class ChildProcesses:
                 process = subprocess.Popen(
                     command,
                     env={**environment, key: value},
-                    stdin=subprocess.PIPE if ends_with_input else subprocess.DEVNULL,
+                    stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
@@ -130,7 +120,7 @@ class ChildProcesses:
 
     def end(self, child: Child) -> None:
         """Asks one process to end, kills it if it does not, and no longer looks after it."""
-        child.request_end()
+        child.process.terminate()
         with suppress(subprocess.TimeoutExpired):
             child.process.wait(_SECONDS_TO_END)
         child.kill()

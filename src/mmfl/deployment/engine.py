@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.deployment.events import Events
-from mmfl.deployment.exchange import NodeExchange, Transport
-from mmfl.deployment.payload import Payload, fingerprint
+from mmfl.deployment.exchange import NodeExchange
+from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
 from mmfl.deployment.remote_federation import ServerFederation
 from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport
-from mmfl.deployment.roster import Roster
+from mmfl.deployment.roster import Events, Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine import Evaluation, Simulation, Training, Workload
 from mmfl.engine.layout import Layout
@@ -23,6 +22,9 @@ from mmfl.federation.task import Task
 from mmfl.methods import make_method
 from mmfl.updates import Trained
 from mmfl.updates.world import SINGLE_PROCESS
+
+if TYPE_CHECKING:
+    from mmfl.deployment.flower_transport import FlowerTransport
 
 Requests = dict[int, Payload]
 """The request to each node, by the node's number."""
@@ -41,7 +43,7 @@ class Deployment:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: "FlowerTransport",
         tasks: Sequence[Task],
         settings: DeploymentSettings,
         events: Events,
@@ -72,19 +74,16 @@ class Deployment:
         for workload in workloads:
             weights, known = self._known_losses.get(workload.task, (None, {}))
             losses = dict(known) if weights is workload.weights else {}
-            responsive = ~self.federation.unresponsive
-            self._request_losses(
-                requests, workload, [i for i in workload.client.tolist() if responsive[i] and i not in losses]
-            )
             losses_of.append(losses)
+            responsive = workload.client[~self.federation.unresponsive[workload.client]]
+            self._request_losses(requests, workload, [i for i in responsive.tolist() if i not in losses])
         replies = self.exchange.send(requests)
+        results = []
         for workload, losses in zip(workloads, losses_of, strict=True):
             losses |= replies.losses.get(self._task_name(workload), {})
             self._mark_unresponsive(workload.client, losses)
-        return [
-            np.array([losses.get(client, np.nan) for client in workload.client.tolist()])
-            for workload, losses in zip(workloads, losses_of, strict=True)
-        ]
+            results.append(np.array([losses.get(client, np.nan) for client in workload.client.tolist()]))
+        return results
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Local training on the nodes; clients that fail are left out.
@@ -215,14 +214,12 @@ class Deployment:
         max_norm = self.settings.norm * max(1.0, float(training.weights.norm()))
         client = np.array([report.client])
         last_update = None if training.remembered is None else training.remembered.rows(client)[0]
-        problem = report.problem(len(training.weights), max_norm, last_update)
-        if not problem and report.update is None and wanted:
-            problem = "the update did not come"
-        if problem:
-            detail = f"task '{self._task_name(training)}': {problem}"
+        try:
+            return [report.check(len(training.weights), max_norm, last_update, wanted)]
+        except InvalidPayloadError as error:
+            detail = f"task '{self._task_name(training)}': {error}"
             self.events.add("rejected", client=report.client, detail=detail)
             return []
-        return [report.measure(last_update)]
 
     def _mean_test(self, workload: Workload, replies: Replies) -> Evaluation:
         """The mean over all examples that nodes tested on."""

@@ -1,16 +1,18 @@
 """Exchange of messages between the server and its nodes: send, wait until a deadline, check, and go on."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from mmfl.deployment.events import Events
 from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.replies import Replies
-from mmfl.deployment.roster import Roster
+from mmfl.deployment.roster import Events, Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.errors import UserError
+
+if TYPE_CHECKING:
+    from mmfl.deployment.flower_transport import FlowerTransport
 
 _POLL_SECONDS = 0.1  # between two looks for replies
 _RETRY_SECONDS = 5.0  # until a node whose announcement could not be used is asked again
@@ -26,27 +28,6 @@ class Reply:
     error: str = ""
 
 
-class Transport(Protocol):
-    """Sends payloads to nodes, which are known by number, and receives their replies in any order.
-
-    `max_reply_bytes` is the largest reply that gets through; None where there is no limit.
-    """
-
-    max_reply_bytes: int | None
-
-    def nodes(self) -> set[int]:
-        """The numbers of the connected nodes."""
-        ...
-
-    def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
-        """Sends each node its payload, with a time limit for the reply; returns the node of each message by its id."""
-        ...
-
-    def receive(self, messages: Iterable[str]) -> list[Reply]:
-        """The replies to these messages that have arrived; each reply is returned once."""
-        ...
-
-
 class NodeExchange:
     """Sends requests to nodes and reads their replies; keeps the roster of connected nodes up to date.
 
@@ -56,7 +37,7 @@ class NodeExchange:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: "FlowerTransport",
         roster: Roster,
         settings: DeploymentSettings,
         events: Events,

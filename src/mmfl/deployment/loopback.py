@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from mmfl.deployment import programs
-from mmfl.deployment.bundle import SERVER, check_module
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.node import WORKER, NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
@@ -14,7 +13,6 @@ from mmfl.deployment.submission import Submission
 from mmfl.deployment.superlink import SuperLink, free_port, start_superlink
 from mmfl.errors import UserError
 
-_SPARE_KEYS = 2  # for nodes that join later
 _log = logging.getLogger(__name__)
 
 
@@ -30,11 +28,10 @@ class LocalDeployment:
         directory: Path,
         secure: bool = False,
         worker: Sequence[str] = WORKER,
-        server: str = SERVER,
+        server: str = programs.SERVER_APP,
         options: Mapping[str, str] | None = None,
     ):
-        programs.require_flower()
-        self.module, self.directory = check_module(module), directory.resolve()
+        self.module, self.directory = programs.check_module(module), directory.resolve()
         self.secure, self.worker, self.server, self.options = secure, worker, server, options or {}
         self.processes = ChildProcesses(self.directory / "logs")
         self.nodes: list[RunningNode] = []
@@ -53,7 +50,7 @@ class LocalDeployment:
         self.keys: Keys | None = None
         inner = self.address
         if self.secure:
-            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], len(clients_of_node) + _SPARE_KEYS)
+            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], len(clients_of_node))
             inner = Address("127.0.0.1", free_port())
         for clients in clients_of_node:
             self._add(clients)

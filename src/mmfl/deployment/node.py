@@ -43,13 +43,11 @@ class NodeSpec:
         """Refuses contradictory options, and plaintext to other machines unless `insecure` is set."""
         if not self.clients:
             raise UserError("node: no clients; expected --clients with their numbers, such as 0,1.")
-        if self.root and self.insecure:
-            raise UserError("node: both --root-certificates and --insecure were given; expected one of them.")
         if self.key and not self.root:
             raise UserError("node: --key needs --root-certificates, as a key is only shown over an encrypted line.")
-        if not self.root and not self.server.loopback and not self.insecure:
+        if bool(self.root) == self.insecure and (self.insecure or not self.server.loopback):
             raise UserError(
-                f"node: the server at {self.server} is another machine, so the line must be encrypted; expected "
+                f"node: a line to another machine ({self.server}) must be encrypted; expected either "
                 "--root-certificates ca.crt and --key node-K.key (`mmfl keys` makes them), or --insecure."
             )
 
@@ -115,8 +113,7 @@ class RunningNode:
     def _start_worker(self) -> Child:
         self.worker_started = time.monotonic()
         self.socket.unlink(missing_ok=True)
-        command = self.spec.command(self.socket)
-        return self.processes.start(f"{self.name}-worker", command, self.environment, ends_with_input=True)
+        return self.processes.start(f"{self.name}-worker", self.spec.command(self.socket), self.environment)
 
 
 def serve(node: RunningNode, say: Callable[[str], None]) -> None:

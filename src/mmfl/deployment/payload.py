@@ -78,6 +78,14 @@ class Payload:
             raise InvalidPayloadError(f"'{name}' does not read as a list of {len(kinds)} columns")
         return [tuple(row) for row in rows]
 
+    def table(self, name: str, keys: tuple[Any, ...], kinds: tuple[Any, ...]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """A field of rows, by their first columns, of the types `keys`; refuses two rows with the same ones."""
+        rows = self.rows(name, *keys, *kinds)
+        table = {row[: len(keys)]: row[len(keys) :] for row in rows}
+        if len(table) < len(rows):
+            raise InvalidPayloadError(f"'{name}' has two rows about the same")
+        return table
+
 
 def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind == (float | None):

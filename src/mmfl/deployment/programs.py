@@ -1,15 +1,19 @@
-"""Flower's programs: their command lines, environment and settings. No other module knows their options.
+"""Flower's programs: their command lines, environment and settings, and the app that they ship to server and nodes.
 
 Written for flwr 1.41, whose SuperLink serves nodes, runs and its own processes over HTTP on one port.
 """
 
+import ast
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,8 @@ from mmfl.errors import UserError
 if TYPE_CHECKING:
     from mmfl.deployment.security import Address, Keys
 
+SERVER_APP = "mmfl.deployment.server_app:app"
+MODULE = "deployed"  # the name of the user's module in the app; its own name could hide another module
 CONNECTION = "mmfl"  # the name of the connection in the settings that we write
 FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those who start runs
 # The variable by which a SuperLink behind a proxy, and its runs, know the largest request of a node.
@@ -33,6 +39,8 @@ flwr = command.load()
 for key in sys.argv[2:]:
     flwr(["supernode", "register", key, sys.argv[1]], standalone_mode=False)
 """
+_UNREACHABLE = "Connection to the SuperLink is unavailable"
+_SECONDS_TO_ANSWER = 300.0
 _POLL_SECONDS = "0.1"  # between looks for work; Flower's default of a second would delay every message
 
 
@@ -83,39 +91,107 @@ def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path
     return command if key is None else [*command, "--auth-supernode-private-key", str(key)]
 
 
-def write_connection(home: Path, address: str, root: Path | None) -> None:
-    """Writes the settings by which `flwr`, with this home, finds the SuperLink."""
-    home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    security: dict[str, Any] = {"insecure": True} if root is None else {"root-certificates": str(root)}
-    connection = {"address": address, **security}
-    settings = {"superlink": {"default": CONNECTION, CONNECTION: connection}}
-    (home / "config.toml").write_text(tomli_w.dumps(settings))
+@dataclass(frozen=True)
+class ControlAPI:
+    """Flower's Control API of a SuperLink, at which runs are started.
+
+    `root` is the certificate by which the SuperLink is verified, `home` the folder that `flwr` keeps its settings in.
+    """
+
+    address: "Address"
+    root: Path | None
+    home: Path
+
+    def start_run(self, app: Path) -> int:
+        """Starts a run of the app in a folder; returns the run's id."""
+        answer = self.ask(["flwr", "run", str(app), CONNECTION, "--format", "json"], "starting the run")
+        return int(answer["run-id"])
+
+    def show_run(self, run: int) -> dict[str, Any]:
+        """What the SuperLink knows of a run."""
+        command = ["flwr", "list", CONNECTION, "--run-id", str(run), "--format", "json"]
+        found: dict[str, Any] = (self.ask(command, f"asking after run {run}").get("runs") or [{}])[0]
+        return found
+
+    def stop_run(self, run: int) -> None:
+        """Stops a run immediately."""
+        self.ask(["flwr", "stop", str(run), CONNECTION], f"stopping run {run}")
+
+    def register_nodes(self, keys: Sequence[Path]) -> None:
+        """Registers the nodes with these public keys: `flwr supernode register` for each, in one process."""
+        command = [sys.executable, "-c", _REGISTER, CONNECTION, *map(str, keys)]
+        self.ask(command, "registering the nodes' keys")
+
+    def ask(self, command: Sequence[str], what: str) -> dict[str, Any]:
+        """Runs one of Flower's commands and returns the JSON it prints."""
+        security: dict[str, Any] = {"root-certificates": str(self.root)} if self.root else {"insecure": True}
+        connection = {"address": str(self.address), **security}
+        variables = environment(self.home)
+        (self.home / "config.toml").write_text(
+            tomli_w.dumps({"superlink": {"default": CONNECTION, CONNECTION: connection}})
+        )
+        try:
+            done = subprocess.run(
+                command,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS_TO_ANSWER,
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"{what}: the SuperLink at {self.address} did not answer.") from None
+        answer = _first_object(done.stdout)
+        if done.returncode or answer.get("success") is False:
+            lines = str(answer.get("error-message") or done.stderr or done.stdout).strip().splitlines()
+            reason = lines[-1] if lines else f"exit code {done.returncode}"
+            if _UNREACHABLE in reason:
+                raise UserError(f"{what}: no SuperLink answers at {self.address}; `mmfl link` says where one does.")
+            raise UserError(f"{what}: refused by the SuperLink at {self.address}: {reason}")
+        return answer
 
 
-def start_run(app: Path) -> list[str]:
-    """Starts a run of the app in a folder; prints JSON with the run's id."""
-    return ["flwr", "run", str(app), CONNECTION, "--format", "json"]
-
-
-def show_run(run: int) -> list[str]:
-    """Prints the status of a run as JSON."""
-    return ["flwr", "list", CONNECTION, "--run-id", str(run), "--format", "json"]
-
-
-def stop_run(run: int) -> list[str]:
-    """Stops a run immediately."""
-    return ["flwr", "stop", str(run), CONNECTION]
-
-
-def register_nodes(keys: Sequence[Path]) -> list[str]:
-    """Registers the nodes with these public keys: `flwr supernode register` for each, in one process."""
-    return [sys.executable, "-c", _REGISTER, CONNECTION, *map(str, keys)]
-
-
-def parse_json(output: str) -> dict[str, Any]:
+def _first_object(output: str) -> dict[str, Any]:
     """The first JSON object in the output of `flwr`, whatever is printed around it."""
     for brace in re.finditer("{", output):
         with suppress(ValueError):
             found: dict[str, Any] = json.JSONDecoder().raw_decode(output, brace.start())[0]
             return found
     return {}
+
+
+def check_module(path: Path) -> Path:
+    """The absolute path of the user's module; refuses what is not a valid Python file."""
+    if path.suffix != ".py":
+        raise UserError(f"app '{path}' is not a Python file; expected one such as app.py.")
+    try:
+        ast.parse(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        raise UserError(f"app '{path}' does not exist; expected a Python file.") from None
+    except OSError as error:
+        raise UserError(f"app '{path}' cannot be read: {error.strerror}.") from None
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"app '{path}' is not valid Python: {error}.") from None
+    return path.resolve()
+
+
+def write_app(
+    folder: Path, module: Path, directory: Path, settings: Mapping[str, Any], resume: bool, server: str
+) -> Path:
+    """Writes the app of a run into a new folder; `server` names the ServerApp, as `module:attribute`."""
+    folder.mkdir(parents=True)
+    home, _, name = server.partition(":")
+    app = {
+        "publisher": "mmfl",
+        "components": {"serverapp": "serverapp:app", "clientapp": "client_app:app"},
+        "config": {"directory": str(directory.resolve()), "resume": resume, "settings": json.dumps(settings)},
+    }
+    project = {
+        "project": {"name": "mmfl-deployment", "version": "1.0.0", "dependencies": []},
+        "tool": {"flwr": {"app": app}},
+    }
+    (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
+    (folder / "serverapp.py").write_text(f"from {home} import {name} as app\n\n__all__ = ['app']\n")
+    shutil.copyfile(Path(__file__).with_name("client_app.py"), folder / "client_app.py")
+    shutil.copyfile(module, folder / f"{MODULE}.py")
+    return folder

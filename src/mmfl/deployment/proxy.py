@@ -7,21 +7,18 @@ other machines can reach the server, the SuperLink listens on loopback and this 
 import argparse
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
 
 import httpx
 import uvicorn
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Scope]]
-Send = Callable[[Scope], Awaitable[None]]
 _HOP_HEADERS = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"te", b"trailer", b"expect"}
 _MAX_CONNECTIONS = 1000  # at once; further ones are answered with 503
-
-
-class RefusedError(Exception):
-    """A request that is not passed on; the arguments are status and text of the response."""
 
 
 class Proxy:
@@ -39,59 +36,47 @@ class Proxy:
         self.client = httpx.AsyncClient(base_url=target, verify=verify, timeout=None, limits=limits, trust_env=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes on one request, and the response."""
-        if scope["type"] != "http":
-            return
-        if scope["method"] != "POST" or not self.allowed.fullmatch(scope["path"]):
-            await respond(send, 403, b"this address is for nodes only")
-            return
+        """Answers one request."""
+        if scope["type"] == "http":
+            response = await self.forward(Request(scope, receive))
+            await response(scope, receive, send)
 
-        received = 0
+    async def forward(self, request: Request) -> Response:
+        """The SuperLink's response to a request, or a refusal of the proxy's own."""
+        path, received = request.scope["path"], 0
+        if request.method != "POST" or not self.allowed.fullmatch(path):
+            return PlainTextResponse("this address is for nodes only", 403)
 
         async def body() -> AsyncIterator[bytes]:
             nonlocal received
-            while True:
-                part = await receive()
-                if part["type"] == "http.disconnect":
-                    raise ConnectionError("the node hung up")
-                data = part.get("body", b"")
+            async for data in request.stream():
                 received += len(data)
                 self.bytes_in_progress += len(data)
                 if received > self.max_bytes:
-                    raise RefusedError(413, b"too much for one request")
+                    raise HTTPException(413, "too much for one request")
                 if self.bytes_in_progress > 4 * self.max_bytes:
-                    raise RefusedError(503, b"too much at once; try again")
+                    raise HTTPException(503, "too much at once; try again")
                 yield data
-                if not part.get("more_body", False):
-                    return
 
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _HOP_HEADERS]
         try:
-            request = self.client.build_request("POST", scope["path"], headers=headers, content=body())
-            answer = await self.client.send(request, stream=True)
-        except RefusedError as refused:
-            await respond(send, *refused.args)
-            return
-        except (httpx.HTTPError, ConnectionError):
-            await respond(send, 502, b"the SuperLink does not answer")
-            return
+            passed_on = self.client.build_request(
+                "POST", path, headers=_end_to_end(request.headers.raw), content=body()
+            )
+            answer = await self.client.send(passed_on, stream=True)
+        except HTTPException as refused:
+            return PlainTextResponse(refused.detail, refused.status_code)
+        except (httpx.HTTPError, ClientDisconnect):
+            return PlainTextResponse("the SuperLink does not answer", 502)
         finally:
             self.bytes_in_progress -= received
-        headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP_HEADERS]
-        await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-        try:
-            async for part in answer.aiter_raw():
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-        finally:
-            await answer.aclose()
-        await send({"type": "http.response.body", "body": b""})
+        response = StreamingResponse(answer.aiter_raw(), answer.status_code, background=BackgroundTask(answer.aclose))
+        response.raw_headers = _end_to_end(answer.headers.raw)
+        return response
 
 
-async def respond(send: Send, status: int, text: bytes) -> None:
-    """Sends a short response of the proxy's own."""
-    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
+def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers that are not about one connection alone."""
+    return [(name, value) for name, value in headers if name.lower() not in _HOP_HEADERS]
 
 
 def main() -> None:

@@ -37,32 +37,29 @@ class TrainingReport:
     inner_product: float | None
     update: Tensor | None = None
 
-    def problem(self, length: int, max_norm: float, last_update: Tensor | None) -> str:
-        """What cannot be right about the report; empty if nothing is known to be wrong."""
-        if not abs(self.loss) <= MAX_VALUE:
-            return f"the loss is {self.loss}"
-        if self.steps < 1:
-            return f"{self.steps} steps"
-        update = self.update
-        if update is not None and (update.shape != (length,) or update.dtype != torch.float32):
-            return f"the update is {str(update.dtype).removeprefix('torch.')} {list(update.shape)}"
-        norm = self.norm if update is None else float(update.norm())
-        if not np.isfinite(norm) or norm < 0:
-            return "the update is not finite"
-        if norm > max_norm:
-            return f"the update has length {norm:.3g}, over {max_norm:.3g}"
+    def check(self, length: int, max_norm: float, last_update: Tensor | None, wanted: bool) -> "TrainingReport":
+        """The report, with norm and inner product of the update if that came; refuses what cannot be right."""
+        update, norm, product = self.update, self.norm, self.inner_product
+        _require(abs(self.loss) <= MAX_VALUE, f"the loss is {self.loss}")
+        _require(self.steps >= 1, f"{self.steps} steps")
+        if update is not None:
+            kind = f"{str(update.dtype).removeprefix('torch.')} {list(update.shape)}"
+            _require(update.shape == (length,) and update.dtype == torch.float32, f"the update is {kind}")
+            norm = float(update.norm())
+            product = None if last_update is None else float((update * last_update).sum())
+        _require(np.isfinite(norm) and norm >= 0, "the update is not finite")
+        _require(norm <= max_norm, f"the update has length {norm:.3g}, over {max_norm:.3g}")
         if update is None and last_update is not None:
             bound = norm * float(last_update.norm())  # by Cauchy and Schwarz
-            if self.inner_product is None or not abs(self.inner_product) <= bound * (1 + _ROUNDING) + _ROUNDING:
-                return f"the product with the last update is {self.inner_product}, over {bound:.3g}"
-        return ""
+            valid = product is not None and abs(product) <= bound * (1 + _ROUNDING) + _ROUNDING
+            _require(valid, f"the product with the last update is {product}, over {bound:.3g}")
+        _require(update is not None or not wanted, "the update did not come")
+        return replace(self, norm=norm, inner_product=product)
 
-    def measure(self, last_update: Tensor | None) -> "TrainingReport":
-        """The report with norm and inner product computed from the update; as reported where the node keeps it."""
-        if self.update is None:
-            return self
-        inner_product = None if last_update is None else float((self.update * last_update).sum())
-        return replace(self, norm=float(self.update.norm()), inner_product=inner_product)
+
+def _require(valid: bool | np.bool_, problem: str) -> None:
+    if not valid:
+        raise InvalidPayloadError(problem)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,13 +100,10 @@ class Replies:
         self.missing: list[tuple[int | None, str]] = []
 
     def read(self, asked: Mapping[str, Any], payload: Payload) -> None:
-        """Reads a node's reply to a request. A reply with anything that was not asked is refused as a whole."""
+        """Reads a node's reply. One that answers what was not asked, or anything twice, is refused as a whole."""
         pairs = {part: {(row[0], row[1]) for row in asked.get(part, [])} for part in _ANSWERS}
-        answers = {
-            part: {(name, client): values for name, client, *values in payload.rows(key, str, int, *kinds)}
-            for part, (key, _, kinds) in _ANSWERS.items()
-        }
-        tests = payload.rows("tests", str, int, float, float)
+        answers = {part: payload.table(key, (str, int), kinds) for part, (key, _, kinds) in _ANSWERS.items()}
+        tests = payload.table("tests", (str,), (int, float, float))
         for part, found in answers.items():
             for name, client in found:
                 if (name, client) not in pairs[part]:
@@ -129,7 +123,7 @@ class Replies:
         for pair, (loss, steps, norm, inner_product) in answers["train"].items():
             update = self.updates.get(pair)
             self.trained[pair] = TrainingReport(pair[1], float(loss), steps, float(norm), inner_product, update)
-        for name, count, loss, metric in tests:
+        for (name,), (count, loss, metric) in tests.items():
             if [name] in asked.get("test", []) and count > 0 and abs(loss) <= MAX_VALUE and abs(metric) <= MAX_VALUE:
                 self.tests.setdefault(name, []).append((count, float(loss), float(metric)))
             else:

@@ -1,13 +1,40 @@
-"""The roster: which nodes are connected, which clients each of them serves, and which replies are late."""
+"""The roster: which nodes are connected, which clients each of them serves, and the events of nodes that fail."""
 
+import json
+import time
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from mmfl.deployment.events import Events
 from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.remote_federation import ServerFederation
 
+_MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
 _MAX_EXAMPLES = 2**40  # that a client may announce
+
+
+class Events:
+    """Writes one line per event to `events.jsonl`, and counts events by kind."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.counts: Counter[str] = Counter()
+        self.round = 0
+
+    def add(self, kind: str, node: int | None = None, client: int | None = None, detail: str = "") -> None:
+        """Adds an event of the current round."""
+        self.counts[kind] += 1
+        event = {"time": round(time.time(), 3), "round": self.round, "kind": kind}
+        event |= {name: str(value) for name, value in (("node", node), ("client", client)) if value is not None}
+        event |= {"detail": detail[:_MAX_DETAIL_LENGTH]} if detail else {}
+        with self.path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def take(self) -> dict[str, int]:
+        """The counts by kind since the last call."""
+        counts, self.counts = dict(self.counts), Counter()
+        return counts
 
 
 @dataclass(frozen=True)
@@ -56,7 +83,7 @@ class Roster:
         """Enters a node with the clients that it announces."""
         names, last = self.federation.task_names, self.federation.clients - 1
         clients, outside = {}, []
-        for client, capacity, sizes in announcement.rows("clients", int, int, dict):
+        for (client,), (capacity, sizes) in announcement.table("clients", (int,), (int, dict)).items():
             counts = [sizes.get(name, 0) for name in names]
             valid = all(map(_is_count, counts)) and capacity >= 1 and sum(counts) > 0
             if not valid or set(sizes) - set(names):

@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,16 +34,12 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Reads `host:port`, with an IPv6 host in brackets."""
-        host, colon, port = text.rpartition(":")
+        host, _, port = text.rpartition(":")
         bracketed = host.startswith("[") and host.endswith("]")
-        if not colon or not host or not port.isdecimal() or (":" in host and not bracketed):
-            raise UserError(f"address '{shorten(text)}': expected host:port, such as 127.0.0.1:8000.")
-        if len(port) > 5 or not 0 < int(port) < 65536:
-            raise UserError(f"address '{shorten(text)}': the port is {shorten(port)}; expected 1 to 65535.")
-        host = host.strip("[]")
-        if not _is_host(host):
-            raise UserError(f"address '{shorten(text)}': '{shorten(host)}' cannot be the name of a host.")
-        return cls(host, int(port))
+        valid = re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536 and (":" not in host or bracketed)
+        if not valid or not _is_host(host.strip("[]")):
+            raise UserError(f"address '{shorten(text)}': expected host:port, with a host's name and a port to 65535.")
+        return cls(host.strip("[]"), int(port))
 
     @property
     def loopback(self) -> bool:
@@ -140,16 +137,12 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
         subject: str, key: ec.EllipticCurvePrivateKey, is_authority: bool, *extensions: x509.ExtensionType
     ) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
+        unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
         usage = x509.KeyUsage(
             digital_signature=True,
             key_cert_sign=is_authority,
             crl_sign=is_authority,
-            content_commitment=False,
-            key_encipherment=False,
-            data_encipherment=False,
-            key_agreement=False,
-            encipher_only=False,
-            decipher_only=False,
+            **dict.fromkeys((*unused, "encipher_only", "decipher_only"), False),
         )
         builder = (
             x509.CertificateBuilder()

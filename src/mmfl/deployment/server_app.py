@@ -8,13 +8,12 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from mmfl.deployment.bundle import MODULE
 from mmfl.deployment.engine import Deployment
-from mmfl.deployment.events import Events
-from mmfl.deployment.exchange import Transport
 from mmfl.deployment.flower_transport import FlowerTransport
+from mmfl.deployment.programs import MODULE
+from mmfl.deployment.remote_federation import UserModule
+from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.user_module import UserModule
 from mmfl.errors import UserError
 from mmfl.methods import make_method
 from mmfl.runs.directory import RunDirectory
@@ -23,17 +22,16 @@ from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import ENDED, EVENTS, STOP
 from mmfl.runs.lock import hold
 from mmfl.runs.results import Comparison
-from mmfl.runs.status import StatusWriter
+from mmfl.runs.status import RunEnd, StatusWriter
 
 
 def run(
-    transport: Transport, module: UserModule, settings: DeploymentSettings, directory: Path, resume: bool = False
+    transport: FlowerTransport, module: UserModule, settings: DeploymentSettings, directory: Path, resume: bool = False
 ) -> Comparison:
     """Runs a deployment from its first round, or from its last checkpoint, to its end.
 
     When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
     """
-    settings.check()
     asked_to_stop = (directory / STOP).exists
     engine = Deployment(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop)
     experiment = Experiment(
@@ -75,17 +73,15 @@ def main(grid: Grid, context: Context) -> None:
 
 def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0) -> None:
     """Does the work, and writes to `ended.json` how it ended."""
-    state, message = "finished", ""
+    end = RunEnd("finished")
     try:
         work()
-    except KeyboardInterrupt:
-        state, message = "stopped", "stopped when it was asked to; resume goes on from here"
-    except UserError as error:
-        state, message = "failed", str(error)
+    except (KeyboardInterrupt, UserError) as error:
+        end = RunEnd.by(error)
     except BaseException as error:
-        state, message = "failed", f"{type(error).__name__}: {error}"
+        end = RunEnd.by(error)
         raise
     finally:
         directory.mkdir(parents=True, exist_ok=True)
-        outcome = {"state": state, "message": message, "run": run}
+        outcome = {"state": end.condition, "message": end.reason, "run": run}
         write_atomically(directory / ENDED, json.dumps(outcome).encode())

@@ -13,15 +13,15 @@ class DeploymentSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    clients: int = Field(examples=[12])
+    clients: int = Field(ge=1, examples=[12])
     """Number of clients that may take part, numbered from 0 (`--clients`)."""
     method: str | dict[str, Any] = Field(default="mmfl-lvr", examples=["random", {"method": "fedstale", "beta": 0.2}])
     """The method (`--method`): a name, or a name with options."""
-    rounds: int = Field(default=100, examples=[20])
+    rounds: int = Field(ge=1, default=100, examples=[20])
     """Number of rounds (`--rounds`)."""
-    rate: float = Field(default=0.1, examples=[0.5])
+    rate: float = Field(gt=0, le=1, default=0.1, examples=[0.5])
     """Share of all processors that train in a round (`--rate`), in (0, 1]."""
-    seed: int = Field(default=0, examples=[3])
+    seed: int = Field(ge=0, default=0, examples=[3])
     """Fixes draws, initial weights and mini-batches."""
     evaluate_every: int = Field(default=1, examples=[5])
     """Rounds from one test of the models to the next."""
@@ -29,38 +29,31 @@ class DeploymentSettings(BaseModel):
     """Number of rounds at the end that are all tested."""
     checkpoint_every: int = Field(default=1, examples=[10])
     """Rounds from one checkpoint to the next."""
-    timeout: float = Field(default=600.0, examples=[60])
+    timeout: float = Field(gt=0, default=600.0, examples=[60])
     """Seconds that the server waits for replies (`--timeout`)."""
-    gather: float = Field(default=60.0, examples=[10])
+    gather: float = Field(ge=0, default=60.0, examples=[10])
     """Seconds that the first round waits for all clients to connect."""
-    patience: float = Field(default=3600.0, examples=[600])
+    patience: float = Field(gt=0, default=3600.0, examples=[600])
     """Seconds that a round waits for at least `least` clients, before the run fails."""
-    least: int = Field(default=1, examples=[3])
+    least: int = Field(ge=1, default=1, examples=[3])
     """Number of connected clients that a round needs."""
-    norm: float = Field(default=100.0, examples=[10])
+    norm: float = Field(gt=0, default=100.0, examples=[10])
     """An update whose norm is more than this many times that of the weights it started from is rejected."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "DeploymentSettings":
         """Reads settings from a table; an error names the first mistake and what was expected."""
         try:
-            return cls.model_validate(dict(values))
+            settings = cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
             key = str(first["loc"][0])
             if first["type"] == "extra_forbidden":
                 raise UserError(f"deployment: unknown setting '{key}': {nearest(key, cls.model_fields)}") from None
             if first["type"] == "missing":
-                raise UserError(f"deployment: '{key}' is missing.") from None
+                raise UserError(f"deployment: '{key}' is missing: {cls.model_fields[key].description}") from None
             message = first["msg"][:1].lower() + first["msg"][1:]
             raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
-
-    def check(self) -> None:
-        """Refuses values with which no round could succeed."""
-        if self.least > self.clients:
-            raise UserError(f"deployment: least is {self.least}; expected at most the {self.clients} clients.")
-        for key in ("timeout", "patience", "least", "norm"):
-            if not getattr(self, key) > 0:
-                raise UserError(f"deployment: {key} is {getattr(self, key)}; expected a positive number.")
-        if not self.gather >= 0:
-            raise UserError(f"deployment: gather is {self.gather}; expected at least 0 seconds.")
+        if settings.least > settings.clients:
+            raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
+        return settings

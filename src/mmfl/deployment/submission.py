@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmfl.deployment import programs
-from mmfl.deployment.bundle import SERVER, write_app
-from mmfl.deployment.superlink import ControlAPI
+from mmfl.deployment.programs import SERVER_APP, ControlAPI, write_app
 from mmfl.errors import UserError
 from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory
@@ -90,15 +88,14 @@ class Submission:
         directory: Path,
         settings: Mapping[str, Any],
         resume: bool = False,
-        server: str = SERVER,
+        server: str = SERVER_APP,
     ) -> "Submission":
         """Writes the app and starts a run of it."""
         watcher = RunWatcher(directory)
         watcher.clear_outcome()
         number = sum(1 for _ in control.home.glob("app-*"))
         app = write_app(control.home / f"app-{number}", module, directory, settings, resume, server)
-        answer = control.ask(programs.start_run(app), "starting the run")
-        return cls(int(answer["run-id"]), control, watcher, settings)
+        return cls(control.start_run(app), control, watcher, settings)
 
     def follow(self, listener: Listener | None = None, check: Callable[[], None] = lambda: None) -> RunEnd:
         """Waits until the run has ended. Ctrl-C stops it after the current round; a second Ctrl-C stops it at once.
@@ -149,12 +146,11 @@ class Submission:
     def abort(self) -> None:
         """Ends the run immediately, without a checkpoint of the current round."""
         with suppress(UserError):
-            self.control.ask(programs.stop_run(self.run), f"stopping run {self.run}")
+            self.control.stop_run(self.run)
 
     def query_outcome(self) -> RunEnd | None:
         """How the run ended according to the SuperLink, which notices when the server's process was killed."""
-        answer = self.control.ask(programs.show_run(self.run), f"asking after run {self.run}")
-        found = (answer.get("runs") or [{}])[0]
+        found = self.control.show_run(self.run)
         status = str(found.get("status", ""))
         if not status.startswith("finished"):
             return None

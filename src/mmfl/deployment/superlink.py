@@ -1,12 +1,10 @@
 """The SuperLink: the server that nodes connect to, behind a proxy where other machines can reach it."""
 
 import socket
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import Child, ChildProcesses, wait_until
@@ -15,51 +13,14 @@ from mmfl.errors import UserError
 
 MAX_MESSAGE_BYTES = 1 << 29  # of a node's message, by default
 _PROXY = Path(__file__).with_name("proxy.py")
-_UNREACHABLE = "Connection to the SuperLink is unavailable"
 _SECONDS_TO_START = 300.0
-_SECONDS_TO_ANSWER = 300.0
-
-
-@dataclass(frozen=True)
-class ControlAPI:
-    """Flower's Control API of a SuperLink, at which runs are started.
-
-    `root` is the certificate by which the SuperLink is verified, `home` the folder that `flwr` keeps its settings in.
-    """
-
-    address: Address
-    root: Path | None
-    home: Path
-
-    def ask(self, command: Sequence[str], what: str) -> dict[str, Any]:
-        """Runs one of Flower's commands and returns the JSON it prints."""
-        programs.write_connection(self.home, str(self.address), self.root)
-        try:
-            done = subprocess.run(
-                command,
-                env=programs.environment(self.home),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS_TO_ANSWER,
-            )
-        except subprocess.TimeoutExpired:
-            raise UserError(f"{what}: the SuperLink at {self.address} did not answer.") from None
-        answer = programs.parse_json(done.stdout)
-        if done.returncode or answer.get("success") is False:
-            lines = str(answer.get("error-message") or done.stderr or done.stdout).strip().splitlines()
-            reason = lines[-1] if lines else f"exit code {done.returncode}"
-            if _UNREACHABLE in reason:
-                raise UserError(f"{what}: no SuperLink answers at {self.address}; `mmfl link` says where one does.")
-            raise UserError(f"{what}: refused by the SuperLink at {self.address}: {reason}")
-        return answer
 
 
 @dataclass(frozen=True)
 class SuperLink:
     """A running SuperLink, at which runs are started through `control`."""
 
-    control: ControlAPI
+    control: programs.ControlAPI
     children: Sequence[Child]
 
     def check(self) -> None:
@@ -73,23 +34,20 @@ def control_address(
     address: Address, keys: Keys | None, insecure: bool, control_port: int | None = None, max_bytes: int | None = None
 ) -> Address:
     """The address at which runs are started; refuses plaintext to other machines unless `insecure` is set."""
-    if keys is None and not address.loopback and not insecure:
+    if (keys is not None) == insecure and (insecure or not address.loopback):
         raise UserError(
-            f"link on {address}: other machines can reach it, so it needs certificates and node keys; expected "
-            "--keys DIR (`mmfl keys` makes them), or --insecure to do without."
+            f"link on {address}: where other machines can reach it, it needs certificates and node keys; expected "
+            "either --keys DIR (`mmfl keys` makes them), or --insecure to do without."
         )
-    if keys is not None and insecure:
-        raise UserError("link: both --keys and --insecure were given; expected one of them.")
     if keys is None and address.loopback:
         if control_port is not None or max_bytes is not None:
             raise UserError(f"link on {address}: --control-port and --most are for its proxy, which needs --keys DIR.")
         return address
     control = Address("127.0.0.1", address.port + 1 if control_port is None else control_port)
-    if not 0 < control.port < 65536:
-        problem = f"--control-port is {control.port}" if control_port is not None else f"no port follows {address.port}"
-        raise UserError(f"link on {address}: {problem}; expected --control-port from 1 to 65535.")
-    if control.port == address.port:
-        raise UserError(f"link: --control-port is {control_port}, where nodes connect; expected another port.")
+    if not 0 < control.port < 65536 or control.port == address.port:
+        raise UserError(
+            f"link on {address}: --control-port is {control.port}; expected 1 to 65535, and not where nodes connect."
+        )
     return control
 
 
@@ -111,9 +69,9 @@ def start_superlink(
     limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size}
     superlink = processes.start("superlink", programs.superlink(inner, keys), programs.environment(home) | limit)
     wait_until(lambda: _listens(inner), superlink, _SECONDS_TO_START, "it listened")
-    control = ControlAPI(inner, keys.authority if keys else None, home)
+    control = programs.ControlAPI(inner, keys.authority if keys else None, home)
     if keys and keys.public_keys:
-        control.ask(programs.register_nodes(keys.public_keys), "registering the nodes' keys")
+        control.register_nodes(keys.public_keys)
     if inner == address:
         return SuperLink(control, [superlink])
     command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]

@@ -1,4 +1,4 @@
-"""Evidence for a claim: differences paired by seed, and the resulting verdict."""
+"""Evidence for a claim: differences paired by seed, and the resulting verdict; how numbers and tables are written."""
 
 from collections.abc import Sequence
 
@@ -47,3 +47,16 @@ def spread(values: pd.Series | Sequence[float], digits: int = 3) -> str:
         return "—"
     mean = f"{known.mean():.{digits}f}"
     return f"{mean} ± {known.std(ddof=1):.{digits}f}" if len(known) > 1 else mean
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A frame as a Markdown table, without its index.
+
+    >>> print(markdown(pd.DataFrame({"method": ["full"], "ours": [1.0]})))
+    | method | ours |
+    |---|---|
+    | full | 1.0 |
+    """
+    lines = [list(map(str, table.columns)), ["---"] * len(table.columns), *table.astype(object).to_numpy().tolist()]
+    body = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines]
+    return "\n".join([body[0], body[1].replace(" ", ""), *body[2:]])

@@ -4,10 +4,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pandas as pd
+
 from mmfl.errors import UserError, nearest
-from mmfl.papers import pages
-from mmfl.papers.reproduction import Claim, Findings, Part, Reproduction, Trainer
-from mmfl.papers.store import Results, writing
+from mmfl.papers.evidence import markdown
+from mmfl.papers.reproduction import Claim, Findings, Paper, Part, Reproduction, Trainer
+from mmfl.papers.store import About, Results, writing
+from mmfl.report.plots import save
+
+PAPERS: dict[Paper, str] = {
+    "mfa": "Bhuyan, Moharir & Joshi 2022, Multi-Model Federated Learning with Provable Guarantees",
+    "ucb": "Bhuyan & Moharir 2022, Multi-Model Federated Learning",
+    "slides": "Zhang et al. 2024, Towards Optimal Heterogeneous Client Sampling (slides)",
+    "variance": "Zhang et al. 2025, Towards Optimal Heterogeneous Client Sampling in Multi-Model Federated Learning",
+    "group": "Gong et al., Group-based Client Sampling in Multi-Model Federated Learning",
+}
 
 
 def select(ids: Sequence[str], catalogue: Mapping[str, Reproduction]) -> list[Reproduction]:
@@ -40,30 +51,98 @@ def train(parts: Sequence[Part], results: Results, quick: bool, trainer: Trainer
 def render(
     reproductions: Sequence[Reproduction], results: Results, quick: bool
 ) -> Iterator[tuple[Reproduction, Findings]]:
-    """Writes the page and figure of each reproduction with at least one finished part; yields its findings."""
+    """Writes the page `<id>.md` and figure `<id>.png` of each reproduction with at least one finished part.
+
+    A page includes the text in `discussion/<id>.md`. Yields the findings.
+    """
     for reproduction in reproductions:
         parts = reproduction.parts(quick)
         done = [part for part in parts if results.done(part, quick)]
         if done:
             frames = results.frames(done)
             findings = reproduction.find(frames)
-            abouts = [results.about(part) if part in done else None for part in parts]
+            abouts = [about for part in done if (about := results.about(part))]
+            page = _page(reproduction, findings, abouts, len(parts) - len(done), _discussion(results, reproduction.id))
             with writing(results.folder):
-                pages.write(results.folder, reproduction, findings, frames, abouts)
+                save(reproduction.draw(frames), results.folder / f"{reproduction.id}.png", dpi=100)
+                (results.folder / f"{reproduction.id}.md").write_text(page)
             yield reproduction, findings
 
 
+def _page(
+    reproduction: Reproduction, findings: Findings, abouts: Sequence[About], missing: int, discussion: str
+) -> str:
+    quick = " --quick" if any(about.quick for about in abouts) else ""
+    number = len(abouts) + missing
+    paragraphs = [
+        f"# {reproduction.title}",
+        f"{PAPERS[reproduction.paper]}. Repeat with `mmfl reproduce {reproduction.id}{quick}`; "
+        "all pages: [README.md](README.md).",
+        reproduction.setting,
+        *([f"**{missing} of {number} parts were not run**, so this is not complete."] if missing else []),
+        f"![{reproduction.title}]({reproduction.id}.png)",
+        "## Numbers",
+        markdown(findings.table),
+        *findings.notes,
+        *(["## Claims", markdown(claims_table(findings.claims))] if findings.claims else []),
+        *(["## Discussion", discussion] if discussion else []),
+        "## How it was run",
+        markdown(runs_table(abouts)),
+    ]
+    return "\n\n".join(paragraphs) + "\n"
+
+
 def index(catalogue: Mapping[str, Reproduction], results: Results, quick: bool) -> Path:
-    """Writes the page with all claims of the finished parts, and lists what has not been run."""
-    claims: list[tuple[Reproduction, Sequence[Claim]]] = []
+    """Writes `README.md`: the text in `discussion/README.md`, all claims by paper, and what was not run in full."""
+    tables: dict[Paper, list[pd.DataFrame]] = {paper: [] for paper in PAPERS}
+    without_claims: dict[Paper, list[str]] = {paper: [] for paper in PAPERS}
     missing = []
     for reproduction in catalogue.values():
         parts = reproduction.parts(quick)
         done = [part for part in parts if results.done(part, quick)]
-        if done:
-            claims.append((reproduction, reproduction.find(results.frames(done)).claims))
+        claims = reproduction.find(results.frames(done)).claims if done else []
+        if claims:
+            page = f"[{reproduction.id}]({reproduction.id}.md)"
+            tables[reproduction.paper].append(claims_table(claims).assign(page=page))
+        elif done:
+            without_claims[reproduction.paper].append(f"[{reproduction.title}]({reproduction.id}.md)")
         if len(done) < len(parts):
             missing.append(f"{reproduction.id} ({len(done)} of {len(parts)} parts)")
+    paragraphs = ["# Results", *filter(None, [_discussion(results, "README")])]
+    if missing:
+        paragraphs.append(f"**Not run in full yet:** {', '.join(missing)}.")
+    for paper, name in PAPERS.items():
+        if tables[paper]:
+            paragraphs += [f"## {name}", markdown(pd.concat(tables[paper]))]
+        if without_claims[paper]:
+            paragraphs.append(f"Without a claim: {', '.join(without_claims[paper])}.")
+    path = results.folder / "README.md"
     with writing(results.folder):
-        pages.write_index(results.folder, claims, missing)
-    return results.folder / "README.md"
+        path.write_text("\n\n".join(paragraphs) + "\n")
+    return path
+
+
+def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
+    """A row per claim."""
+    lines = [[claim.text, claim.paper, claim.ours, claim.verdict.value] for claim in claims]
+    return pd.DataFrame(lines, columns=["claim", "paper", "ours", "verdict"])
+
+
+def runs_table(abouts: Sequence[About]) -> pd.DataFrame:
+    """A row per part: what was run, on which device, and how long it took."""
+    lines = []
+    for about in abouts:
+        part, seeds = f"{about.part} (quick)" if about.quick else about.part, _ranges(about.seeds)
+        time, version = f"{about.seconds:,.0f} s", f"{about.version}, commit {about.commit}"
+        lines.append([part, about.rounds, seeds, about.device, time, version])
+    return pd.DataFrame(lines, columns=["part", "rounds", "seeds", "device", "time", "version"])
+
+
+def _ranges(seeds: Sequence[int]) -> str:
+    whole = list(seeds) == list(range(min(seeds), max(seeds) + 1))
+    return f"{min(seeds)} to {max(seeds)}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
+
+
+def _discussion(results: Results, name: str) -> str:
+    path = results.folder / "discussion" / f"{name}.md"
+    return path.read_text().strip() if path.is_file() else ""

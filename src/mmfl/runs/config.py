@@ -29,11 +29,8 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
-        if path.suffix == ".toml":
-            raise UserError(f"configuration '{path}' does not exist; expected a TOML file.") from None
-        raise UserError(
-            f"configuration '{path}' does not exist, as a TOML file or as a preset: {nearest(str(path), NAMES)}"
-        ) from None
+        near = nearest(path.stem, NAMES)
+        raise UserError(f"configuration '{path}' does not exist, as a TOML file or as a preset: {near}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"configuration '{path}' cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:

@@ -64,11 +64,8 @@ class RunDirectory:
         except FileNotFoundError:
             return
         except OSError as error:
-            if isinstance(error, NotADirectoryError) and path.exists():
-                raise UserError(
-                    f"run directory '{path}' is a file; expected a new directory, or an empty one."
-                ) from None
-            raise UserError(f"run directory '{shorten(path)}' cannot be made: {error.strerror}.") from None
+            problem = f"run directory '{shorten(path)}' cannot be made: {error.strerror}"
+            raise UserError(f"{problem}; expected a new directory, or an empty one.") from None
         if used:
             raise UserError(f"run directory '{path}' exists; choose another, or go on with `mmfl resume {path}`.")
 

@@ -1,7 +1,8 @@
 """The round loop, which reads like Algorithm 1 of Zhang et al. 2025, and what a round records.
 
-`loop` is the algorithm, `round` its steps for one replica, `replica` what a method remembers, `record` what is written
-down, `diagnostics` the numbers in it, and `rule_checks` refuse what a rule of your own may get wrong.
+`loop` is the algorithm, `round` its steps for one replica, `dispatch` hands clients' work to the engine, `replica` is
+what a method remembers, `record` what is written down, `diagnostics` the numbers in it, and `rule_checks` refuse what a
+rule of your own may get wrong.
 """
 
 from mmfl.training.loop import rounds

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from mmfl.allocation import Allocation
 from mmfl.engine import Training
-from mmfl.engine.dispatch import Returned
 from mmfl.federation import Federation, RoundView
 from mmfl.training.diagnostics import update_variance
 from mmfl.training.replica import Replica
-from mmfl.training.rule_checks import check_aggregation, check_allocation, check_signals, check_state
+from mmfl.training.rule_checks import check_aggregation, check_allocation, check_finite, check_signals, check_state
 from mmfl.updates import Trained, Updates
 from mmfl.updates.partial_sum import add_up
 
@@ -132,17 +131,18 @@ class Round:
         self.allocation, state.allocation = decided
         self.decided = True
 
-    def aggregate(self, returned: Returned["Round"]) -> None:
-        """The next global weights of a task; clients whose update is not finite count as absent."""
-        method, state, view, task = self.replica.method, self.replica.state, self.view, returned.task
-        updates = Updates.of(task, returned.trained, self.allocation)
-        received = updates.valid(returned.finite)
+    def aggregate(self, task: int, trained: Trained, finite: NDArray[np.bool_], largest: float) -> None:
+        """The next global weights of a task, given which of the updates in this process are finite, and the largest sum
+        of one of these; clients whose update is not finite count as absent."""
+        method, state, view = self.replica.method, self.replica.state, self.view
+        updates = Updates.of(task, trained, self.allocation)
+        received = updates.valid(finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
         aggregated = add_up(method.aggregation.aggregate(weights, taken, view, memory))
         check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
         state.weights[task], state.aggregation[task] = aggregated
-        self.given[task] = (weights, returned.largest)
+        self.given[task] = (weights, largest)
         if state.local[task] is not None:
             drawn = taken.drawn()
             rates = self.replica.federation.tasks[task].rate_sums(view.round, drawn.steps)
@@ -164,6 +164,12 @@ class Round:
         check_state(method.name, method.allocation, "observe", self.view.round, state.allocation, observed)
         state.allocation = observed
         state.round = self.view.round
+
+    def check_weights(self) -> None:
+        """Makes sure that the aggregation gave finite weights."""
+        method, state, tasks = self.replica.method, self.replica.state, self.federation.task_names
+        for s, given in self.given.items():
+            check_finite(method.name, method.aggregation, tasks[s], self.view.round, state.weights[s], *given)
 
     def _by_pair(self, updates: Sequence[Updates], numbers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """A number for every update, as a table [clients, tasks]."""

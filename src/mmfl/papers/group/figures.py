@@ -1,57 +1,161 @@
 """Group sampling compared with random allocation and round-robin (Gong et al., Figures 2 to 4)."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from mmfl.papers.evidence import alike, greater
+from mmfl.papers.evidence import alike, fact, greater, spread
 from mmfl.papers.group import clusters
-from mmfl.papers.group.accuracy import Measured, ahead, draw, equal_costs, notes_on, table
-from mmfl.papers.group.runs import FIVE_CLUSTERS, parts
+from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, parts
+from mmfl.papers.measurements import by_round, final
+from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Reproduction, reproduction
 from mmfl.report.differences import difference
+from mmfl.report.plots import curve, legend
+
+_METHODS = (*BASELINES, GROUP, ONE_TASK, FIVE_CLUSTERS)
+_BEHIND = {"consistent": "more than 0.100", "inconsistent": "at least 0.040", "everyone": "not tried"}
+_LAST = 20  # rounds that results are averaged over
 
 
-def find(
-    setting: str, beside: str, claims: Callable[[Measured, Measured], Iterator[Claim]], frames: Frames
-) -> Findings:
-    """The findings in a setting, with another beside it."""
-    both = Measured(setting, frames), Measured(beside, frames)
-    return Findings(table(both), list(claims(*both)), notes_on(both))
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The measurements in one setting, and the methods compared there: none if it was not run."""
+
+    setting: str
+    frames: Frames
+
+    def frame(self, name: str) -> pd.DataFrame:
+        """The rows of a frame for this setting; possibly none."""
+        frame = self.frames.get(name, pd.DataFrame({"setting": [], "round": []}))
+        return frame[frame["setting"] == self.setting].drop(columns="setting")
+
+    @cached_property
+    def tasks(self) -> list[str]:
+        """The tasks' names, in order."""
+        return [str(name) for name in self.frame("tasks")["task"]]
+
+    @cached_property
+    def scores(self) -> dict[str, pd.DataFrame]:
+        """By method: accuracy of each task and their `mean`, averaged over the last rounds; a row per seed."""
+        found = final(self.frame("accuracy"), _LAST).reset_index("method")
+        return {
+            method: found[found["method"] == method].drop(columns="method")
+            for method in _METHODS
+            if method in set(found["method"])
+        }
+
+    @property
+    def group(self) -> str:
+        """The group method of the paper in this setting."""
+        return ONE_TASK if self.setting == "inconsistent" else GROUP
+
+    def rivals(self, column: str) -> list[str]:
+        """The baselines, the best in a column first; none if group sampling was not run."""
+        known = [method for method in BASELINES if method in self.scores and self.group in self.scores]
+        return sorted(known, key=lambda method: -float(self.scores[method][column].mean()))
+
+    def swing(self, method: str) -> float:
+        """Standard deviation of a task's accuracy over the last rounds of a run, averaged over tasks and seeds."""
+        known = self.frame("accuracy")
+        known = known[(known["method"] == method) & (known["round"] > known["round"].max() - _LAST)]
+        return float(known.groupby("seed")[self.tasks].std().to_numpy().mean())
+
+    def average(self, method: str, kind: str) -> float:
+        """Mean over the rounds of a method: of its `trainings`, `forward_passes` or clusters `met`."""
+        known = self.frame("rounds")
+        return float(known.loc[known["method"] == method, kind].mean())
 
 
-def find_consistent(frames: Frames) -> Findings:
+def table(settings: Iterable[Measured]) -> pd.DataFrame:
+    """A row per setting and method: accuracy, difference from group sampling, and mean costs of a round."""
+    lines = []
+    for results in settings:
+        for method, score in results.scores.items():
+            behind = ""
+            if method in results.rivals("mean"):
+                behind = f"{(results.scores[results.group] - score)['mean'].mean():.3f}"
+            lines.append(
+                {
+                    "setting": results.setting,
+                    "method": method,
+                    **{column: spread(score[column]) for column in (*results.tasks, "mean")},
+                    "behind group": behind,
+                    "paper": _BEHIND.get(results.setting, "behind") if behind else "",
+                    "swing": f"{results.swing(method):.3f}",
+                    "clusters met": f"{results.average(method, 'met'):.2f}",
+                    "trainings": f"{results.average(method, 'trainings'):.2f}",
+                    "forward passes": f"{results.average(method, 'forward_passes'):.1f}",
+                }
+            )
+    return pd.DataFrame(lines)
+
+
+def ahead(results: Measured, columns: Sequence[str], paper: str, margin: float = 0.0) -> Iterator[Claim]:
+    """Claims that group sampling is better than the better baseline by at least a margin, for each task or the mean."""
+    by = f"at least {100 * margin:g} points " if margin else ""
+    for column in columns:
+        for best in results.rivals(column)[:1]:
+            where = "on average over the tasks" if column == "mean" else f"on {column}"
+            text = f"{results.setting}: {results.group} is {by}ahead of both baselines {where}"
+            claim = greater(text, paper, results.scores[results.group][column], results.scores[best][column], margin)
+            yield replace(claim, ours=f"{claim.ours} over {best}")
+
+
+def equal_costs(results: Measured) -> Iterator[Claim]:
+    """The claim that the compared methods train equally many clients, within 2%."""
+    trained = {method: results.average(method, "trainings") for method in results.scores}
+    if trained:
+        ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
+        text = f"{results.setting}: all methods train equally many clients in a round"
+        equal = max(trained.values()) <= 1.02 * min(trained.values())
+        yield fact(text, "a sixth of each group, or of all clients", ours, equal)
+
+
+def notes_on(settings: Iterable[Measured]) -> list[str]:
+    """Notes on the columns of the tables, the models and the data."""
+    tasks = next((results.frame("tasks") for results in settings if results.scores), pd.DataFrame())
+    trained = [f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})" for task in tasks.itertuples()]
+    return [NOTES["group_columns"], *([f"Trained: {', '.join(trained)}."] if trained else [])]
+
+
+def draw(setting: str, frames: Frames) -> Figure:
+    """Test accuracy by round, a panel per task and one for the mean; dashed lines are arrivals."""
+    results = Measured(setting, frames)
+    columns = [*results.tasks, "mean"]
+    figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
+    for panel, column in zip(axes, columns, strict=True):
+        for n, method in enumerate(_METHODS):
+            if method in results.scores:
+                curve(panel, by_round(results.frame("accuracy"), column, method), method, n)
+        for t in arrivals(results):
+            panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
+        panel.set_title("mean of the tasks" if column == "mean" else column)
+        panel.set_xlim(left=0)
+    legend(figure, axes[-1])
+    return figure
+
+
+def arrivals(results: Measured) -> list[int]:
+    """The rounds in which tasks arrived, and the first seed's clients."""
+    tasks, clients = results.frame("tasks"), results.frame("arrivals")
+    first = clients[clients["seed"] == clients["seed"].min()] if len(clients) else clients
+    return [*tasks.loc[tasks["arrival"] > 1, "arrival"].astype(int), *first["round"].astype(int)]
+
+
+def consistent_claims(results: Measured, _: Measured) -> Iterator[Claim]:
     """Figure 2a: group sampling leads by more than ten points."""
-
-    def claims(results: Measured, _: Measured) -> Iterator[Claim]:
-        paper = "ahead by more than 10 points"
-        yield from ahead(results, results.tasks, paper)
-        yield from ahead(results, ["mean"], paper, 0.1)
-        yield from equal_costs(results)
-
-    found, crowd = find("consistent", "everyone", claims, frames), Measured("everyone", frames)
-    notes = [
-        "Not in the paper: setting *everyone*, in which all clients train in every round. There the mean accuracy "
-        f"of {crowd.group} minus that of {best} is "
-        f"{difference(crowd.scores[crowd.group]['mean'], crowd.scores[best]['mean'])}. A random group then holds "
-        "all kinds of clients, so that its mean update is near that of all, while a cluster still holds one kind. "
-        "With one client a task and round, every method trains on one kind at a time, and clusters only see to it "
-        "that no kind is left out for long."
-        for best in crowd.rivals("mean")[:1]
-    ]
-    return replace(found, notes=[*found.notes, *notes])
-
-
-def find_inconsistent(frames: Frames) -> Findings:
-    """Figure 2b: group sampling leads by at least four points; everything is harder than with consistent clusters."""
-    found = find("inconsistent", "consistent", inconsistent_claims, frames)
-    return replace(found, notes=[*found.notes, NOTES["inconsistent"]])
+    paper = "ahead by more than 10 points"
+    yield from ahead(results, results.tasks, paper)
+    yield from ahead(results, ["mean"], paper, 0.1)
+    yield from equal_costs(results)
 
 
 def inconsistent_claims(results: Measured, easier: Measured) -> Iterator[Claim]:
-    """The leads, the lead of the one-task C-step if it forms no more clusters than there are tasks, and the drop."""
+    """Figure 2b: group sampling leads by at least four points; everything is harder than with consistent clusters."""
     yield from ahead(results, results.tasks, "at least 4 points", 0.04)
     yield from ahead(results, ["mean"], "ahead")
     for rival in results.rivals("mean") if FIVE_CLUSTERS in results.scores else []:
@@ -98,16 +202,33 @@ def tasks_claims(results: Measured, usual: Measured) -> Iterator[Claim]:
             yield alike(text, "similar", now, before, 0.03)
 
 
-def _compared(id: str, setting: str, claims: Callable[[Measured, Measured], Iterator[Claim]]) -> Reproduction:
-    """A setting beside that of consistent clusters."""
-    found = partial(find, setting, "consistent", claims)
-    return reproduction(id, parts(setting, "consistent"), found, partial(draw, setting))
+def note_on_everyone(_: Measured, crowd: Measured) -> Iterator[str]:
+    """What changes where all clients train in every round."""
+    for best in crowd.rivals("mean")[:1]:
+        lead = difference(crowd.scores[crowd.group]["mean"], crowd.scores[best]["mean"])
+        yield NOTES["everyone"].format(group=crowd.group, best=best, lead=lead)
+
+
+def _figure(
+    id: str,
+    setting: str,
+    beside: str,
+    claims: Callable[[Measured, Measured], Iterator[Claim]],
+    notes: Callable[[Measured, Measured], Iterable[str]] = lambda *_: (),
+) -> Reproduction:
+    """A figure of accuracy by round in a setting, with another beside it."""
+
+    def find(frames: Frames) -> Findings:
+        both = Measured(setting, frames), Measured(beside, frames)
+        return Findings(table(both), list(claims(*both)), [*notes_on(both), *notes(*both)])
+
+    return reproduction(id, parts(setting, beside), find, partial(draw, setting))
 
 
 REPRODUCTIONS = (
-    reproduction("group-fig2a", parts("consistent", "everyone"), find_consistent, partial(draw, "consistent")),
-    reproduction("group-fig2b", parts("inconsistent", "consistent"), find_inconsistent, partial(draw, "inconsistent")),
+    _figure("group-fig2a", "consistent", "everyone", consistent_claims, note_on_everyone),
+    _figure("group-fig2b", "inconsistent", "consistent", inconsistent_claims, lambda *_: [NOTES["inconsistent"]]),
     reproduction("group-fig3", parts("consistent", "inconsistent"), clusters.find, clusters.draw),
-    _compared("group-fig4a", "dynamic-clients", clients_claims),
-    _compared("group-fig4b", "dynamic-tasks", tasks_claims),
+    _figure("group-fig4a", "dynamic-clients", "consistent", clients_claims),
+    _figure("group-fig4b", "dynamic-tasks", "consistent", tasks_claims),
 )

@@ -1,98 +1,209 @@
-"""Bhuyan, Moharir & Joshi 2022: runs with the learning rates of Theorems 1 and 2, to compare with their bounds."""
+"""Theorems 1 to 3 of Bhuyan, Moharir & Joshi 2022 compared with our runs: predicted and measured bounds and gains."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from mmfl.aggregation import Average, Momentum
-from mmfl.allocation import RotatingSplit
-from mmfl.federation.schedules import Decay, FrameDecay, Schedule
-from mmfl.methods import Method, make_method
-from mmfl.papers.measurements import Watch
-from mmfl.papers.mfa.bounds_findings import COUNTED, SLOWER, STEPS, bound_of, draw, find
-from mmfl.papers.mfa.chain import Array, Chain, table, weights_of
-from mmfl.papers.mfa.quadratic import gain_parts
-from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
-from mmfl.papers.reproduction import Frames, Part, Trainer, reproduction
-from mmfl.theory import ErrorBound
+from mmfl.papers.evidence import fact, greater, markdown, spread
+from mmfl.papers.mfa.chain import Chain
+from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE, draw_gain, with_gain
+from mmfl.papers.panels import panels
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
+from mmfl.report.plots import COLOURS
+from mmfl.theory import ErrorBound, RandomSplitBound, RotatingSplitBound, gain
 
+SLOWER, COUNTED = "mfa-rr, lr / M", "mfa-rr, update / N"
+READINGS = [RAND, ROTATE, SLOWER, COUNTED]
+"""MFA-Rand under Theorem 1, and three ways to run MFA-RR under Theorem 2.
 
-@dataclass(frozen=True)
-class Setting:
-    """A chain on which bounds and measurements are compared, for a whole number of frames."""
+The theorem assumes that each update has weight 1 / N. A server that averages its N / M clients takes M times that step;
+it may train with the theorem's learning rate anyway, or with 1 / M of it.
+"""
 
-    chain: Chain
-    models: int
-    rounds: int
-    seeds: Sequence[int]
-
-
-_FULL = [Setting(Chain(curvature=1.0), 4, 3000, range(20)), Setting(Chain(), 4, 1000, range(5))]
-_QUICK = [Setting(Chain(8, 1, 1.0), 2, 150, range(3)), Setting(Chain(8, 1), 2, 20, range(3))]
-_PARTS = {"rand": RAND, "rr": ROTATE, "rr-slower": SLOWER, "rr-counted": COUNTED}
+STEPS = 5
+_THEOREM_1, _THEOREM_2, _MIXED = "by Theorem 1", "by Theorem 2", "by Theorem 2 over 1"
 
 
-def parts(quick: bool) -> list[Part]:
-    """Distances to the optimum, a part for each chain and each way to train on it, and the gains of Figure 2."""
-    own = [
-        Part(f"mfa-bounds/mu-{at.chain.curvature:g}-{name}", at.rounds, at.seeds, partial(distances, at, reading))
-        for at in (_QUICK if quick else _FULL)
-        for name, reading in _PARTS.items()
-    ]
-    return [*own, *gain_parts(quick)]
+def bound_of(reading: str, chain: Chain, models: int, gradient_bound: float, steps: int = STEPS) -> ErrorBound:
+    """The bound for a way to train, with twice the smallest beta and the smallest gamma."""
+    kind = RandomSplitBound if reading == RAND else RotatingSplitBound
+    problem = chain.problem(steps, models, gradient_bound)
+    beta = 2 / problem.strong_convexity
+    return kind(problem=problem, beta=beta, gamma=kind.caution * problem.smoothness * beta, start=chain.start)
 
 
-def learning_rate(reading: str, bound: ErrorBound) -> Schedule:
-    """The theorem's learning rate, or 1 / M of it, so that a server that averages takes the steps of Theorem 2."""
-    models = bound.problem.models
-    if reading == RAND:
-        return Decay(bound.beta, bound.gamma)
-    return FrameDecay(bound.beta / models if reading == SLOWER else bound.beta, bound.gamma, models)
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A way to train on a chain: bound and distances [rounds, seeds] in first rounds of frames; how close they came."""
+
+    reading: str
+    curvature: float
+    bound: pd.Series
+    measured: pd.DataFrame
+    closest: float
+    closest_round: int
+
+    @property
+    def theorem(self) -> str:
+        """Its theorem, and the order that it states."""
+        return "Theorem 1, 1 / sqrt(t)" if self.reading == RAND else "Theorem 2, 1 / t"
+
+    @property
+    def slopes(self) -> pd.Series:
+        """The slope of the distance, by seed."""
+        return self.measured.apply(slope)
+
+    @property
+    def decays(self) -> bool:
+        """Whether the run is long enough for the bound to fall to less than half."""
+        return bool(2 * self.bound.iloc[-1] < self.bound.iloc[0])
 
 
-def method_of(reading: str, models: int) -> Method:
-    """The method to run; with a server step of 1 / M, each update in a mean over N / M clients has weight 1 / N."""
-    if reading == COUNTED:
-        return Method(COUNTED, RotatingSplit(), Momentum(Average(), lr=1 / models, momentum=0.0))
-    return make_method(RAND if reading == RAND else ROTATE)
+def slope(values: pd.Series) -> float:
+    """The slope of a quantity by round in a log-log plot, fitted to the last decade of rounds.
 
-
-def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
-    """|w - w*| averaged over the models, and the round in which its mean over seeds came closest to the bound.
-
-    As in the theorems, round t is the one that begins with these weights. G is the longest gradient of any client in
-    these runs. The distances are kept for some frames of M rounds, averaged over each frame, since a rotating split is
-    far from the optimum in the middle of a frame and close at its end.
+    >>> rounds = np.arange(1, 1001)
+    >>> round(slope(pd.Series(3.0 / rounds**2, rounds)), 6)
+    -2.0
     """
-    chain, models, last = setting.chain, setting.models, setting.rounds
-    watch = Watch(lambda state: see(chain, weights_of(state)))
-    schedule = learning_rate(reading, bound_of(reading, chain, models, gradient_bound=1.0))
-    federation, method = chain.federation(models, schedule, STEPS), method_of(reading, models)
-    trainer.compare(federation, [method], last, 1.0, setting.seeds, watch=watch, evaluate_every=last)
-    distance, steepness = np.moveaxis(np.array(watch.seen), 2, 0)
-    bound = bound_of(reading, chain, models, float(steepness.max()))
-    ratio = bound.error(np.arange(1, last + 2)) / distance.mean(1)
-    case = {
-        "reading": reading,
-        **asdict(chain),
-        "models": models,
-        "steepest": steepness.max(),
-        "closest": ratio.min(),
-        "closest_round": 1 + ratio.argmin(),
+    late = values[values.index >= values.index.max() / 10]
+    return float(np.polyfit(np.log(late.index.to_numpy(dtype=float)), np.log(late.to_numpy()), 1)[0])
+
+
+def cases_of(frames: Frames) -> Iterator[Case]:
+    """Every chain and way to train that was measured, with its bound."""
+    for case in frames["cases"].to_dict("records") if "cases" in frames else []:
+        reading, curvature = case["reading"], case["curvature"]
+        subset = frames["distances"].query("reading == @reading and curvature == @curvature")
+        measured = subset.pivot_table(index="round", columns="seed", values="distance")
+        bound = bound_of(reading, Chain(case["clients"], case["block"], curvature), case["models"], case["steepest"])
+        by_round = pd.Series(bound.error(measured.index.to_numpy()), measured.index)
+        yield Case(reading, curvature, by_round, measured, case["closest"], case["closest_round"])
+
+
+def find(frames: Frames) -> Findings:
+    """Bounds and distances; predicted and measured gains if Figure 2 was run."""
+    cases = list(cases_of(frames))
+    lines = [
+        [
+            f"{case.curvature:g}",
+            case.reading,
+            case.measured.index.max(),
+            f"{case.bound.iloc[-1]:.3g}",
+            spread(case.measured.iloc[-1], 5),
+            f"{case.closest:,.0f} (round {case.closest_round})",
+            f"{slope(case.bound):.2f}",
+            spread(case.slopes, 2),
+        ]
+        for case in cases
+    ]
+    columns = ["mu", "method", "round", "bound", "distance", "least bound / distance", "slope of bound", "of distance"]
+    claims = [claim for case in cases for claim in bound_claims(case)]
+    claims += order_claims(cases)
+    notes = [NOTES["bounds"]] if cases else []
+    if "gains" in frames:
+        gains = gains_of(frames)
+        claims.append(gain_claim(gains))
+        shown = gains.set_index(["steps", "models"]).map("{:.3g}".format).rename_axis(["E", "M"])
+        notes += [NOTES["predicted_gains"], markdown(shown.reset_index())]
+    return Findings(pd.DataFrame(lines, columns=columns), claims, notes)
+
+
+def bound_claims(case: Case) -> Iterator[Claim]:
+    """The claims that the bound holds and, if it falls during the run, that the distance falls as fast."""
+    setting = f"mu = {case.curvature:g}, {case.reading}"
+    seen = f"at least {case.closest:,.1f} times the mean distance"
+    yield fact(f"{setting}: the bound holds in every round", case.theorem, seen, case.closest >= 1)
+    if case.decays:
+        ours, theirs = case.slopes, slope(case.bound)
+        text = f"{setting}: the distance falls as fast as the bound (log-log slope {theirs:.2f}, within 0.1)"
+        yield greater(text, case.theorem, pd.Series(theirs, ours.index), ours, margin=-0.1)
+
+
+def order_claims(cases: Sequence[Case]) -> Iterator[Claim]:
+    """The claims that MFA-RR ends closer to the optimum than MFA-Rand, where the bounds fall."""
+    ends = {(case.curvature, case.reading): case.measured.iloc[-1].apply(np.log10) for case in cases if case.decays}
+    for (curvature, reading), end in ends.items():
+        if reading != RAND and (curvature, RAND) in ends:
+            text = f"mu = {curvature:g}: {reading} ends nearer to the optimum than mfa-rand (log10 of the distances)"
+            yield greater(text, "1 / t against 1 / sqrt(t)", ends[curvature, RAND], end)
+
+
+def gains_of(frames: Frames) -> pd.DataFrame:
+    """Measured and predicted gain by local steps and models.
+
+    The bounds are asked for the rounds until the distance that FedAvg has when it meets the target of Figure 2.
+    """
+    gains = with_gain(frames["gains"]).pivot_table(index=["steps", "models"], columns="method", values="gain")
+    targets = {target["steps"]: target for target in frames["targets"].to_dict("records")}
+    promised = pd.DataFrame([predicted_gains(targets[steps], models) for steps, models in gains.index.to_list()])
+    return pd.concat([gains.reset_index(), promised], axis=1)
+
+
+def predicted_gains(target: Any, models: int) -> dict[str, float]:
+    """The gain by Theorem 1, by Theorem 2 relative to itself with one model, and relative to FedAvg by Theorem 1."""
+    chain, epsilon = Chain(target["clients"], target["block"], target["curvature"]), target["distance"]
+    random, rotating = (
+        bound_of(method, chain, models, target["steepest"], target["steps"]) for method in (RAND, ROTATE)
+    )
+    return {
+        _THEOREM_1: gain(random, epsilon),
+        _THEOREM_2: gain(rotating, epsilon),
+        _MIXED: gain(rotating, epsilon, single=random.with_models(1)),
     }
-    frames = distance[:-1].reshape(-1, models, len(setting.seeds)).mean(1)
-    kept = np.unique(np.geomspace(1, len(frames), 60).round().astype(int)) - 1
-    measured = table(watch.replicas, frames, "distance", kept).drop(columns="method")
-    measured = measured.assign(round=1 + models * measured["round"], reading=reading, curvature=chain.curvature)
-    return {"cases": pd.DataFrame([case]), "distances": measured}
 
 
-def see(chain: Chain, weights: Array) -> tuple[float, float]:
-    """The mean distance of the models to the optimum, and the longest gradient of a client there."""
-    return float(chain.distance(weights).mean()), chain.steepest(weights)
+def gain_claim(gains: pd.DataFrame) -> Claim:
+    """Theorem 3: the gain of MFA-Rand exceeds 1 and grows with M, by its bound and as measured."""
+    grows = all(
+        (np.diff([1.0, *group.sort_values("models")[column]]) > 0).all()
+        for _, group in gains.groupby("steps")
+        for column in (_THEOREM_1, RAND)
+    )
+    many = gains[gains["models"] == gains["models"].max()]
+    said, seen = (f"{many[column].min():.1f} to {many[column].max():.1f}" for column in (_THEOREM_1, RAND))
+    text = "mfa-rand: gain exceeds 1 and grows with M, both by Theorem 1 and as measured"
+    return fact(text, "Theorem 3", f"M = {gains['models'].max()}: {said} by the bound, {seen} measured", grows)
 
 
-REPRODUCTIONS = (reproduction("mfa-bounds", parts, find, draw),)
+def draw(frames: Frames) -> Figure:
+    """A panel of bounds and distances for each chain, and one of gains for each method."""
+    cases = list(cases_of(frames))
+    chains = list(dict.fromkeys(case.curvature for case in cases))
+    methods = [(RAND, _THEOREM_1), (ROTATE, _THEOREM_2)] if "gains" in frames else []
+    figure, axes = panels(len(chains) + len(methods), columns=2, height=3.6)
+    for panel, curvature in zip(axes, chains, strict=False):
+        draw_bounds(panel, [case for case in cases if case.curvature == curvature])
+        panel.set_title(f"mu = {curvature:g}")
+    for panel, (method, theorem) in zip(axes[len(chains) :], methods, strict=True):
+        draw_gains(panel, frames, method, theorem)
+    if cases:
+        lines = axes[0].get_legend_handles_labels()
+        figure.legend(*lines, loc="outside upper center", ncols=3 if len(axes) > 1 else 2, frameon=False, fontsize=8)
+    return figure
+
+
+def draw_bounds(axes: Axes, cases: Sequence[Case]) -> None:
+    """Bounds dashed, distances solid; the readings of Theorem 2 share theirs."""
+    for case in cases:
+        colour = COLOURS[READINGS.index(case.reading)]
+        if case.reading in (RAND, ROTATE):
+            axes.loglog(case.bound, "--", color=colour, label=f"bound: {case.theorem}")
+        axes.loglog(case.measured.mean(axis=1), color=colour, linewidth=1.2, label=case.reading)
+    axes.set(xlabel="round t", ylabel="distance to the optimum")
+
+
+def draw_gains(axes: Axes, frames: Frames, method: str, theorem: str) -> None:
+    """Measured gain over the number of models, and dotted what the theorem says."""
+    measured = with_gain(frames["gains"])
+    for k, (steps, group) in enumerate(gains_of(frames).groupby("steps")):
+        draw_gain(axes, measured.query("steps == @steps and method == @method"), f"E = {steps}, measured", k)
+        line = [1, *group["models"]], [1.0, *group[theorem]]
+        axes.plot(*line, ":", marker="x", color=COLOURS[k], label=f"E = {steps}, {theorem}")
+    axes.set(xlabel="models M", ylabel="gain", title=method)
+    axes.legend(fontsize=7)

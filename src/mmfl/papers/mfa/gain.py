@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import Baseline, chase, format_gain, with_gain, worst
+from mmfl.papers.mfa.goals import chase, format_gain, windows, with_gain, worst
 from mmfl.papers.mfa.tasks import copies, face, sharing, small_faces, synthetic
 from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
@@ -45,12 +45,13 @@ class Setting:
         task = self.task()
         label = f"{_NAMES.get(task.name, task.data.name)}, lr {task.learning_rate(1):g}"
         single = sharing([task], self.clients)
-        fedavg = Baseline.of(trainer.compare(single, ["multi-fedavg"], self.rounds, self.rate, self.seeds))
-        window = fedavg.windows[1]
-        gains, curves = [], {1: worst(fedavg.curves.values(), window)}
+        fedavg = trainer.compare(single, ["multi-fedavg"], self.rounds, self.rate, self.seeds)
+        alone = {run.seed: run.accuracy[task.name] for run in fedavg}
+        window = windows(self.rounds)[1]
+        gains, curves = [], {1: worst([curve.to_frame() for curve in alone.values()], window)}
         for models in self.models:
             tasks = copies(task, models)
-            goals = fedavg.with_copies([each.name for each in tasks])
+            goals = {seed: pd.DataFrame({each.name: curve for each in tasks}) for seed, curve in alone.items()}
             followed = chase(trainer, sharing(tasks, self.clients), goals, METHODS, self.rate)
             gains.append(followed.gains())
             curves[models] = worst(followed.curves(METHODS[0]), window)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import Baseline, chase, format_gain, with_gain
+from mmfl.papers.mfa.goals import chase, format_gain, with_gain
 from mmfl.papers.mfa.tasks import face, faces, on_training, sharing, small_faces, small_network, synthetic
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
 from mmfl.report.plots import COLOURS, grid
@@ -36,8 +36,8 @@ class Setting:
         """`gains` in rounds, and the accuracies of the `tasks`."""
         tasks = [on_training(task) if split == "train" else task for task in self.tasks()]
         federation = sharing(tasks, self.clients)
-        fedavg = Baseline.of(trainer.compare(federation, ["full"], self.rounds, 1.0, self.seeds))
-        followed = chase(trainer, federation, fedavg, [METHOD], 1.0)
+        fedavg = trainer.compare(federation, ["full"], self.rounds, 1.0, self.seeds)
+        followed = chase(trainer, federation, {run.seed: run.accuracy for run in fedavg}, [METHOD], 1.0)
         data = {task.name: task.data.name for task in tasks}
         measured = followed.tasks().assign(data=lambda frame: frame["task"].map(data))
         return {"gains": followed.gains().assign(split=split), "tasks": measured.assign(split=split)}

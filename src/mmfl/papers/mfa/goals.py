@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ from mmfl.papers.evidence import spread
 from mmfl.papers.reproduction import Trainer
 from mmfl.record import RoundRecord
 from mmfl.runs.listener import Listener, RunInfo
-from mmfl.runs.results import Comparison
 
 _ROUNDING = 1e-9  # means of the same accuracies may differ by as much
 
@@ -49,35 +47,13 @@ class Goal:
         return bool((np.mean(accuracies[-self.window :], axis=0) >= self.accuracy - _ROUNDING).all())
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """FedAvg on each of some tasks by itself: test accuracies by seed, rounds x tasks."""
+Curves = Mapping[int, pd.DataFrame]
+"""FedAvg on each task by itself: test accuracies by seed, [rounds, tasks]."""
 
-    curves: Mapping[int, pd.DataFrame]
 
-    @classmethod
-    def of(cls, fedavg: Comparison) -> "Baseline":
-        """From runs of `multi-fedavg` with a single task, or of `full` where all clients train."""
-        return cls({run.seed: run.accuracy for run in fedavg})
-
-    @property
-    def rounds(self) -> int:
-        """T_1: the number of rounds for which each task trained."""
-        return len(next(iter(self.curves.values())))
-
-    @property
-    def windows(self) -> tuple[int, int]:
-        """Windows to average over: single rounds, and a tenth of FedAvg's rounds."""
-        return 1, max(2, self.rounds // 10)
-
-    @cached_property
-    def goals(self) -> dict[int, list[Goal]]:
-        """A goal per window, by seed."""
-        return {seed: [Goal.of(curve, window) for window in self.windows] for seed, curve in self.curves.items()}
-
-    def with_copies(self, names: Sequence[str]) -> "Baseline":
-        """The same baseline for several copies of its single task."""
-        return Baseline({seed: pd.DataFrame(dict.fromkeys(names, of.iloc[:, 0])) for seed, of in self.curves.items()})
+def windows(rounds: int) -> tuple[int, int]:
+    """Windows to average over: single rounds, and a tenth of FedAvg's rounds (T_1)."""
+    return 1, max(2, rounds // 10)
 
 
 class Chase(Listener):
@@ -87,8 +63,12 @@ class Chase(Listener):
     the goal of that window was met.
     """
 
-    def __init__(self, baseline: Baseline):
-        self.baseline = baseline
+    def __init__(self, alone: Curves):
+        self.alone = alone
+        self.rounds = len(next(iter(alone.values())))
+        self.goals = {
+            seed: [Goal.of(curve, window) for window in windows(self.rounds)] for seed, curve in alone.items()
+        }
         self.accuracies: dict[tuple[str, int], list[NDArray[np.float64]]] = {}
         self.met: dict[tuple[str, int, int], int] = {}
 
@@ -102,10 +82,10 @@ class Chase(Listener):
             method, seed = record.method, record.seed
             so_far = self.accuracies.setdefault((method, seed), [])
             so_far.append(np.array([task.metric for task in record.tasks.values()], dtype=float))
-            for goal in self.baseline.goals[seed]:
+            for goal in self.goals[seed]:
                 if (method, seed, goal.window) not in self.met and goal.met(so_far):
                     self.met[method, seed, goal.window] = record.round
-        if len(self.met) == len(records) * len(self.baseline.windows):
+        if len(self.met) == sum(len(self.goals[record.seed]) for record in records):
             self.info.request_stop("all goals are met")
 
     def gains(self) -> pd.DataFrame:
@@ -114,9 +94,9 @@ class Chase(Listener):
         `published`."""
         lines = []
         for method, seed in self.accuracies:
-            for goal in self.baseline.goals[seed]:
+            for goal in self.goals[seed]:
                 models, together = len(goal.rounds), self.met.get((method, seed, goal.window), np.nan)
-                rounds = models * self.baseline.rounds, int(goal.rounds.sum()), together
+                rounds = models * self.rounds, int(goal.rounds.sum()), together
                 lines.append((method, seed, goal.window, models, *rounds))
         columns = ["method", "seed", "window", "models", "published", "alone", "together"]
         return pd.DataFrame(lines, columns=columns)
@@ -126,10 +106,10 @@ class Chase(Listener):
         were met (at the end, where they were not)."""
         lines = []
         for (method, seed), curve in self.accuracies.items():
-            for goal in self.baseline.goals[seed]:
+            for goal in self.goals[seed]:
                 end = self.met.get((method, seed, goal.window), len(curve))
                 mean = np.mean(curve[:end][-goal.window :], axis=0)
-                for task, before, after in zip(self.baseline.curves[seed], goal.accuracy, mean, strict=True):
+                for task, before, after in zip(self.alone[seed], goal.accuracy, mean, strict=True):
                     key = {"method": method, "seed": seed, "window": goal.window, "task": task}
                     lines.append(key | {"alone": before, "together": after})
         return pd.DataFrame(lines)
@@ -151,14 +131,13 @@ def worst(curves: Iterable[pd.DataFrame], window: int) -> pd.Series:
 
 
 def chase(
-    trainer: Trainer, federation: Callable[[int], Federation], baseline: Baseline, methods: Sequence[str], rate: float
+    trainer: Trainer, federation: Callable[[int], Federation], alone: Curves, methods: Sequence[str], rate: float
 ) -> Chase:
     """Trains all tasks together until they are as accurate as FedAvg made each by itself, or have taken more rounds
     than FedAvg took one after another: then the gain is below 1, however far."""
-    seeds = list(baseline.curves)
-    following = Chase(baseline)
-    rounds = baseline.rounds * baseline.curves[seeds[0]].shape[1]
-    trainer.compare(federation, methods, rounds, rate, seeds, watch=following)
+    following = Chase(alone)
+    tasks = next(iter(alone.values())).shape[1]
+    trainer.compare(federation, methods, following.rounds * tasks, rate, list(alone), watch=following)
     return following
 
 

@@ -1,6 +1,6 @@
 """Findings for Figures 1 and 2 of Bhuyan, Moharir & Joshi 2022: tables, claims, figures."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -12,15 +12,15 @@ from mmfl.papers.evidence import alike, decide, fact, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.mfa.chain import Chain
 from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames, Verdict
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.report.differences import difference
 from mmfl.report.plots import COLOURS, DASHES, curve, legend
 
 RAND, ROTATE = "mfa-rand", "mfa-rr"
 METHODS = [RAND, ROTATE]
-RATE_NAMES = {"constant": "0.1", "decaying": "30 / (100 + t)"}
+RATE_NAMES: dict[Hashable, str] = {"constant": "0.1", "decaying": "30 / (100 + t)"}
 ROUNDS = 1000
-REFERENCE = {
+REFERENCE: dict[tuple[Hashable, ...], str] = {
     ("constant", 2, RAND): "-3.113 ± 0.012",
     ("constant", 2, ROTATE): "-3.118 ± 0.000",
     ("constant", 12, RAND): "-3.073 ± 0.072",
@@ -32,7 +32,7 @@ REFERENCE = {
 }
 """gap(1000) of reference runs: the paper has curves without numbers."""
 
-REFERENCE_GAIN = {(12, RAND): "about 8", (12, ROTATE): "about 11"}
+REFERENCE_GAIN: dict[tuple[Hashable, ...], str] = {(12, RAND): "about 8", (12, ROTATE): "about 11"}
 _RESOLUTION = 5e-5  # of a gap, which is kept with four decimals
 
 
@@ -40,7 +40,7 @@ def find_gaps(frames: Frames) -> Findings:
     """Figure 1: the last gaps beside those of the reference runs."""
     measured = frames["gaps"]
     claims, lines = list(where_it_starts(measured)), []
-    for rate, models, group in settings_of(measured):
+    for (rate, models), group in measured.groupby(["rate", "models"]):
         last = int(group["round"].max())
         final = group[group["round"] == last].pivot_table(index="seed", columns="method", values="gap")
         for method in METHODS:
@@ -49,14 +49,6 @@ def find_gaps(frames: Frames) -> Findings:
         claims += gap_claims(f"lr {RATE_NAMES[rate]}, M = {models}", models, group, final)
     columns = ["learning rate", "M", "method", "rounds", "gap, reference runs", "gap"]
     return Findings(pd.DataFrame(lines, columns=columns), claims)
-
-
-def settings_of(measured: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """Learning rate, number of models and gaps of every setting that was run."""
-    for rate in RATE_NAMES:
-        at_rate = measured[measured["rate"] == rate]
-        for models in sorted(at_rate["models"].unique()):
-            yield rate, int(models), at_rate[at_rate["models"] == models]
 
 
 def where_it_starts(measured: pd.DataFrame) -> Iterator[Claim]:
@@ -69,7 +61,7 @@ def where_it_starts(measured: pd.DataFrame) -> Iterator[Claim]:
         yield fact("F* and gap(0)", "-0.0194390882, -1.7113", f"{chain.least:.10f}, {gap:.4f}", same)
 
 
-def gap_claims(setting: str, models: int, group: pd.DataFrame, final: pd.DataFrame) -> list[Claim]:
+def gap_claims(setting: str, models: Hashable, group: pd.DataFrame, final: pd.DataFrame) -> list[Claim]:
     """The claims: equal means for two models, MFA-RR better for many, MFA-Rand noisier for any number."""
     if models == 2:
         text = f"{setting}: MFA-Rand and MFA-RR end alike on average"
@@ -96,9 +88,9 @@ def noisier(text: str, ours: pd.Series, theirs: pd.Series) -> Claim:
 
 def draw_gaps(frames: Frames) -> Figure:
     """For each learning rate and number of models: the means, and beside them the single runs."""
-    settings = list(settings_of(frames["gaps"]))
+    settings = frames["gaps"].groupby(["rate", "models"])
     figure, axes = panels(2 * len(settings), columns=4, xlabel="round", ylabel="gap: log10(F - F*)")
-    for n, (rate, models, group) in enumerate(settings):
+    for n, ((rate, models), group) in enumerate(settings):
         means, runs = axes[2 * n : 2 * n + 2]
         for k, method in enumerate(METHODS):
             by_seed = by_round(group, "gap", method)
@@ -120,20 +112,16 @@ def with_gain(measured: pd.DataFrame) -> pd.DataFrame:
 def find_gains(frames: Frames) -> Findings:
     """Figure 2: the gains by local steps and models."""
     measured = with_gain(frames["gains"])
-    settings = measured[["steps", "models"]].drop_duplicates().sort_values(["steps", "models"]).to_numpy().tolist()
     lines = []
-    for steps, models in settings:
+    for (steps, models), group in measured.groupby(["steps", "models"]):
         line = [steps, models]
         for method in METHODS:
-            subset = measured.query("steps == @steps and models == @models and method == @method")
+            subset = group[group["method"] == method]
             known = REFERENCE_GAIN.get((models, method), "—")
             line += [known, spread(subset["gain"], 2), spread(subset["gain_of_one"], 2)]
         lines.append(line)
     columns = ["E", "M"] + [f"{method}{what}" for method in METHODS for what in (", reference", "", ", one model")]
-    notes = [
-        "A gain counts the round in which the last of the M models meets the target. Beside it, `one model`: the gain "
-        "with the rounds that a model needs by itself, averaged over the models, in place of T_P."
-    ]
+    notes = [NOTES["gain_of_one"]]
     if late := int(measured["together"].isna().sum()):
         notes.append(f"{late} runs did not meet the target by their last round and are left out.")
     return Findings(pd.DataFrame(lines, columns=columns), gain_claims(measured), notes)

@@ -149,12 +149,8 @@ def _warm_up(published: Runs, fair: Runs, drawn: int) -> list[str]:
         return []
     early, left, first, second = (series.mean() for series in (*leads, *lifts))
     pairs = CLIENTS * len(MODELS)
-    return [
-        f"The warm-up trains all {pairs} pairs of a client and a model, as many as {pairs // drawn} rounds with "
-        f"K={drawn}. It lifts Multi-FedAvg by {first:+.3f} after round 1 and by {second:+.3f} after round {FIRST} "
-        f"(mean of both models). In the first tenth of the rounds Ranklist-Multi-UCB leads Multi-FedAvg by "
-        f"{early:+.3f} as published, and by {left:+.3f} where both have the warm-up."
-    ]
+    rounds = {"pairs": pairs, "rounds": pairs // drawn, "drawn": drawn}
+    return [NOTES["warm_up"].format(early=early, left=left, first=first, second=second, **rounds)]
 
 
 def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:

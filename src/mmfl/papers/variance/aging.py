@@ -1,7 +1,5 @@
 """How stale updates age (Zhang et al. 2025, Figure 3): StaleVR's best betas, and StaleVRE's estimates of them."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 import torch
@@ -25,49 +23,41 @@ CONSTANTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 _MIN_BETAS = 10  # means over fewer are not drawn
 
 
-@dataclass(frozen=True, eq=False)
-class History:
-    """One task of a run of StaleVR: the best betas (nan before there is an h) and who trained, [rounds, clients]."""
+def estimates(best: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """StaleVRE's estimates before each round, given StaleVR's best betas and who trained, all [rounds, clients].
 
-    best: NDArray[np.float64]
-    active: NDArray[np.bool_]
+    Its own memory does it, on models of a single weight: whoever trains has h = 1 and G = beta.
+    """
+    clients = best.shape[1]
+    memory = StaleVRE().start(clients, torch.zeros(1))
+    sizes = np.ones(clients, dtype=np.int64)
+    found = []
+    for t, (betas, trains) in enumerate(zip(np.nan_to_num(best), active, strict=True), 1):
+        found.append(np.where(memory.last > 0, memory.beta(t), np.nan))
+        client = np.flatnonzero(trains)
+        flat = torch.from_numpy(betas[client, None]).float()
+        updates = Updates.undrawn(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
+        memory.replace(updates, ClientRows(torch.ones_like(flat)), flat[:, 0].double().numpy(), t, sizes)
+    return np.array(found)
 
-    @property
-    def estimated(self) -> NDArray[np.float64]:
-        """StaleVRE's estimates for this history, before each round, [rounds, clients].
 
-        Its own memory does it, on models of a single weight: whoever trains has h = 1 and G = beta.
-        """
-        clients = self.best.shape[1]
-        memory = StaleVRE().start(clients, torch.zeros(1))
-        sizes = np.ones(clients, dtype=np.int64)
-        estimates = []
-        for t, (best, active) in enumerate(zip(np.nan_to_num(self.best), self.active, strict=True), 1):
-            estimates.append(np.where(memory.last > 0, memory.beta(t), np.nan))
-            client = np.flatnonzero(active)
-            flat = torch.from_numpy(best[client, None]).float()
-            updates = Updates.undrawn(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
-            memory.replace(updates, ClientRows(torch.ones_like(flat)), flat[:, 0].double().numpy(), t, sizes)
-        return np.array(estimates)
+def history(best: NDArray[np.float64], active: NDArray[np.bool_]) -> pd.DataFrame:
+    """A row per client and round, as it was before the round; betas are nan before there is an h.
 
-    @property
-    def frame(self) -> pd.DataFrame:
-        """A row per client and round, as it was before the round.
-
-        `trained` is how often the client had trained, `idle` how many rounds ago it last did (nan: never).
-        """
-        rounds = np.arange(1, len(self.best) + 1)[:, None]
-        last = _before(np.maximum.accumulate(np.where(self.active, rounds, 0)))
-        columns = {
-            "client": np.arange(self.best.shape[1]),
-            "round": rounds,
-            "trained": _before(self.active.cumsum(0)),
-            "idle": np.where(last > 0, rounds - last, np.nan),
-            "beta": self.best,
-            "estimate": self.estimated,
-            "active": self.active.astype(int),
-        }
-        return pd.DataFrame({name: np.broadcast_to(of, self.best.shape).ravel() for name, of in columns.items()})
+    `trained` is how often the client had trained, `idle` how many rounds ago it last did (nan: never).
+    """
+    rounds = np.arange(1, len(best) + 1)[:, None]
+    last = _before(np.maximum.accumulate(np.where(active, rounds, 0)))
+    columns = {
+        "client": np.arange(best.shape[1]),
+        "round": rounds,
+        "trained": _before(active.cumsum(0)),
+        "idle": np.where(last > 0, rounds - last, np.nan),
+        "beta": best,
+        "estimate": estimates(best, active),
+        "active": active.astype(int),
+    }
+    return pd.DataFrame({name: np.broadcast_to(of, best.shape).ravel() for name, of in columns.items()})
 
 
 def _before(counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -80,12 +70,12 @@ def betas_of(state: TrainingState) -> list[NDArray[np.float64]]:
     return [memory.beta for memory in state.aggregation if isinstance(memory, Betas)]
 
 
-def history(run: Run, betas: NDArray[np.float64], task: str) -> History:
+def history_of(run: Run, betas: NDArray[np.float64], task: str) -> pd.DataFrame:
     """The history of a task of a run, from its records and the observed betas, [rounds, clients]."""
     active = np.zeros(betas.shape, dtype=bool)
     for record, row in zip(run.records, active, strict=True):
         row[record.drawn_clients(task)] = True
-    return History(betas, active)
+    return history(betas, active)
 
 
 def worth(known: pd.DataFrame) -> dict[str, float]:

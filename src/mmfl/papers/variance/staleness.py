@@ -101,7 +101,7 @@ def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDAr
     for n, run in enumerate(comparison):
         if run.method == method:
             betas = np.array([replicas[n] for replicas in watch.seen[1:]])
-            histories = {task: aging.history(run, betas[:, s], task).frame for s, task in enumerate(run.tasks)}
+            histories = {task: aging.history_of(run, betas[:, s], task) for s, task in enumerate(run.tasks)}
             known = pd.concat([frame.assign(task=task) for task, frame in histories.items()]).dropna(subset="beta")
             idle.append(aging.by_idle(known).assign(seed=run.seed))
             worths.append({"setting": form.name, "seed": run.seed, **aging.worth(known)})

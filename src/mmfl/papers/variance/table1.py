@@ -9,9 +9,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
-from mmfl.papers.evidence import greater, spread
+from mmfl.papers.evidence import greater, markdown, spread
 from mmfl.papers.measurements import KEYS, accuracy, by_round, final, mean_costs, step_sizes
-from mmfl.papers.pages import markdown
 from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, as_published, federations, reproduction
 from mmfl.randomness import Purpose, generator

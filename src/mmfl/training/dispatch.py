@@ -1,111 +1,68 @@
-"""Dispatch: which process trains which clients of a round, when, and how many at once.
-
-The round loop asks for losses, for the updates that a decision rests on, and for all others once it is made.
-"""
+"""Dispatch: which process trains which clients of a round, when, and how many at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from mmfl.engine.base import Engine, Evaluation, Training, Workload
-from mmfl.federation import Federation
+from mmfl.engine import Engine, Evaluation, Workload
+from mmfl.training.round import Round
 from mmfl.updates import Trained, World
 from mmfl.updates.updates import finite_rows, row_sums
 
 Marks = NDArray[np.bool_]
+_Request = tuple[Round, int, Marks]  # a round, a task and the clients [clients] that train it
 
 
-class RoundWork(Protocol):
-    """The clients' work of one replica's round. Pairs of clients and tasks are marks [clients, tasks]."""
+class Dispatch:
+    """The clients' work in one round of many replicas, which an engine does together."""
 
-    @property
-    def federation(self) -> Federation:
-        """Whose clients work."""
-
-    @property
-    def weights(self) -> Sequence[Tensor]:
-        """The global weights of each task."""
-
-    @property
-    def trained_anyway(self) -> Marks | None:
-        """The pairs that train whether drawn or not; None where nobody does."""
-
-    @property
-    def decides_by_updates(self) -> bool:
-        """Whether the decision rests on the updates of those that train anyway."""
-
-    @property
-    def drawn(self) -> Marks:
-        """The pairs that were drawn, once that is decided."""
-
-    def training(self, task: int, client: NDArray[np.int64]) -> Training:
-        """The request to train some clients on a task."""
-
-
-Work = TypeVar("Work", bound=RoundWork)
-
-
-@dataclass(frozen=True, eq=False)
-class Returned(Generic[Work]):
-    """What came back for a task of a round: which of the rows in this process are finite, and the largest sum of one
-    of these."""
-
-    work: Work
-    task: int
-    trained: Trained
-    finite: Marks
-    largest: float
-
-
-class Dispatch(Generic[Work]):
-    """The work of one round of many replicas, which an engine does together."""
-
-    def __init__(self, engine: Engine, rounds: Sequence[Work]):
+    def __init__(self, engine: Engine, rounds: Sequence[Round]):
         self.engine, self.rounds = engine, rounds
-        self._trained: dict[tuple[Work, int], Trained] = {}
+        self._trained: dict[tuple[Round, int], Trained] = {}
 
-    def losses(self, wanted: Sequence[tuple[Work, Marks]]) -> list[NDArray[np.float64]]:
-        """The losses of marked pairs, [clients, tasks], 0 elsewhere; one pass per task."""
-        losses = [np.zeros(marks.shape) for _, marks in wanted]
-        parts = [
-            (n, s, client)
-            for n, (_, marks) in enumerate(wanted)
-            for s in range(marks.shape[1])
-            if len(client := self._owned(marks[:, s]))
-        ]
-        workloads = [Workload(wanted[n][0].federation, s, wanted[n][0].weights[s], client) for n, s, client in parts]
-        for (n, s, client), measured in zip(parts, self.engine.losses(workloads), strict=True):
-            losses[n][client, s] = measured
-        return [self.engine.world.sums(each) for each in losses]
-
-    def train_before_decision(self) -> list[dict[int, Trained]]:
-        """The updates that decisions rest on, by round and task. An engine that would rather train those that train
-        anyway before the decision does so now."""
+    def train_before_decision(self) -> None:
+        """Trains those whose updates decisions rest on. An engine that would rather train all that train anyway before
+        the decision does so now."""
         early = {
             each: marks
             for each in self.rounds
             if (marks := each.trained_anyway) is not None and (each.decides_by_updates or self.engine.eager)
         }
         self._train([(each, s, marks[:, s]) for each, marks in early.items() for s in range(marks.shape[1])])
-        return [{s: trained for (of, s), trained in self._trained.items() if of is each} for each in self.rounds]
 
-    def updates(self) -> Iterator[list[Returned[Work]]]:
-        """The updates of all rounds and tasks once it is decided who is drawn: as many at a time as there is room
-        for. They are let go of as the list is emptied."""
+    def trained_early(self, round: Round) -> dict[int, Trained]:
+        """What has been trained before the decision, by task."""
+        return {s: trained for (each, s), trained in self._trained.items() if each is round}
+
+    def measure(self, diagnose: bool) -> None:
+        """Adds the losses that were asked for (or all, for diagnosis) to the views; one pass per task."""
+        marks = {each: each.view.able if diagnose else each.asked.get("losses") for each in self.rounds}
+        wanted = {each: pairs for each, pairs in marks.items() if pairs is not None}
+        losses = {each: np.zeros(pairs.shape) for each, pairs in wanted.items()}
+        parts = [
+            (each, s, client)
+            for each, pairs in wanted.items()
+            for s in range(pairs.shape[1])
+            if len(client := self._owned(pairs[:, s]))
+        ]
+        workloads = [Workload(each.federation, s, each.weights[s], client) for each, s, client in parts]
+        for (each, s, client), measured in zip(parts, self.engine.losses(workloads), strict=True):
+            losses[each][client, s] = measured
+        for each, table in losses.items():
+            each.view = each.view.with_signals(losses=self.engine.world.sums(table))
+
+    def aggregate(self) -> None:
+        """The next weights of all tasks, once it is decided who is drawn. As many updates at a time are there as there
+        is room for, and they are let go of one task after another."""
         self._collect()
         for portion in self._portions():
             self._train([request for request in portion if request[:2] not in self._trained])
             trained = [self._trained.pop((each, s)) for each, s, _ in portion]
             sums = row_sums([each.flat for each in trained])
             finite = finite_rows([each.flat for each in trained], sums)
-            yield [
-                Returned(each, s, trained.pop(0), good, float(np.abs(total[good]).max(initial=0.0)))
-                for (each, s, _), total, good in zip(portion, sums, finite, strict=True)
-            ]
+            for (each, s, _), total, good in zip(portion, sums, finite, strict=True):
+                each.aggregate(s, trained.pop(0), good, float(np.abs(total[good]).max(initial=0.0)))
 
     def evaluate(self, round: int) -> list[dict[int, Evaluation]]:
         """Test results of the tasks that have arrived, by round and task."""
@@ -118,10 +75,10 @@ class Dispatch(Generic[Work]):
             results[n][s] = result
         return results
 
-    def _portions(self) -> Iterator[list[tuple[Work, int, Marks]]]:
+    def _portions(self) -> Iterator[list[_Request]]:
         """Requests in their order, as many at a time as there is room for the updates of."""
         held = 0
-        portion: list[tuple[Work, int, Marks]] = []
+        portion: list[_Request] = []
         for each in self.rounds:
             marks = self._trained_late(each)
             for s in range(marks.shape[1]):
@@ -133,13 +90,13 @@ class Dispatch(Generic[Work]):
                 portion.append((each, s, marks[:, s]))
         yield portion
 
-    def _trained_late(self, each: Work) -> Marks:
+    def _trained_late(self, each: Round) -> Marks:
         """The pairs that train after the decision."""
         if (each, 0) in self._trained:
             return np.zeros_like(each.drawn)
         return each.drawn if each.trained_anyway is None else each.trained_anyway
 
-    def _train(self, wanted: Sequence[tuple[Work, int, Marks]]) -> None:
+    def _train(self, wanted: Sequence[_Request]) -> None:
         """Local training of the marked clients [clients] of rounds and tasks, in one request."""
         if not wanted:
             return

@@ -1,10 +1,20 @@
-"""Small generated data sets for examples and tests: Gaussian blobs, and images with one template per class."""
+"""Small data sets that need no files: scikit-learn's digits, Gaussian blobs, and images with one template per class."""
 
 import numpy as np
+import torch
 
 from mmfl.checks import check, check_memory, check_whole, is_number
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.randomness import Purpose, generator
+
+
+def digits(test_share: float = 0.2, seed: int = 0) -> Dataset:
+    """1,797 real handwritten digits, ten classes, no download; images [1, 8, 8] scaled to [0, 1]."""
+    from sklearn.datasets import load_digits  # takes a second to import
+
+    source = load_digits()
+    x = torch.from_numpy(source.images).float()[:, None] / 16.0
+    return from_arrays(x, source.target, test_share=test_share, name="digits", seed=seed)
 
 
 def blobs(
