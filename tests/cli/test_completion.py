@@ -71,7 +71,7 @@ def in_new_process(program, *arguments, **options):
         ("mmfl run --set federation.c", ["federation.clients=", "federation.capacity="]),
         ("mmfl run --set tasks.", ["tasks.digits.", "tasks.digits-linear.", "tasks.synthetic."]),
         ("mmfl run mine.toml --rounds 3 --set tasks.", ["tasks.voices.", "tasks.faces."]),
-        ("mmfl run --set tasks.faces.l", ["tasks.faces.lr=", "tasks.faces.loss="]),
+        ("mmfl run --set tasks.faces.l", ["tasks.faces.lr=", "tasks.faces.lr_steps=", "tasks.faces.loss="]),
         ("mmfl run missing.toml --set tasks.", []),
         ("mmfl run --set rounds=", []),
         ("mmfl run --set method=mmfl-l", ["method=mmfl-lvr"]),
