@@ -1,5 +1,6 @@
 """Frozen parameters: they never move, are not part of any vector, and exist once per base."""
 
+import pytest
 import torch
 from kinds import frozen
 from small import IMAGES, ask, both_modes, federation, task, train
@@ -49,6 +50,25 @@ def test_a_frozen_part_is_the_same_for_all_seeds_and_in_the_trained_module():
     assert not torch.equal(each[0][2].weight, each[1][2].weight)
     run = mmfl.train(pool, "full", rounds=1, seed=1)
     assert torch.equal(run.module(pool.tasks[0].name)[0].weight, each[0][0].weight)
+
+
+def test_a_parameter_that_is_frozen_in_one_place_and_trained_in_another_is_refused():
+    def tied() -> nn.Module:
+        module = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False))
+        module[0].weight.requires_grad_(False)
+        module[1].weight = nn.Parameter(module[0].weight.data)
+        return module
+
+    with pytest.raises(mmfl.UserError) as error:
+        federation(task(tied))
+    assert "'1.weight' is trained but shares its memory with '0.weight', which is frozen; clone one." in str(
+        error.value
+    )
+
+
+def test_the_activations_of_a_frozen_part_count_where_batches_are_made_to_fit():
+    work = task(Head, IMAGES)
+    assert Simulation("cpu").architecture(work).activation_bytes >= 4 * 3 * 8 * 8
 
 
 def test_what_is_frozen_costs_no_upload_and_no_memory():

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -84,7 +84,8 @@ class Architecture:
         return (RANDOM - (frozenset() if lstm_dropout else LSTM) | BATCH_NORM | STRIDED_1X1) & self.operators
 
     def _probe(self, x: Tensor) -> tuple[frozenset[str], int]:
-        """Which substitutable operators are used, and the bytes kept for one example's gradient, by running two."""
+        """Which substitutable operators are used, and the bytes of one example's activations, by running two: those
+        kept for its gradient, or the largest of a frozen part, which keeps none."""
         saved: dict[int, int] = {}
         own = {p.data_ptr() for p in self.module.parameters()}
 
@@ -93,9 +94,9 @@ class Architecture:
                 saved[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
             return tensor
 
-        with Operators(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        with _Watched(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
             self.module(x)
-        return frozenset(mode.seen), max(1, sum(saved.values()) // 2)
+        return frozenset(mode.seen), max(1, mode.largest // 2, sum(saved.values()) // 2)
 
     def _addressed_outputs(self, x: Tensor) -> Tensor:
         """Outputs in training mode, with all addressable random numbers at one address."""
@@ -135,6 +136,20 @@ class Architecture:
         finally:
             self.module.train()
         return ""
+
+
+class _Watched(Operators):
+    """Notes the bytes of the largest output that needs no gradient."""
+
+    largest = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        answer = super().__torch_function__(func, types, args, kwargs)
+        if isinstance(answer, Tensor) and not answer.requires_grad:
+            self.largest = max(self.largest, answer.nbytes)
+        return answer
 
 
 def _share_frozen(module: nn.Module, known: MutableMapping[str, Tensor]) -> None:

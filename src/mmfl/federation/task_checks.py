@@ -41,7 +41,12 @@ def _check_module(task: "Task", module: nn.Module) -> None:
         if getattr(part, "running_mean", None) is not None:
             remedy = "build it with track_running_stats=False, or use group norm"
             raise _error(task, f"'{name}' keeps running batch statistics, which clients cannot share; {remedy}.")
+    frozen = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if not p.requires_grad}
     for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if (other := frozen.get(parameter.untyped_storage().data_ptr())) is not None:
+            raise _error(task, f"'{name}' is trained but shares its memory with '{other}', which is frozen; clone one.")
         if parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
             raise _error(task, f"parameter '{name}' is {kind}; expected float32.")
