@@ -1,5 +1,7 @@
 """Frozen parameters: they never move, are not part of any vector, and exist once per base."""
 
+import threading
+
 import pytest
 import torch
 from kinds import frozen
@@ -77,3 +79,14 @@ def test_what_is_frozen_costs_no_upload_and_no_memory():
     for record in run.records:
         assert record.cost.trainings * head <= record.cost.bytes_up <= record.cost.trainings * head + 6 * 8
         assert record.cost.stored_bytes <= 16 * head
+
+
+def test_a_module_that_cannot_be_copied_is_refused():
+    def locked() -> nn.Module:
+        module = nn.Linear(6, 3)
+        module.lock = threading.Lock()
+        return module
+
+    with pytest.raises(mmfl.UserError) as error:
+        federation(task(locked))
+    assert str(error.value).startswith("task 't': the model cannot be copied: ")

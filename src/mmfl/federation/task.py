@@ -18,7 +18,7 @@ from mmfl.errors import UserError, check_name, first_line
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
 from mmfl.federation.optimisers import SGD, Optimiser
 from mmfl.federation.schedules import Schedule, StepSchedule
-from mmfl.federation.task_checks import check_task
+from mmfl.federation.task_checks import check_memory_of_parameters, check_task
 from mmfl.randomness import Purpose, bits
 
 _RESERVED_NAMES = {"method", "mean", "worst", "spread", "relative", "trainings", "forward_passes", "megabytes"}
@@ -171,7 +171,11 @@ class Task:
             raise UserError(
                 f"task '{self.name}': model returned a {type(module).__name__}; expected a torch.nn.Module."
             )
-        return copy.deepcopy(module)
+        try:
+            check_memory_of_parameters(self, module)
+            return copy.deepcopy(module)
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise UserError(f"task '{self.name}': the model cannot be copied: {first_line(error)}") from None
 
     def check(self) -> None:
         """Refuses a model that fails on the data, labels out of range, and a loss or metric that does not fit."""

@@ -30,6 +30,15 @@ def check_task(task: "Task") -> None:
     _check_examples_are_independent(task, module, outputs)
 
 
+def check_memory_of_parameters(task: "Task", module: nn.Module) -> None:
+    """Refuses a parameter that is trained in memory that another, frozen one has too: a copy would part them."""
+    frozen = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if not p.requires_grad}
+    for name, parameter in module.named_parameters():
+        other = frozen.get(parameter.untyped_storage().data_ptr())
+        if parameter.requires_grad and other is not None:
+            raise _error(task, f"'{name}' is trained but shares its memory with '{other}', which is frozen; clone one.")
+
+
 def _error(task: "Task", problem: str) -> UserError:
     return UserError(f"task '{task.name}': {problem}")
 
@@ -41,13 +50,8 @@ def _check_module(task: "Task", module: nn.Module) -> None:
         if getattr(part, "running_mean", None) is not None:
             remedy = "build it with track_running_stats=False, or use group norm"
             raise _error(task, f"'{name}' keeps running batch statistics, which clients cannot share; {remedy}.")
-    frozen = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if not p.requires_grad}
     for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if (other := frozen.get(parameter.untyped_storage().data_ptr())) is not None:
-            raise _error(task, f"'{name}' is trained but shares its memory with '{other}', which is frozen; clone one.")
-        if parameter.dtype != torch.float32:
+        if parameter.requires_grad and parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
             raise _error(task, f"parameter '{name}' is {kind}; expected float32.")
 
