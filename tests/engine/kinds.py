@@ -30,6 +30,18 @@ def lstm(batch_first: bool = True, dropout_after: float = 0.0, **options: Any) -
     return Model(compute, embedding=nn.Embedding(5, 4), lstm=layer, output=nn.Linear(features, 3))
 
 
+def recurrent(kind: type[nn.RNNBase], **options: Any) -> nn.Module:
+    """A recurrent layer of which output and last state are used."""
+
+    def compute(self: Any, x: Tensor) -> Tensor:
+        states, h = self.layer(self.embedding(x))
+        return self.output(torch.cat([states[:, 1], h[0]], -1))
+
+    features = 9 if options.get("bidirectional") else 6
+    layer = kind(4, 3, batch_first=True, **options)
+    return Model(compute, embedding=nn.Embedding(5, 4), layer=layer, output=nn.Linear(features, 3))
+
+
 def attention(**options: Any) -> nn.Module:
     def compute(self: Any, x: Tensor) -> Tensor:
         return self.output(self.encoder(self.embedding(x)).mean(1))
@@ -140,6 +152,13 @@ KINDS: dict[str, Task] = {
     "lstm, inner dropout": task(lambda: lstm(num_layers=2, bidirectional=True, dropout=0.4), TOKENS),
     "lstm, inner dropout, time first": task(lambda: lstm(False, num_layers=2, dropout=0.4), TOKENS),
     "lstm, time first, dropout after": task(lambda: lstm(False, dropout_after=0.4), TOKENS),
+    "gru": task(lambda: recurrent(nn.GRU), TOKENS),
+    "gru without bias, both ways": task(lambda: recurrent(nn.GRU, bias=False, bidirectional=True), TOKENS),
+    "gru, two layers, inner dropout": task(lambda: recurrent(nn.GRU, num_layers=2, dropout=0.4), TOKENS),
+    "plain recurrence": task(lambda: recurrent(nn.RNN, num_layers=2), TOKENS),
+    "plain recurrence, relu, both ways": task(
+        lambda: recurrent(nn.RNN, nonlinearity="relu", bidirectional=True, bias=False), TOKENS
+    ),
     "character lstm": task(
         lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token, lr=1.0
     ),

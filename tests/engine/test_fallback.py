@@ -40,22 +40,22 @@ def noisy(self: Any, x: Tensor) -> Tensor:
 
 
 def recurring(self: Any, x: Tensor) -> Tensor:
-    return self.output(self.gru(self.embedding(x))[0][:, -1])
+    return self.output(self.projected(self.embedding(x))[0][:, -1])
 
 
-def gru(**options: Any) -> nn.Module:
-    parts = {"embedding": nn.Embedding(5, 4), "gru": nn.GRU(4, 6, 2, batch_first=True, **options)}
-    return Model(recurring, **parts, output=nn.Linear(6, 3))
+def projected(**options: Any) -> nn.Module:
+    layer = nn.LSTM(4, 8, 2, batch_first=True, proj_size=6, **options)
+    return Model(recurring, embedding=nn.Embedding(5, 4), projected=layer, output=nn.Linear(6, 3))
 
 
 EXACT: dict[str, Task] = {
     "branches on data": task(lambda: Model(branching, output=nn.Linear(6, 3)), batch_size=None),
     "reads a number": task(lambda: Model(reading, output=nn.Linear(6, 3)), batch_size=None),
-    "no batching rule": task(gru, TOKENS, batch_size=None),
+    "no batching rule": task(projected, TOKENS, batch_size=None),
 }
 RANDOM: dict[str, Task] = {
     "draws noise": task(lambda: Model(noisy, output=nn.Linear(6, 3))),
-    "no batching rule, inner dropout": task(lambda: gru(dropout=0.5), TOKENS),
+    "no batching rule, inner dropout": task(lambda: projected(dropout=0.5), TOKENS),
     "attention with dropout": task(attention, TOKENS),
 }
 DROPOUT = {"vectorised dropout": task(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout()))}

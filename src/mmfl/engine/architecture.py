@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
 from mmfl.engine.layout import FunctionalModule, Layout, trainable
-from mmfl.engine.operators import BATCH_NORM, FASTER_ON_GPU, LSTM, NOT_BATCHED, RANDOM, STRIDED_1X1, Operators
+from mmfl.engine.operators import BATCH_NORM, FASTER_ON_GPU, NOT_BATCHED, RANDOM, RECURRENT, STRIDED_1X1, Operators
 from mmfl.engine.precision import Precision, matmul_precision, to_float32
 from mmfl.errors import first_line
 from mmfl.federation.objectives import Objective
@@ -80,8 +80,8 @@ class Architecture:
     def sequential_operators(self) -> frozenset[str]:
         """The operators to substitute when a client trains alone: those that draw random numbers, batch norm (torch's
         own refuses batches of one example), and those that torch gets wrong."""
-        lstm_dropout = any(isinstance(part, nn.LSTM) and part.dropout > 0 for part in self.module.modules())
-        return (RANDOM - (frozenset() if lstm_dropout else LSTM) | BATCH_NORM | STRIDED_1X1) & self.operators
+        drops = any(isinstance(part, nn.RNNBase) and part.dropout > 0 for part in self.module.modules())
+        return (RANDOM - (frozenset() if drops else RECURRENT) | BATCH_NORM | STRIDED_1X1) & self.operators
 
     def _probe(self, x: Tensor) -> tuple[frozenset[str], int]:
         """Which substitutable operators are used, and the bytes of one example's activations, by running two: those

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from mmfl.engine import recurrent
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.gpu import layers
-from mmfl.engine.gpu.kernels import usable
-from mmfl.engine.gpu.lstm import lstm_layer
 from mmfl.engine.vmap import group_norm
 from mmfl.randomness import uniform
 
@@ -107,28 +106,38 @@ class Operators(TorchFunctionMode):
         return F.embedding(input, torch.where(padding, weight.detach(), weight))
 
     def _lstm(self, *args: Any) -> Any:
-        """An LSTM as a loop over time steps, which torch can batch (it cannot batch its fused kernels)."""
-        if len(args) != 9 or not isinstance(args[1], tuple | list):  # packed sequences
-            return NotImplemented
-        x, (h0, c0), weights, biased, depth, dropout, training, bidirectional, batch_first = args
+        return NotImplemented if _packed(args) else self._recurrent(recurrent.lstm, args[1], args)
+
+    def _gru(self, *args: Any) -> Any:
+        return NotImplemented if _packed(args) else self._recurrent(recurrent.gru, args[1:2], args)
+
+    def _rnn_tanh(self, *args: Any) -> Any:
+        return NotImplemented if _packed(args) else self._recurrent(recurrent.rnn(torch.tanh), args[1:2], args)
+
+    def _rnn_relu(self, *args: Any) -> Any:
+        return NotImplemented if _packed(args) else self._recurrent(recurrent.rnn(torch.relu), args[1:2], args)
+
+    def _recurrent(self, run: recurrent.Pass, initial: Sequence[Tensor], args: Sequence[Any]) -> Any:
+        """A recurrent layer as a loop over time steps, which torch can batch (it cannot batch its fused kernels)."""
+        x, _, weights, biased, depth, dropout, training, bidirectional, batch_first = args
         x = x if batch_first else x.transpose(0, 1)
         directions, per = 2 if bidirectional else 1, 4 if biased else 2
         if len(weights) != depth * directions * per:  # projections
             return NotImplemented
-        last_h, last_c = [], []
+        last: list[Sequence[Tensor]] = []
         for layer in range(depth):
             outputs = []
             for direction in range(directions):
                 n = layer * directions + direction
-                states, h, c = _lstm_pass(x, h0[n], c0[n], weights[n * per : (n + 1) * per], direction == 1)
+                own = weights[n * per : (n + 1) * per]
+                states, ends = run(x, [state[n] for state in initial], own, direction == 1)
                 outputs.append(states)
-                last_h.append(h)
-                last_c.append(c)
+                last.append(ends)
             x = torch.cat(outputs, -1) if bidirectional else outputs[0]
             if dropout > 0 and training and layer < depth - 1:
                 x = self._dropout(x, dropout)
         x = x if batch_first else x.transpose(0, 1)
-        return x, torch.stack(last_h), torch.stack(last_c)
+        return x, *map(torch.stack, zip(*last, strict=True))
 
 
 _NAMES: dict[Callable[..., Any], str] = {
@@ -139,16 +148,19 @@ _NAMES: dict[Callable[..., Any], str] = {
     torch.conv2d: "conv2d",
     F.linear: "linear",
     torch.lstm: "lstm",
+    torch.gru: "gru",
+    torch.rnn_tanh: "rnn_tanh",
+    torch.rnn_relu: "rnn_relu",
     F.group_norm: "group_norm",
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
     F.max_pool2d: "max_pool",
 }
 STRIDED_1X1 = frozenset({"strided_1x1"})  # strided convolutions of single pixels
-LSTM = frozenset({"lstm"})
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 BATCH_NORM = frozenset({"batch_norm"})
-RANDOM = LSTM | {"dropout", "channel_dropout"}  # may draw random numbers
-NOT_BATCHED = LSTM | BATCH_NORM | {"group_norm", "embedding"}  # torch cannot batch them, or does it wrongly
+RANDOM = RECURRENT | {"dropout", "channel_dropout"}  # may draw random numbers
+NOT_BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding"}  # torch cannot batch them, or does it wrongly
 FASTER_ON_GPU = frozenset({"conv2d", "linear", "max_pool"})
 
 
@@ -172,18 +184,6 @@ def _without_stride(
     return input[:, :, ::down, ::across], weight, bias, 1, 0, dilation, groups
 
 
-def _lstm_pass(
-    x: Tensor, h: Tensor, c: Tensor, weights: Sequence[Tensor], backwards: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer in one direction over x [batch, time, inputs]; states [batch, time, hidden] and the last h, c."""
-    if usable(x):
-        return lstm_layer(x, h, c, weights, backwards)
-    bias = weights[2] + weights[3] if len(weights) == 4 else None
-    gates = F.linear(x, weights[0], bias).unbind(1)
-    outputs: list[Tensor] = []
-    for step in gates[::-1] if backwards else gates:
-        i, f, g, o = (step + h @ weights[1].T).chunk(4, -1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-        outputs.append(h)
-    return torch.stack(outputs[::-1] if backwards else outputs, 1), h, c
+def _packed(args: Sequence[Any]) -> bool:
+    """Whether a recurrent layer is called with packed sequences, or otherwise than its module calls it."""
+    return len(args) != 9 or not isinstance(args[2], tuple | list)
