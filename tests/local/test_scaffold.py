@@ -16,8 +16,9 @@ from mmfl.engine.device_data import DeviceData
 from mmfl.engine.jobs import Jobs
 from mmfl.local import SGD, Prox, Scaffold
 from mmfl.methods import Method
+from mmfl.runs import checkpoint
 from mmfl.training import Replica, rounds
-from mmfl.updates import Updates
+from mmfl.updates import StorageOptions, Updates
 
 SIZES = (9, 5, 4, 1, 13, 7)  # in batches of 4: 1 to 4 steps an epoch
 P = np.array([[0.5, 0.3], [0.4, 0.5], [0.8, 0.0], [0.7, 0.2], [0.5, 0.4], [0.0, 0.9]])
@@ -198,6 +199,41 @@ def test_clients_that_agree_keep_the_step_of_one_however_few_are_there():
     state = rule.begin(view_of(np.ones((10, 1)), round=60), 0, state)
     torch.testing.assert_close(state.server, g)
     torch.testing.assert_close(g + rule.correction(np.arange(10), state), g.expand(10, 3))
+
+
+@pytest.mark.parametrize(
+    "keep",
+    [StorageOptions(), StorageOptions("host"), StorageOptions("file", "float16")],
+    ids=["device", "host", "file"],
+)
+def test_the_servers_control_is_the_sum_of_the_clients_by_share_wherever_and_however_they_are_kept(keep):
+    rule = Scaffold(keep)
+    for t, replica in enumerate(run("sequential", rule), 1):
+        view = replica.view(t + 1)
+        for s, controls in enumerate(replica.state.local):
+            rows = controls.clients.stored.rows(np.arange(len(SIZES)))
+            expected = torch.from_numpy(view.share[:, s]).float() @ rows
+            torch.testing.assert_close(rule.begin(view, s, controls).server, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("keep", [StorageOptions(), StorageOptions("file", "float16")], ids=["device", "file"])
+def test_a_checkpoint_continues_with_the_same_bits(keep, tmp_path):
+    pool, method = federation(), Method("mine", Planned(), Unbiased(), Scaffold(keep))
+    engine = Simulation("cpu", "sequential")
+    whole, part, resumed = (Replica.start(pool, method, 0, 1.0, engine) for _ in range(3))
+    for replica, last in ((whole, 5), (part, 2)):
+        for _ in rounds([replica], engine, last):
+            pass
+    checkpoint.write(tmp_path, 2, "mark", part.state)
+    _, resumed.state = checkpoint.read(tmp_path, "mark", resumed.state)
+    for _ in rounds([resumed], engine, 5):
+        pass
+    for s in range(2):
+        assert torch.equal(resumed.state.weights[s], whole.state.weights[s])
+        mine, theirs = resumed.state.local[s], whole.state.local[s]
+        assert torch.equal(mine.server, theirs.server)
+        everyone = np.arange(len(SIZES))
+        assert torch.equal(mine.clients.stored.rows(everyone), theirs.clients.stored.rows(everyone))
 
 
 def test_a_round_touches_its_clients_only_however_many_are_remembered(touched):

@@ -270,3 +270,21 @@ def test_every_task_is_as_good_together_where_the_goals_were_met(frames):
         met = both.dropna(subset="together_rounds")
         assert len(met) >= tasks
         assert (met["together"] >= met["alone"] - 1e-4).all()
+
+
+def test_the_full_forms_have_the_papers_sizes():
+    sizes = {
+        setting.name: (setting.clients, setting.rate * setting.clients, setting.rounds) for setting in figures.FULL
+    }
+    assert sizes == {
+        "full-synthetic-a": (100, 100, 70),
+        "full-synthetic-b": (100, 100, 70),
+        "full-faces": (96, 96, 75),
+    }
+    drawn = {(setting.clients, round(setting.rate * setting.clients), setting.rounds) for setting in figures.PARTIAL}
+    assert drawn == {(200, 32, 200), (96, 24, 75)}
+    assert tables.TABLE5.gain("train") == pytest.approx(3.846, abs=5e-4)
+    assert tables.TABLE5.gain("test") == pytest.approx(3.571, abs=5e-4)
+    assert tables.TABLE6.gain("train") == 2.0
+    assert tables.TABLE6.gain("test") == pytest.approx(1.41, abs=5e-3)
+    assert [part.rounds for part in tables.attribute_parts(False)] == [450, 450]

@@ -96,13 +96,13 @@ class Jobs:
 
     def step_rates(self) -> NDArray[np.float32] | None:
         """The learning rate of each job at each step, [steps, jobs]; None where it is the same at all of them."""
-        schedules = [t.federation.tasks[t.task].lr_steps for t in self.trainings]
-        if not any(schedules):
+        if not any(t.federation.tasks[t.task].lr_steps for t in self.trainings):
             return None
         factors = np.ones((int(self.steps.max()), len(self)))
-        for n, (request, steps) in enumerate(zip(self.request.tolist(), self.steps.tolist(), strict=True)):
-            task = self.trainings[request].federation.tasks[self.trainings[request].task]
-            factors[:steps, n] = task.step_factors(steps)
+        for training, jobs in self.by_request():
+            task = training.federation.tasks[training.task]
+            for steps in np.unique(self.steps[jobs]).tolist():
+                factors[:steps, jobs[self.steps[jobs] == steps]] = task.step_factors(steps)[:, None]
         return (factors * self.learning_rates()).astype(np.float32)
 
     @property

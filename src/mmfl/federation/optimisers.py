@@ -62,7 +62,7 @@ class Optimiser:
 
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimiser):
-    """Stochastic gradient descent, with momentum if there is any, Nesterov's if so.
+    """Stochastic gradient descent, optionally with momentum or Nesterov momentum.
 
     >>> SGD(momentum=0.9).state_vectors
     1
