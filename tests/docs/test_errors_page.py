@@ -120,7 +120,7 @@ MISTAKES = {
     "Too few examples of a label": federated(clients=2000, partition=partition.labels(0.1, sizes=1)),
     "The model wants arguments": federated(digits(nn.Linear)),
     "The model fails on the inputs": federated(digits(network(nn.Linear(60, 10)))),
-    "Batch statistics": federated(digits(network(nn.BatchNorm1d(64), nn.Linear(64, 10)))),
+    "Buffers that training changes": federated(digits(network(nn.BatchNorm1d(64, momentum=None), nn.Linear(64, 10)))),
     "More labels than outputs": federated(digits(partial(models.LogisticRegression, classes=9))),
     "A loss that is a single number": federated(digits(loss=nn.functional.cross_entropy)),
     "A loss that mixes examples": mixed_loss,

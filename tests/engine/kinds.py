@@ -107,6 +107,10 @@ def functional_norm(self: Any, x: Tensor) -> Tensor:
     return self.output(F.batch_norm(self.conv(x), None, None, training=True).flatten(1))
 
 
+def tracking() -> nn.Module:
+    return images(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3, affine=False), features=108)
+
+
 PICTURES = normal(100, 2, 18, 18)
 
 
@@ -171,6 +175,13 @@ KINDS: dict[str, Task] = {
     "batch norm": task(lambda: images(nn.BatchNorm2d(2, track_running_stats=False), features=128), IMAGES),
     "batch norm after a convolution": task(
         lambda: images(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, track_running_stats=False), features=108), IMAGES, lr=0.02
+    ),
+    **{
+        f"batch norm with running statistics, {mode}": task(tracking, IMAGES, lr=0.02, batch_norm=mode)
+        for mode in ("shared", "local", "frozen")
+    },
+    "instance norm with running statistics": task(
+        lambda: images(nn.InstanceNorm2d(2, affine=True, track_running_stats=True), features=128), IMAGES
     ),
     "batch norm as a function": task(lambda: apply(functional_norm, 108, conv=nn.Conv2d(2, 3, 3)), IMAGES, lr=0.02),
     "batch centred by hand": task(lambda: apply(lambda self, x: self.output(x - x.mean(0)))),

@@ -73,10 +73,12 @@ def test_training_equals_a_loop_written_by_hand_for(kind, mode, rule, monkeypatc
 @every_kind
 def test_initial_weights_are_those_of_the_module_for(kind):
     pool, engine = federation(KINDS[kind]), Simulation("cpu")
-    weights = engine.architecture(pool.tasks[0]).layout.named(engine.initial(pool, 0, seed=5))
-    trained = {name: p for name, p in pool.tasks[0].build(seed=5, task=0).named_parameters() if p.requires_grad}
-    assert list(weights) == list(trained)
-    assert all(torch.equal(weights[name], parameter) for name, parameter in trained.items())
+    module = pool.tasks[0].build(seed=5, task=0)
+    start, batch_norm = engine.initial(pool, 0, seed=5), engine.initial_batch_norm(pool, 0, seed=5)
+    values = engine.architecture(pool.tasks[0]).layout.values(start, batch_norm)
+    expected = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    assert {name for name, p in module.named_parameters() if p.requires_grad} <= set(values)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in values.items())
 
 
 @both_modes

@@ -52,10 +52,11 @@ def test_learning_rate_is_a_number_or_a_function_of_the_round():
     [
         {},
         {"model": network(nn.ReLU(), nn.BatchNorm1d(5, track_running_stats=False))},
+        {"model": network(nn.ReLU(), nn.BatchNorm1d(5, momentum=None)), "batch_norm": "frozen"},
         {"model": partial(nn.Linear, 3, 1), "loss": objectives.squared_error, "metric": objectives.absolute_error},
         {"loss": nn.CrossEntropyLoss(reduction="none")},
     ],
-    ids=["plain", "batch norm", "regression", "torch loss"],
+    ids=["plain", "batch norm", "frozen batch norm", "regression", "torch loss"],
 )
 def test_a_sound_task_passes(options):
     toy_task(**options).check()
@@ -108,9 +109,10 @@ def broken(outputs, targets):
     (lambda: toy_task(model=partial(nn.Linear, 5, 4)), "'toy'", "the model fails", "(2, 3)"),
     (lambda: toy_task(model=nn.Identity), "'toy'", "no parameters"),
     (lambda: toy_task(model=lambda: nn.Linear(3, 4).requires_grad_(False)), "'toy'", "no parameters"),
-    (lambda: toy_task(model=network(nn.BatchNorm1d(5))), "'toy'", "'1'", "track_running_stats=False"),
+    (lambda: toy_task(model=network(nn.BatchNorm1d(5, momentum=None))), "'toy'", "'1'", "momentum None", "'frozen'"),
+    (lambda: toy_task(batch_norm="locl"), "'toy'", "unknown batch_norm 'locl'", "local"),
     (lambda: toy_task(model=lambda: nn.Linear(3, 4).double()), "'toy'", "parameter 'weight' is float64", "float32"),
-    (lambda: toy_task(model=Counting), "'toy'", "buffer 'seen'", "cannot share"),
+    (lambda: toy_task(model=Counting), "'toy'", "buffer 'seen'", "only the statistics of batch norm"),
     (lambda: toy_task(model=lambda: 3), "'toy'", "returned a int", "torch.nn.Module"),
     (lambda: toy_task(model=network(nn.Unflatten(1, (1, 5)))), "'toy'", "(2, 1, 4)", "[examples, classes]"),
     (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model", "tuple"),

@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import mmfl
 from mmfl.aggregation import Average, Unbiased
@@ -22,11 +24,18 @@ def federation(seed: int) -> mmfl.Federation:
     """Eleven clients, which no small number of processes divides, some of whom come late or go."""
     digits = mmfl.data.digits()
     tasks = [
-        mmfl.Task("linear", mmfl.models.LogisticRegression, digits, lr=0.1, epochs=2),
-        mmfl.Task("hidden", mmfl.models.Perceptron, digits, lr=0.1, batch_size=20),
+        mmfl.Task("linear", lambda: network(), digits, lr=0.1, epochs=2, batch_norm="local"),
+        mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
     ]
     arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]
     return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)
+
+
+def network(*hidden: int) -> nn.Module:
+    """Batch norm, a hidden layer if wanted, and the classes."""
+    sizes = [64, *hidden]
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), *layers, nn.Linear(sizes[-1], 10))
 
 
 def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:

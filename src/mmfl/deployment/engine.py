@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from mmfl.deployment.roster import Events, Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine import Evaluation, Simulation, Training, Workload
 from mmfl.engine.layout import Layout
+from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
@@ -48,8 +50,11 @@ class Deployment:
         settings: DeploymentSettings,
         events: Events,
         asked_to_stop: Callable[[], bool],
+        run: str = "",
     ):
-        self.settings, self.events = settings, events
+        self.settings, self.events, self.run = settings, events, run
+        self._layouts = [Layout(task.build(), task.batch_norm) for task in tasks]
+        self._check_batch_norm(tasks)
         self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
         self.roster = Roster(self.federation, events)
         self.exchange = NodeExchange(transport, self.roster, settings, events, asked_to_stop)
@@ -60,8 +65,14 @@ class Deployment:
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """Weights of a freshly built module, a function of (seed, task)."""
-        module = federation.tasks[task].build(seed, task)
-        return Layout(module).weights(module)
+        layout = self._layouts[task]
+        return layout.weights(federation.tasks[task].build(seed, task))[: layout.shared]
+
+    def initial_batch_norm(self, federation: Federation, task: int, seed: int) -> Tensor:
+        """The statistics of batch norm, where they are shared; local ones are on the nodes."""
+        if federation.tasks[task].batch_norm == "local":
+            return torch.empty(0)
+        return self._layouts[task].batch_norm(federation.tasks[task].build(seed, task))
 
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
         """Losses of the weights on each client's data; nan for clients that did not reply.
@@ -131,7 +142,7 @@ class Deployment:
             for number in self.roster.nodes_with_test_data(name):
                 request = requests.setdefault(number, Payload())
                 request.add("test", name)
-                request.vectors[f"weights.{name}"] = workload.weights
+                self._add_weights(request, workload)
             if self._asks_losses:
                 with_data = self.federation.connected & (self.federation.sizes[:, workload.task] > 0)
                 self._request_losses(requests, workload, np.flatnonzero(with_data).tolist())
@@ -144,6 +155,15 @@ class Deployment:
     def faults(self) -> dict[str, int]:
         """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
         return {kind: count for kind, count in self.events.take().items() if kind not in ("joined", "waiting")}
+
+    def _check_batch_norm(self, tasks: Sequence[Task]) -> None:
+        """Refuses to test on the server what only nodes have."""
+        for task, layout in zip(tasks, self._layouts, strict=True):
+            if task.batch_norm == "local" and layout.shared < layout.length and task.data is not ELSEWHERE:
+                raise UserError(
+                    f"task '{task.name}': local batch norm is on the nodes, so the server cannot test the model; "
+                    "expected a task without data, which the nodes test on theirs."
+                )
 
     def _task_name(self, workload: Workload) -> str:
         return self.federation.tasks[workload.task].name
@@ -168,10 +188,18 @@ class Deployment:
         request.add(part, self._task_name(workload), client, *columns)
         return request
 
+    def _add_weights(self, request: Payload, workload: Workload) -> None:
+        """What the node computes with: weights and shared statistics of batch norm."""
+        name = self._task_name(workload)
+        request.fields["run"] = self.run
+        request.vectors[f"weights.{name}"] = workload.weights
+        if workload.batch_norm is not None:
+            request.vectors[f"batch_norm.{name}"] = workload.batch_norm[0]
+
     def _request_losses(self, requests: Requests, workload: Workload, clients: Sequence[int]) -> None:
         for client in clients:
             if request := self._request(requests, "losses", workload, client):
-                request.vectors[f"weights.{self._task_name(workload)}"] = workload.weights
+                self._add_weights(request, workload)
 
     def _request_training(self, requests: Requests, training: Training) -> None:
         name, sends = self._task_name(training), training.sends
@@ -181,7 +209,7 @@ class Deployment:
                 remembered = fingerprint(training.remembered.rows(training.client[n : n + 1])[0])
             if request := self._request(requests, "train", training, client, send, remembered):
                 request.fields.update(round=training.round, seed=training.seed, method=self.settings.method)
-                request.vectors[f"weights.{name}"] = training.weights
+                self._add_weights(request, training)
                 if training.correction is not None:
                     request.vectors[f"correction.{name}.{client}"] = training.correction[n]
 
@@ -203,8 +231,9 @@ class Deployment:
         reports = []
         for report in trained.reports:
             if report.client in missing:
-                update = replies.updates.get((self._task_name(trained.training), report.client))
-                reports += self._accept(trained.training, replace(report, update=update), wanted=True)
+                pair = (self._task_name(trained.training), report.client)
+                collected = replace(report, update=replies.updates.get(pair), batch_norm=replies.batch_norms.get(pair))
+                reports += self._accept(trained.training, collected, wanted=True)
             else:
                 reports.append(report)
         return RemoteTrained.of(trained.training, reports)
@@ -215,11 +244,20 @@ class Deployment:
         client = np.array([report.client])
         last_update = None if training.remembered is None else training.remembered.rows(client)[0]
         try:
-            return [report.check(len(training.weights), max_norm, last_update, wanted)]
+            is_variance = self._is_variance(training)
+            return [report.check(len(training.weights), max_norm, last_update, wanted, is_variance)]
         except InvalidPayloadError as error:
             detail = f"task '{self._task_name(training)}': {error}"
             self.events.add("rejected", client=report.client, detail=detail)
             return []
+
+    def _is_variance(self, training: Training) -> Tensor:
+        """Which of the statistics of batch norm that a client sends are variances."""
+        statistics = self._layouts[training.task].statistics
+        if training.batch_norm is None:
+            return torch.zeros(0, dtype=torch.bool)
+        marks = [name.endswith("running_var") for name in statistics.names]
+        return torch.tensor(marks).repeat_interleave(torch.tensor(statistics.sizes))
 
     def _mean_test(self, workload: Workload, replies: Replies) -> Evaluation:
         """The mean over all examples that nodes tested on."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.deployment.local_batch_norms import LocalBatchNorms
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.engine import Simulation, Training, Workload
+from mmfl.engine.simulation import check_private_batch_norm
+from mmfl.federation.task import Task
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
+from mmfl.updates import Trained
 
 
 class NodeService:
@@ -25,13 +30,24 @@ class NodeService:
     with which a new one is compared. A request has the field `announce`, or any of `losses` [task, client], `train`
     [task, client, send, fingerprint] (of the update the server remembers, "" for none), `collect` [task, client, round]
     and `test` [task]; weights come as vectors. All parts are answered in one reply, of at most `max_reply_bytes`.
+
+    Batch norm that is local is kept in `folder`, for as long as the server's run is the same.
     """
 
-    def __init__(self, federation: NodeFederation, engine: Simulation | None = None, privacy: Privacy | None = None):
+    def __init__(
+        self,
+        federation: NodeFederation,
+        engine: Simulation | None = None,
+        privacy: Privacy | None = None,
+        folder: Path | None = None,
+    ):
         self.federation = federation
         self.engine = engine or Simulation()
         self.privacy = privacy or Privacy()
-        self.newest: dict[Pair, tuple[int, Tensor]] = {}
+        for task in federation.tasks:
+            check_private_batch_norm(task, self.privacy)
+        self.batch_norms = LocalBatchNorms(folder)
+        self.newest: dict[Pair, tuple[int, Tensor, Tensor | None]] = {}
         self.sent: dict[Pair, Tensor] = {}
 
     def answer(self, packed: bytes) -> bytes:
@@ -83,9 +99,7 @@ class NodeService:
             names = [f"correction.{name}.{i}" for i in clients]
             corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
             correction = torch.stack(corrections).to(work.weights.device) if corrections else None
-            trainings.append(
-                Training(work.federation, work.task, work.weights, clients, round, seed, local, correction)
-            )
+            trainings.append(Training(**vars(work), round=round, seed=seed, local=local, correction=correction))
         wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
         for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
             protected = self.privacy.protect(trained.flat).cpu()  # once: what is sent later, or again, is the same
@@ -93,11 +107,13 @@ class NodeService:
                 pair, update = (name, i), protected[n].clone()
                 send, remembered = wanted[pair]
                 product = self._inner_product(pair, update, remembered)
-                self.newest[pair] = (round, update)
+                statistics = self._keep_batch_norm(pair, trained, n)
+                self.newest[pair] = (round, update, statistics)
                 if send or product is None:
-                    self._send(pair, update, reply)
+                    self._send(pair, update, statistics, reply)
                 loss, steps = float(trained.loss[n]), int(trained.steps[n])
                 reply.add("trained", name, i, loss, steps, float(update.norm()), product)
+        self.batch_norms.save()
 
     def _inner_product(self, pair: Pair, update: Tensor, remembered: str) -> float | None:
         """The inner product with the update that the server remembers: 0 for none, None if the node has another."""
@@ -111,16 +127,29 @@ class NodeService:
         for name, i, round in request.rows("collect", str, int, int):
             kept = self.newest.get((name, i))
             if kept is not None and kept[0] == round:
-                self._send((name, i), kept[1], reply)
+                self._send((name, i), *kept[1:], reply)
                 reply.add("collected", name, i)
 
-    def _send(self, pair: Pair, update: Tensor, reply: Payload) -> None:
+    def _send(self, pair: Pair, update: Tensor, statistics: Tensor | None, reply: Payload) -> None:
         reply.vectors[f"update.{pair[0]}.{pair[1]}"] = self.sent[pair] = update
+        if statistics is not None:
+            reply.vectors[f"batch_norm.{pair[0]}.{pair[1]}"] = statistics
+
+    def _keep_batch_norm(self, pair: Pair, trained: Trained, row: int) -> Tensor | None:
+        """A trained client's statistics of batch norm, to send; those that are local stay here."""
+        if trained.batch_norm is None:
+            return None
+        values = trained.batch_norm[row].cpu().clone()
+        if self._task(pair[0]).batch_norm != "local":
+            return values
+        if torch.isfinite(values).all():
+            self.batch_norms.values[pair] = values
+        return None
 
     def _test(self, request: Payload, reply: Payload) -> None:
         """The number of the node's test examples for each task, and loss and metric on them."""
-        no_clients = np.zeros(0, dtype=np.int64)
-        workloads = [self._workload(request, name, no_clients) for (name,) in request.rows("test", str)]
+        names = [name for (name,) in request.rows("test", str)]
+        workloads = [self._workload(request, name, self._testers(name)) for name in names]
         workloads = [each for each in workloads if self.federation.test_examples[each.task]]
         for workload, result in zip(workloads, self.engine.evaluate(workloads), strict=True):
             name, count = self.federation.task_names[workload.task], self.federation.test_examples[workload.task]
@@ -134,9 +163,24 @@ class NodeService:
         missing = [int(i) for i in client if i >= self.federation.clients or not self.federation.sizes[i, task]]
         if missing:
             raise InvalidPayloadError(f"for client {missing[0]}, which has no task '{name}' here")
-        length = self.engine.architecture(self.federation.tasks[task]).length
-        weights = request.vector(f"weights.{name}", length).to(self.engine.device)
-        return Workload(self.federation, task, weights, client)
+        architecture = self.engine.architecture(self.federation.tasks[task])
+        weights = request.vector(f"weights.{name}", architecture.layout.shared).to(self.engine.device)
+        initial, batch_norm = architecture.batch_norm, None
+        if self.federation.tasks[task].batch_norm == "local":
+            batch_norm = self.batch_norms.of(name, client, initial, str(request.fields.get("run", "")))
+        elif len(initial):
+            batch_norm = request.vector(f"batch_norm.{name}", len(initial)).to(initial)[None]
+        return Workload(self.federation, task, weights, client, batch_norm=batch_norm)
+
+    def _task(self, name: str) -> Task:
+        return self.federation.tasks[self.federation.task_names.index(name)]
+
+    def _testers(self, name: str) -> NDArray[np.int64]:
+        """Whose batch norm a test needs: that of the clients with test examples, where it is local."""
+        if name not in self.federation.task_names or self._task(name).batch_norm != "local":
+            return np.zeros(0, dtype=np.int64)
+        shards = self.federation.test_shards[self.federation.task_names.index(name)]
+        return np.zeros(0, dtype=np.int64) if shards is None else np.flatnonzero(shards.sizes)
 
 
 @cache

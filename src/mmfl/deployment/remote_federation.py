@@ -115,8 +115,8 @@ class NodeFederation(Federation):
         loaded = [self._load(task, data_of) for task in tasks]
         self.tasks = tuple(task for task, _, _ in loaded)
         self.shards = tuple(shards for _, shards, _ in loaded)
-        self.test_examples = [count for _, _, count in loaded]
-        self.test_shards = (None,) * len(loaded)
+        self.test_shards = tuple(tests for _, _, tests in loaded)
+        self.test_examples = [0 if tests is None else len(tests.index) for tests in self.test_shards]
         self.sizes = np.stack([shards.sizes for shards in self.shards], axis=1)
         idle = next((client for client in self.members if not self.sizes[client].any()), None)
         if idle is not None:
@@ -124,21 +124,22 @@ class NodeFederation(Federation):
         check_whole("node", "capacity", capacity)
         self.capacity = np.minimum(capacity, (self.sizes > 0).sum(1))
 
-    def _load(self, task: Task, data_of: Callable[[str, int], LocalData]) -> tuple[Task, Shards, int]:
-        """A task with the data of all clients of the node, the rows of each client, and the number of test examples."""
+    def _load(self, task: Task, data_of: Callable[[str, int], LocalData]) -> tuple[Task, Shards, Shards | None]:
+        """A task with the data of all clients of the node, and the rows and the test rows of each client."""
         given = {client: data_of(task.name, client) for client in self.members}
         parts = {client: _read(task, client, data) for client, data in given.items() if data is not None}
         owner = np.repeat(np.array(list(parts), dtype=np.int64), [len(data.x) for data in parts.values()])
         shards = Shards.by_owner(owner, self.clients)
         if not parts:
-            return task, shards, 0
-        with_tests = [data for data in given.values() if isinstance(data, Dataset)]
-        tests = with_tests or list(parts.values())[:1]
+            return task, shards, None
+        with_tests = {client: data for client, data in given.items() if isinstance(data, Dataset)}
+        tests = list(with_tests.values()) or list(parts.values())[:1]
         x, y = (torch.cat([getattr(data, name) for data in parts.values()]) for name in ("x", "y"))
         x_test, y_test = (torch.cat([getattr(data, name) for data in tests]) for name in ("x_test", "y_test"))
         local_task = replace(task, data=Dataset(task.name, x, y, x_test, y_test))
         local_task.check()
-        return local_task, shards, sum(len(data.x_test) for data in with_tests)
+        tester = np.repeat(np.array(list(with_tests), dtype=np.int64), [len(d.x_test) for d in with_tests.values()])
+        return local_task, shards, Shards.by_owner(tester, self.clients) if with_tests else None
 
 
 def _read(task: Task, client: int, data: LocalData) -> Dataset:

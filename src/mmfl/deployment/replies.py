@@ -27,7 +27,8 @@ _ANSWERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
 class TrainingReport:
     """One client's training as its node reports it.
 
-    `inner_product` is that with the client's last update. `update` is None where the node keeps it until it is asked.
+    `inner_product` is that with the client's last update. `update` is None where the node keeps it until it is asked;
+    with it come the client's statistics of batch norm, where they are shared.
     """
 
     client: int
@@ -36,15 +37,27 @@ class TrainingReport:
     norm: float
     inner_product: float | None
     update: Tensor | None = None
+    batch_norm: Tensor | None = None
 
-    def check(self, length: int, max_norm: float, last_update: Tensor | None, wanted: bool) -> "TrainingReport":
-        """The report, with norm and inner product of the update if that came; refuses what cannot be right."""
+    def check(
+        self, length: int, max_norm: float, last_update: Tensor | None, wanted: bool, is_variance: Tensor
+    ) -> "TrainingReport":
+        """The report, with norm and inner product of the update if that came; refuses what cannot be right.
+
+        `is_variance` marks the variances among the statistics of batch norm that are expected.
+        """
         update, norm, product = self.update, self.norm, self.inner_product
         _require(abs(self.loss) <= MAX_VALUE, f"the loss is {self.loss}")
         _require(self.steps >= 1, f"{self.steps} steps")
         if update is not None:
             kind = f"{str(update.dtype).removeprefix('torch.')} {list(update.shape)}"
             _require(update.shape == (length,) and update.dtype == torch.float32, f"the update is {kind}")
+            if len(is_variance):
+                statistics = torch.empty(0) if self.batch_norm is None else self.batch_norm
+                right = statistics.shape == is_variance.shape and statistics.dtype == torch.float32
+                _require(right, f"there are {len(statistics)} statistics of batch norm, not {len(is_variance)}")
+                right = bool((torch.isfinite(statistics) & ((statistics >= 0) | ~is_variance)).all())
+                _require(right, "a statistic of batch norm is not finite, or a variance is negative")
             norm = float(update.norm())
             product = None if last_update is None else float((update * last_update).sum())
         _require(np.isfinite(norm) and norm >= 0, "the update is not finite")
@@ -74,6 +87,7 @@ class RemoteTrained(Trained):
         """Puts the reports of one training into arrays."""
         arrived = np.array([n for n, report in enumerate(reports) if report.update is not None], dtype=np.int64)
         updates = [report.update for report in reports if report.update is not None]
+        statistics = [report.batch_norm for report in reports if report.batch_norm is not None]
         inner_products = np.array([report.inner_product or 0.0 for report in reports], dtype=np.float64)
         return cls(
             np.array([report.client for report in reports], dtype=np.int64),
@@ -84,6 +98,7 @@ class RemoteTrained(Trained):
             SINGLE_PROCESS,
             np.array([report.norm for report in reports], dtype=np.float64),
             None if training.remembered is None else inner_products,
+            torch.stack(statistics) if statistics else None,
             reports=tuple(reports),
             training=training,
         )
@@ -97,6 +112,7 @@ class Replies:
         self.trained: dict[Pair, TrainingReport] = {}
         self.tests: dict[str, list[tuple[int, float, float]]] = {}
         self.updates: dict[Pair, Tensor] = {}
+        self.batch_norms: dict[Pair, Tensor] = {}
         self.missing: list[tuple[int | None, str]] = []
 
     def read(self, asked: Mapping[str, Any], payload: Payload) -> None:
@@ -108,8 +124,10 @@ class Replies:
             for name, client in found:
                 if (name, client) not in pairs[part]:
                     raise InvalidPayloadError(f"answers for task '{name}' and client {client}, which was not asked")
-        vectors = {f"update.{name}.{client}": (name, client) for name, client in pairs["train"] | pairs["collect"]}
-        if stray := set(payload.vectors) - set(vectors):
+        sent = pairs["train"] | pairs["collect"]
+        updates = {f"update.{name}.{client}": (name, client) for name, client in sent}
+        batch_norms = {f"batch_norm.{name}.{client}": (name, client) for name, client in sent}
+        if stray := set(payload.vectors) - set(updates) - set(batch_norms):
             raise InvalidPayloadError(f"has a vector '{sorted(stray)[0]}', which was not asked for")
         for (name, client), (loss,) in answers["losses"].items():
             if abs(loss) <= MAX_VALUE:
@@ -119,10 +137,13 @@ class Replies:
         for part, (_, what, _) in _ANSWERS.items():
             for name, client in sorted(pairs[part] - set(answers[part])):
                 self.missing.append((client, f"task '{name}': no {what} in the answer"))
-        self.updates |= {vectors[name]: vector for name, vector in payload.vectors.items()}
+        self.updates |= {updates[name]: vector for name, vector in payload.vectors.items() if name in updates}
+        self.batch_norms |= {
+            batch_norms[name]: vector for name, vector in payload.vectors.items() if name in batch_norms
+        }
         for pair, (loss, steps, norm, inner_product) in answers["train"].items():
-            update = self.updates.get(pair)
-            self.trained[pair] = TrainingReport(pair[1], float(loss), steps, float(norm), inner_product, update)
+            vectors = self.updates.get(pair), self.batch_norms.get(pair)
+            self.trained[pair] = TrainingReport(pair[1], float(loss), steps, float(norm), inner_product, *vectors)
         for (name,), (count, loss, metric) in tests.items():
             if [name] in asked.get("test", []) and count > 0 and abs(loss) <= MAX_VALUE and abs(metric) <= MAX_VALUE:
                 self.tests.setdefault(name, []).append((count, float(loss), float(metric)))

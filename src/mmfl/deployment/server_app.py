@@ -1,5 +1,6 @@
 """The server of a deployment: the run, and the ServerApp in which Flower runs it."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -33,7 +34,7 @@ def run(
     When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
     """
     asked_to_stop = (directory / STOP).exists
-    engine = Deployment(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop)
+    engine = Deployment(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop, _mark(directory))
     experiment = Experiment(
         federation_of=lambda seed: engine.federation,
         methods=[make_method(settings.method)],
@@ -49,6 +50,11 @@ def run(
             resume=resume,
             asked_to_stop=asked_to_stop,
         )
+
+
+def _mark(directory: Path) -> str:
+    """Tells nodes one run from another; that of a run and of its resumption are the same."""
+    return hashlib.sha256(str(directory.resolve()).encode()).hexdigest()[:16]
 
 
 app = ServerApp()

@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
             NodeFederation(module.tasks, options.clients, module.data, options.capacity),
             Simulation(options.device),
             Privacy(options.clip, options.noise),
+            options.socket.parent,
         )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from mmfl.data.dataset import as_inputs
-from mmfl.engine.layout import FunctionalModule, Layout, trainable
+from mmfl.engine.layout import FunctionalModule, Layout
 from mmfl.engine.operators import BATCH_NORM, FASTER_ON_GPU, NOT_BATCHED, RANDOM, RECURRENT, STRIDED_1X1, Operators
 from mmfl.engine.precision import Precision, matmul_precision, to_float32
 from mmfl.errors import first_line
+from mmfl.federation.batch_norm import batch_norm_layers, set_training
 from mmfl.federation.objectives import Objective
 from mmfl.federation.task import Task
 
@@ -23,8 +23,9 @@ from mmfl.federation.task import Task
 class Architecture:
     """A module structure that one or more tasks share, and what must be known to train many clients of it at once.
 
-    `coupled`: an example's output depends on the others in its batch. `draws`: the module draws random numbers that
-    the engine cannot address. `vectorisable`: whether torch can batch it over clients; None until it was tried.
+    `coupled`: in training, an example's output depends on the others in its batch, and `coupled_in_tests` in evaluation
+    too. `batch_norm`: what `Layout.batch_norm` says of a new module. `draws`: the module draws random numbers that the
+    engine cannot address. `vectorisable`: whether torch can batch it over clients; None until it was tried.
     `frozen` holds the frozen parameters of other architectures: those that are equal are shared with them.
     `precision_obstacle`: why it cannot run in the precision asked for; empty if it can.
     """
@@ -37,18 +38,21 @@ class Architecture:
         frozen: MutableMapping[str, Tensor] | None = None,
     ):
         module = task.build()
-        self.module = module.to(device).train()
+        self.batch_norm_mode = task.batch_norm
+        self.module = self.set_training(module.to(device))
         if frozen is not None:
             _share_frozen(module, frozen)
-        self.functional = FunctionalModule(self.module)
+        self.layout = Layout(module, task.batch_norm)
+        self.batch_norm = self.layout.batch_norm(module)
+        self.functional = FunctionalModule(self.module, self.layout)
         self.loss: Objective = task.loss
-        self.layout = Layout(module)
         self.task_names: list[str] = []
         rows = torch.linspace(0, len(task.data.x) - 1, 6).long()
         two, six = (as_inputs(task.data.x[some].to(device)) for some in (slice(2), rows))
         with torch.random.fork_rng(), matmul_precision("float32"):
             self.operators, self.activation_bytes = self._probe(two)
             self.coupled = self._is_coupled(six)
+            self.coupled_in_tests = self.coupled and self._is_coupled_in_tests(six)
             self.draws = self._draws_random_numbers(two)
             self.precision_obstacle = self._find_precision_obstacle(two) if precision == "bfloat16" else ""
         self.precision: Precision = "float32" if self.precision_obstacle else precision
@@ -58,8 +62,16 @@ class Architecture:
 
     @property
     def length(self) -> int:
-        """Number of parameters."""
+        """Number of parameters that a client trains."""
         return self.layout.length
+
+    def measured(self, weights: Tensor, batch_norm: Tensor | None) -> Tensor:
+        """Weights [parameters] followed by the statistics of batch norm, given the one row that all clients have."""
+        return torch.cat(self.layout.split(weights, self.batch_norm if batch_norm is None else batch_norm[0]))
+
+    def set_training(self, module: nn.Module) -> nn.Module:
+        """Puts a module of this architecture into training mode."""
+        return set_training(module, self.batch_norm_mode)
 
     @property
     def label(self) -> str:
@@ -104,15 +116,21 @@ class Architecture:
             return self.module(x)  # type: ignore[no-any-return]
 
     def _is_coupled(self, x: Tensor) -> bool:
-        """Whether an example's output depends on the others in its batch, as with batch norm: then a client's batches
-        must not be padded, nor mixed with another's."""
-        if any(isinstance(part, _BatchNorm) for part in self.module.modules()):
+        """Whether an example's output depends on the others in its batch, as batch norm's does in training: then a
+        client's batches must not be padded, nor mixed with another's."""
+        if any(layer.training for _, layer in batch_norm_layers(self.module)):
             return True
         torch.manual_seed(0)
         half = self._addressed_outputs(x[:3])
         torch.manual_seed(0)
         whole = self._addressed_outputs(x)[:3]
         return half.shape != whole.shape or not torch.allclose(half, whole, rtol=1e-3, atol=1e-4)
+
+    def _is_coupled_in_tests(self, x: Tensor) -> bool:
+        self.module.eval()
+        coupled = self._is_coupled(x)
+        self.set_training(self.module)
+        return coupled
 
     def _draws_random_numbers(self, x: Tensor) -> bool:
         """Whether the module draws random numbers beyond those that the engine can address."""
@@ -128,13 +146,14 @@ class Architecture:
         """
         try:
             with matmul_precision("bfloat16"), Operators(self.sequential_operators):
-                torch.autograd.grad(to_float32(self.module(x)).sum(), trainable(self.module), allow_unused=True)
+                trained = self.layout.trainable(self.module)
+                torch.autograd.grad(to_float32(self.module(x)).sum(), trained, allow_unused=True)
             with matmul_precision("bfloat16"), Operators(BATCH_NORM & self.operators), torch.no_grad():
                 self.module.eval()(x)
         except (RuntimeError, ValueError, TypeError) as error:
             return first_line(error)
         finally:
-            self.module.train()
+            self.set_training(self.module)
         return ""
 
 
@@ -165,7 +184,7 @@ _INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"
 def signature(task: Task) -> str:
     """Equal for two tasks only if their jobs can run in one cohort: same structure, loss and shapes of examples."""
     module = task.build()
-    parts: list[str] = [_identity(task.loss), _shape_of_examples(task.data.x), _shape_of_examples(task.data.y)]
+    parts = [_identity(task.loss), _shape_of_examples(task.data.x), _shape_of_examples(task.data.y), task.batch_norm]
     for name, part in module.named_modules():
         hooked = any(getattr(part, key) for key in vars(part) if key.endswith("_hooks"))
         parts.append(f"{name}:{_identity(type(part))}:{part.training}:{_unlike_any_other() if hooked else ''}")

@@ -1,7 +1,7 @@
 """What an engine is asked, and what it answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -16,12 +16,17 @@ from mmfl.updates import ClientVectorStore, Trained, World
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """Clients of one task, and the global weights [parameters] they are to work with."""
+    """Clients of one task, and the global weights [parameters] they are to work with.
+
+    `batch_norm` is what clients have of batch norm besides: a row for each, or one for all, [rows, values]. These are
+    its statistics, after its scales and shifts where these are local. None: those of a new module.
+    """
 
     federation: Federation
     task: int
     weights: Tensor
     client: NDArray[np.int64]
+    batch_norm: Tensor | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +72,9 @@ class Engine(Protocol):
 
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """The initial weights of a task, flat, on the engine's device."""
+
+    def initial_batch_norm(self, federation: Federation, task: int, seed: int) -> Tensor:
+        """What a new model of a task has of batch norm besides its weights; nothing without batch norm."""
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Trains the clients of all requests."""

@@ -17,10 +17,12 @@ from mmfl.tensors import to_device
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JobTensors(LocalPosition):
     """Where jobs are in the whole parameter vector: `weights` [jobs, parameters] are trained in place, with `rates`
-    [jobs, 1]; `loss_sums` [jobs] are the sums of the losses of all examples seen."""
+    [jobs, 1]; `loss_sums` [jobs] are the sums of the losses of all examples seen, and `statistics` [jobs, values] those
+    of batch norm."""
 
     rates: Tensor
     loss_sums: Tensor
+    statistics: Tensor
 
     def rows(self, rows: slice) -> "JobTensors":
         """The same tensors for some of the jobs, as views."""
@@ -33,6 +35,7 @@ class JobTensors(LocalPosition):
             state=tuple(vector[rows] for vector in self.state),
             rates=self.rates[rows],
             loss_sums=self.loss_sums[rows],
+            statistics=self.statistics[rows],
         )
 
     def piece(self, piece: slice) -> LocalPosition:
@@ -46,6 +49,11 @@ class JobTensors(LocalPosition):
             state=tuple(vector[:, piece] for vector in self.state),
         )
 
+    def batch_norm(self, shared: int) -> Tensor:
+        """What jobs have of batch norm besides the `shared` first weights, once the updates are in place of these."""
+        trained = self.starts[:, shared:][self.start_index] - self.weights[:, shared:]
+        return torch.cat([trained, self.statistics], 1)
+
     def with_state(self, rule: LocalRule, optimiser: Optimiser) -> "JobTensors":
         """With the state vectors of the rule and then those of the optimiser, before the first step."""
         vectors = range(rule.state_vectors + optimiser.state_vectors)
@@ -57,8 +65,9 @@ class Cohort:
     """Jobs of one architecture, rule and optimiser, sorted by their number of steps, most first; with their batches and
     tensors.
 
-    `tensors.weights` are trained in place; in the end the updates replace them. `step_rates` [steps, jobs] are the
-    learning rates of local steps, where they differ.
+    `tensors.weights` are trained in place; in the end the updates replace them. `statistics` [jobs, values] are those
+    of batch norm that jobs begin with. `step_rates` [steps, jobs] are the learning rates of local steps, where they
+    differ.
     """
 
     architecture: Architecture
@@ -66,6 +75,7 @@ class Cohort:
     jobs: Jobs
     batches: Batches
     tensors: JobTensors
+    statistics: Tensor
     step_rates: Tensor | None
 
     @property
@@ -83,28 +93,30 @@ class Cohort:
         weights: Tensor | None = None,
     ) -> "Cohort":
         """Draws the batches; `weights` is the memory to train in, allocated here if not given."""
-        starts, start_index = jobs.starts()
+        starts, start_index, statistics = jobs.starts(architecture.layout, architecture.batch_norm)
         tensors = JobTensors(
             weights=starts.new_empty(len(jobs), starts.shape[1]) if weights is None else weights,
             starts=starts,
             start_index=to_device(start_index, starts.device),
             number=starts.new_zeros(len(jobs), 1, dtype=torch.float64),
-            correction=jobs.corrections(),
+            correction=jobs.corrections(starts),
             rates=to_device(jobs.learning_rates(), starts.device)[:, None],
             loss_sums=starts.new_zeros(len(jobs)),
+            statistics=torch.empty_like(statistics),
         )
         step_rates = jobs.step_rates()
         placed = None if step_rates is None else to_device(step_rates, starts.device)
-        return cls(architecture, rule, jobs, Batches(jobs, device_data), tensors, placed)
+        return cls(architecture, rule, jobs, Batches(jobs, device_data), tensors, statistics, placed)
 
     def set_rates(self, rates: Tensor, step: int, jobs: slice) -> None:
         """Writes the learning rates of these jobs at a step into `rates` [jobs, 1], where they differ by step."""
         if self.step_rates is not None:
             rates.copy_(self.step_rates[step, jobs, None])
 
-    def copy_starts(self, weights: Tensor) -> None:
-        """Writes the weights that each job starts from into `weights` [jobs, parameters]."""
-        torch.index_select(self.tensors.starts, 0, self.tensors.start_index, out=weights)
+    def copy_starts(self, tensors: JobTensors) -> None:
+        """Writes the weights and statistics that each job starts from into these tensors."""
+        torch.index_select(self.tensors.starts, 0, self.tensors.start_index, out=tensors.weights)
+        tensors.statistics.copy_(self.statistics)
 
     def store_updates(self, trained: Tensor) -> None:
         """Writes the updates, starting minus trained weights [jobs, parameters], into `tensors.weights`."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.engine.base import Training
+from mmfl.engine.layout import Layout
 from mmfl.federation.optimisers import Optimiser
 from mmfl.randomness import bits
 from mmfl.tensors import to_device
@@ -110,21 +111,33 @@ class Jobs:
         """The one that all jobs share."""
         return self.trainings[0].federation.tasks[self.trainings[0].task].optimiser
 
-    def starts(self) -> tuple[Tensor, NDArray[np.int64]]:
-        """Distinct starting weights [starts, parameters], and which of them each job has."""
+    def starts(self, layout: Layout, initial: Tensor) -> tuple[Tensor, NDArray[np.int64], Tensor]:
+        """Distinct starting weights [starts, parameters], which of them each job has, and the statistics of batch norm
+        that each job begins with, [jobs, values]: `initial` where a request has none."""
         requests, start = np.unique(self.request, return_inverse=True)
-        return torch.stack([self.trainings[r].weights for r in requests.tolist()]), start
+        weights = torch.stack([self.trainings[r].weights for r in requests.tolist()])
+        if not len(initial):
+            return weights, start, weights.new_empty(len(self), 0)
+        batch_norm = weights.new_empty(len(self), len(initial))
+        for training, jobs in self.by_request():
+            given = initial[None] if training.batch_norm is None else training.batch_norm
+            rows = self.row[jobs] if len(given) > 1 else np.zeros_like(jobs)
+            batch_norm[to_device(jobs, weights.device)] = given[to_device(rows, given.device)]
+        if layout.shared == layout.length:
+            return weights, start, batch_norm
+        parameters, statistics = layout.split(weights[to_device(start, weights.device)], batch_norm)
+        return parameters, np.arange(len(self)), statistics
 
-    def corrections(self) -> Tensor | None:
-        """What is added to every gradient of each job, [jobs, parameters]; None where nothing is."""
+    def corrections(self, weights: Tensor) -> Tensor | None:
+        """What is added to every gradient of each job, [jobs, parameters], in the shape and place of `weights`; None
+        where nothing is."""
         if all(training.correction is None for training in self.trainings):
             return None
-        weights = self.trainings[0].weights
-        corrections = weights.new_zeros(len(self), len(weights))
+        corrections = weights.new_zeros(len(self), weights.shape[1])
         for training, jobs in self.by_request():
-            if training.correction is not None:
-                rows = to_device(self.row[jobs], training.correction.device)
-                corrections[to_device(jobs, weights.device)] = training.correction[rows]
+            if (given := training.correction) is not None:
+                rows = to_device(self.row[jobs], given.device)
+                corrections[to_device(jobs, weights.device), : given.shape[1]] = given[rows]
         return corrections
 
 

@@ -1,6 +1,6 @@
 """Measurer: losses of clients and evaluation of global weights, by forward passes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -40,7 +40,8 @@ class Measurer:
     def losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Sequence[Tensor]:
         """Mean losses of the clients of each workload, in ascending order. They stay on the device, so that nobody
         waits for it."""
-        if self.can_batch(architecture):
+        alike = all(each.batch_norm is None or len(each.batch_norm) == 1 for each in workloads)
+        if alike and self.can_batch(architecture):
             means = self._batched_losses(architecture, workloads)
             if means is not None:
                 return list(means.split([len(workload.client) for workload in workloads]))
@@ -59,11 +60,13 @@ class Measurer:
             rows = len(workload.federation.tasks[workload.task].data.x_test)
             # Batches matter only where the examples of a batch influence one another: then they must be fixed.
             shards = Shards(np.arange(rows), np.append(np.arange(0, rows, _COUPLED_TEST_BATCH), rows))
+        elif len(workload.client):
+            shards = shards.only(workload.client)
         return torch.stack([column.mean() for column in self._forward(architecture, workload, shards, test=True)])
 
     def can_batch(self, architecture: Architecture) -> bool:
         """Whether workloads of this architecture share forward passes."""
-        mixable = not architecture.coupled and not architecture.draws
+        mixable = not architecture.coupled_in_tests and not architecture.draws
         return self.batched and mixable and architecture not in self._not_batchable
 
     def _batched_losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Tensor | None:
@@ -90,21 +93,36 @@ class Measurer:
         x, y = (task.data.x_test, task.data.y_test) if test else (task.data.x, task.data.y)
         x, y = self.device_data(x), self.device_data(y)
         objectives = (task.loss, task.metric) if test else (task.loss,)
-        parameters = architecture.layout.named(workload.weights)
         module = architecture.module.eval()
-        index = to_device(shards.index, self.device)
-        coupled = architecture.coupled
-        sizes = shards.sizes[shards.sizes > 0].tolist() if coupled else forward_batch_size(architecture, self.device)
         values: list[list[Tensor]] = [[] for _ in objectives]
         substitutes = BATCH_NORM & architecture.operators
         operators = Operators(substitutes) if substitutes else nullcontext()
         with operators, matmul_precision(architecture.precision), torch.random.fork_rng(enabled=architecture.draws):
             if architecture.draws:
                 torch.manual_seed(0)
-            for rows in index.split(sizes):
+            for rows, parameters in self._batches(architecture, workload, shards):
                 outputs = to_float32(functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),)))
                 targets = y.index_select(0, rows)
                 for column, objective in zip(values, objectives, strict=True):
                     column.append(per_example(objective(outputs, targets)).double())
-        module.train()
+        architecture.set_training(module)
         return [torch.cat(column) for column in values]
+
+    def _batches(
+        self, architecture: Architecture, workload: Workload, shards: Shards
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """The rows of each forward pass, and the parameters and statistics by name: those of all clients together, or
+        of one after another where each has batch norm of its own."""
+        index, layout, weights = to_device(shards.index, self.device), architecture.layout, workload.weights
+        sizes, size = shards.sizes[shards.sizes > 0].tolist(), forward_batch_size(architecture, self.device)
+        given = architecture.batch_norm[None] if workload.batch_norm is None else workload.batch_norm
+        if len(given) == 1:
+            parameters = layout.values(weights, given[0])
+            for rows in index.split(sizes if architecture.coupled_in_tests else size):
+                yield rows, parameters
+            return
+        with_rows = np.argsort(workload.client)[shards.sizes > 0]
+        for own, client_rows in zip(given[to_device(with_rows, given.device)], index.split(sizes), strict=True):
+            parameters = layout.values(weights, own)
+            for rows in client_rows.split(len(client_rows) if architecture.coupled_in_tests else size):
+                yield rows, parameters

@@ -88,13 +88,19 @@ class Operators(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Any:
-        if running_mean is not None or running_var is not None:
-            return NotImplemented
-        variance, mean = torch.var_mean(input, (0, *range(2, input.dim())), unbiased=False, keepdim=True)
-        normed = (input - mean) * torch.rsqrt(variance + eps)
+        """Torch's own refuses a single value per channel. Statistics change in place."""
+        mean, variance = running_mean, running_var
+        if training:
+            variance, mean = torch.var_mean(input, (0, *range(2, input.dim())), unbiased=False)
+        if training and running_mean is not None:
+            values = input.numel() // input.shape[1]
+            running_mean.mul_(1 - momentum).add_(mean.detach(), alpha=momentum)
+            unbiased = variance.detach() * (values / max(values - 1, 1))
+            running_var.mul_(1 - momentum).add_(unbiased, alpha=momentum)
+        scale = torch.rsqrt(variance + eps) if weight is None else torch.rsqrt(variance + eps) * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
         by_channel = (-1, *(1 for _ in input.shape[2:]))
-        normed = normed if weight is None else normed * weight.view(by_channel)
-        return normed if bias is None else normed + bias.view(by_channel)
+        return torch.addcmul(shift.view(by_channel), input, scale.view(by_channel))
 
     def _embedding(
         self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any

@@ -10,7 +10,7 @@ import torch
 
 from mmfl.engine.cohort import Cohort
 from mmfl.engine.factored import GradientFactors
-from mmfl.engine.layout import copy_trainable, trainable
+from mmfl.engine.layout import copy_trainable
 from mmfl.engine.local_steps import LocalSteps
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import autocast, to_float32
@@ -51,10 +51,14 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
     """
     architecture, layout, batches = cohort.architecture, cohort.architecture.layout, cohort.batches
     module = copy_trainable(architecture.module)
-    parameters = trainable(module)
+    parameters = layout.trainable(module)
     own = torch.empty(1, layout.length, device=cohort.tensors.weights.device)
     for parameter, view in zip(parameters, layout.views(own[0]), strict=True):
         parameter.data = view
+    buffers = dict(module.named_buffers())
+    statistics = torch.empty_like(cohort.statistics[0])
+    for name, view in layout.statistics.named(statistics).items():
+        buffers[name].data = view
     start_index = cohort.tensors.start_index.tolist()
     factors = GradientFactors(parameters)
     factors.collect_from(module)
@@ -62,6 +66,7 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
     for job in jobs:
         start = cohort.tensors.starts[start_index[job]]
         own.copy_(start)
+        statistics.copy_(cohort.statistics[job])
         tensors = replace(cohort.tensors.rows(slice(job, job + 1)), weights=own).with_state(
             cohort.rule, cohort.optimiser
         )
@@ -83,3 +88,4 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
             losses.append(loss.detach())
         tensors.loss_sums[0] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)
         torch.sub(start, own[0], out=cohort.tensors.weights[job])
+        cohort.tensors.statistics[job] = statistics

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -14,10 +14,12 @@ from torch import Tensor
 from mmfl.engine.architecture import Architecture, signature
 from mmfl.engine.base import Evaluation, Training, Workload
 from mmfl.engine.choices import Choices
+from mmfl.engine.cohort import JobTensors
 from mmfl.engine.device import UpdateBuffer, choose_device, max_update_bytes
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.jobs import Jobs
+from mmfl.engine.layout import Layout
 from mmfl.engine.measurer import Measurer
 from mmfl.engine.precision import Precision, check_precision, matmul_precision
 from mmfl.engine.trainer import Mode, Trainer
@@ -32,6 +34,19 @@ from mmfl.updates import Trained
 from mmfl.updates.world import World, join
 
 _log = logging.getLogger("mmfl")
+
+
+def check_private_batch_norm(task: Task, privacy: Privacy) -> None:
+    """Refuses to share statistics of batch norm where updates are private: nothing would protect them."""
+    if (
+        privacy.clip is not None
+        and Layout(task.build(), task.batch_norm).statistics.length
+        and task.batch_norm == "shared"
+    ):
+        raise UserError(
+            f"task '{task.name}': clipping and noise protect updates, not the statistics of batch norm that clients "
+            "would share; expected batch_norm 'local' or 'frozen'."
+        )
 
 
 class Simulation:
@@ -82,7 +97,13 @@ class Simulation:
     def initial(self, federation: Federation, task: int, seed: int) -> Tensor:
         """Weights of a freshly built module, a function of (seed, task)."""
         module = federation.tasks[task].build(seed, task)
-        return self.architecture(federation.tasks[task]).layout.weights(module).to(self.device)
+        layout = self.architecture(federation.tasks[task]).layout
+        return layout.weights(module)[: layout.shared].to(self.device)
+
+    def initial_batch_norm(self, federation: Federation, task: int, seed: int) -> Tensor:
+        """What a freshly built module has of batch norm besides its weights."""
+        module = federation.tasks[task].build(seed, task)
+        return self.architecture(federation.tasks[task]).layout.batch_norm(module).to(self.device)
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Jobs of equal architecture, local rule and optimiser run together, in buckets of similar batch size."""
@@ -140,6 +161,7 @@ class Simulation:
     def architecture(self, task: Task) -> Architecture:
         """The architecture of a task, shared with every task of equal structure."""
         if task not in self._architectures:
+            check_private_batch_norm(task, self.privacy)
             key = signature(task)
             if key not in self._by_signature:
                 self._by_signature[key] = Architecture(task, self.device, self.precision, self._frozen)
@@ -158,16 +180,23 @@ class Simulation:
         """Trains bucket after bucket, each into its rows of one matrix of updates."""
         jobs, buckets = jobs.in_buckets(exact=architecture.coupled)
         updates = self.update_buffer.matrix(len(jobs), architecture.length)
-        loss_sums: list[Tensor] = []
+        trained: list[JobTensors] = []
         for rows in buckets:
-            loss_sums += self.trainer.train(architecture, rule, jobs.take(rows), updates[rows])
+            trained += self.trainer.train(architecture, rule, jobs.take(rows), updates[rows])
         self.trainer.recorder.join()
+        shared, has_batch_norm = architecture.layout.shared, len(architecture.batch_norm) > 0
+        batch_norm = torch.cat([each.batch_norm(shared) for each in trained]) if has_batch_norm else None
         groups = list(jobs.by_request())
-        parts = [updates] if len(groups) == 1 else [updates[to_device(n, self.device)] for _, n in groups]
-        loss = (
-            torch.cat(loss_sums).double().cpu().numpy() / jobs.examples
-        )  # the only time that the device is waited for
+        places: list[Any] = [slice(None)] if len(groups) == 1 else [to_device(n, self.device) for _, n in groups]
+        loss_sums = torch.cat([each.loss_sums for each in trained])
+        loss = loss_sums.double().cpu().numpy() / jobs.examples  # the only time that the device is waited for
         return [
-            Trained(training.client[jobs.row[n]], part, loss[n], jobs.steps[n])
-            for (training, n), part in zip(groups, parts, strict=True)
+            Trained(
+                training.client[jobs.row[n]],
+                updates[place, :shared].contiguous(),
+                loss[n],
+                jobs.steps[n],
+                batch_norm=None if batch_norm is None else batch_norm[place],
+            )
+            for (training, n), place in zip(groups, places, strict=True)
         ]

@@ -3,6 +3,7 @@
 import logging
 import timeit
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.choices import Choices
-from mmfl.engine.cohort import Cohort
+from mmfl.engine.cohort import Cohort, JobTensors
 from mmfl.engine.device import CohortSizes, is_out_of_memory
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.gpu.recorder import Recorder
@@ -47,10 +48,10 @@ class Trainer:
         self.device, self._free_memory = device_data.device, free_memory
         self.cohort_sizes = CohortSizes(self.device)
 
-    def train(self, architecture: Architecture, rule: LocalRule, jobs: Jobs, updates: Tensor) -> list[Tensor]:
-        """Trains a bucket cohort by cohort, into the rows of `updates`; returns the jobs' sums of losses."""
+    def train(self, architecture: Architecture, rule: LocalRule, jobs: Jobs, updates: Tensor) -> list[JobTensors]:
+        """Trains a bucket cohort by cohort, into the rows of `updates`; returns the tensors of the cohorts."""
         begin, width = 0, int(jobs.batch.max())
-        loss_sums: list[Tensor] = []
+        trained: list[JobTensors] = []
         while begin < len(jobs):
             train = self.choose(architecture, rule, jobs)
             end = begin + self.cohort_sizes.size(architecture, width, len(jobs) - begin)
@@ -63,7 +64,7 @@ class Trainer:
                 if len(part) == 1 if out_of_memory else train == self.sequentially:
                     raise
             else:
-                loss_sums.append(cohort.tensors.loss_sums)
+                trained.append(replace(cohort.tensors, correction=None))
                 begin = end
                 continue
             if out_of_memory:  # here, not in the except block, which keeps the failed cohort's tensors alive
@@ -74,7 +75,7 @@ class Trainer:
                 self.recorder.disable(architecture, reason)
             else:
                 self._give_up_vectorising(architecture, reason)
-        return loss_sums
+        return trained
 
     def choose(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Cohort], None]:
         """How to train this bucket."""

@@ -23,7 +23,7 @@ def train_vectorised(cohort: Cohort) -> None:
     """Trains a cohort, and stores updates and sums of losses in it. Jobs that are done take no part in later steps."""
     architecture, tensors = cohort.architecture, cohort.tensors.with_state(cohort.rule, cohort.optimiser)
     module = VmappedModule(architecture, tensors.weights.device)
-    cohort.copy_starts(tensors.weights)
+    cohort.copy_starts(tensors)
     for step, active in enumerate(cohort.jobs.active()):
         batch = cohort.batches.cohort(step, active, keys=architecture.addressed)
         on_gpu, jobs = tensors.weights.device.type != "cpu", slice(0, active)
@@ -42,13 +42,19 @@ class VmappedModule:
         self.operators = Operators(substitutes) if substitutes else None
         self._vmapped = vmap(self._outputs, randomness="error")
 
-    def _outputs(self, parameters: Sequence[Tensor], x: Tensor, *key: Tensor) -> Tensor:
+    def _outputs(self, parameters: Sequence[Tensor], statistics: Sequence[Tensor], x: Tensor, *key: Tensor) -> Tensor:
         if self.operators and key:
             self.operators.begin(*key)
-        return self.architecture.functional(parameters, x)
+        return self.architecture.functional(parameters, statistics, x)
 
     def losses(
-        self, parameters: Sequence[Tensor], factors: GradientFactors, x: Tensor, y: Tensor, *key: Tensor
+        self,
+        parameters: Sequence[Tensor],
+        statistics: Sequence[Tensor],
+        factors: GradientFactors,
+        x: Tensor,
+        y: Tensor,
+        *key: Tensor,
     ) -> Tensor:
         """The loss of every example, [jobs, examples], each job's at its own parameters.
 
@@ -57,7 +63,7 @@ class VmappedModule:
         if self.operators:
             self.operators.factors = factors
         with self.operators or nullcontext():
-            outputs = to_float32(self._vmapped(tuple(parameters), x, *key))
+            outputs = to_float32(self._vmapped(tuple(parameters), tuple(statistics), x, *key))
             losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1)))
         return losses.view(y.shape[:2])
 
@@ -69,7 +75,8 @@ class VmappedModule:
         parameters = layout.parameters(tensors.weights)
         factors = GradientFactors(parameters)
         key = () if batch.key is None else (batch.key,)
-        loss = (self.losses(parameters, factors, batch.x, batch.y, *key) * batch.share).sum(1)
+        statistics = layout.statistics.views(tensors.statistics)
+        loss = (self.losses(parameters, statistics, factors, batch.x, batch.y, *key) * batch.share).sum(1)
         gradients = layout.gradients(loss.sum(), parameters, factors)
         loss = loss.detach()  # which releases the graph
         LocalSteps(rule, optimiser, layout, tensors, factored).take(gradients)

@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from mmfl.checks import check, check_positive, check_whole
 from mmfl.data import Dataset
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.errors import UserError, check_name, first_line
+from mmfl.errors import UserError, check_name, first_line, nearest
+from mmfl.federation.batch_norm import BatchNormMode
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
 from mmfl.federation.optimisers import SGD, Optimiser
 from mmfl.federation.schedules import Schedule, StepSchedule
@@ -37,6 +38,7 @@ class Task:
     - `optimiser`: how a client turns gradients into steps, such as `optimisers.AdamW()`; plain SGD by default.
     - `epochs`: how many passes a client makes over its data in a round.
     - `batch_size`: examples in a mini-batch. None: all of a client's data. A function of the round: a share of it.
+    - `batch_norm`: where the statistics of batch norm live, "shared", "local" (FedBN) or "frozen".
 
     >>> from mmfl import data, models
     >>> Task("digits", model=models.LogisticRegression, data=data.digits(), lr=0.1, epochs=5).name
@@ -53,6 +55,7 @@ class Task:
     metric: Objective = accuracy
     optimiser: Optimiser = field(default_factory=SGD)
     lr_steps: StepSchedule | None = None
+    batch_norm: BatchNormMode = "shared"
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -71,6 +74,9 @@ class Task:
         check(isinstance(self.optimiser, Optimiser), where, "optimiser", self.optimiser, expected)
         expected = "a function of (step, steps)"
         check(self.lr_steps is None or callable(self.lr_steps), where, "lr_steps", self.lr_steps, expected)
+        if self.batch_norm not in get_args(BatchNormMode):
+            choice = nearest(str(self.batch_norm), get_args(BatchNormMode))
+            raise UserError(f"{where}: unknown batch_norm '{self.batch_norm}': {choice}")
         check_whole(where, "epochs", self.epochs)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)

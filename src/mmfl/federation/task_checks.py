@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from mmfl.data.dataset import ELSEWHERE, as_inputs
 from mmfl.errors import UserError, first_line
+from mmfl.federation.batch_norm import batch_norm_layers, set_training
 from mmfl.federation.objectives import Objective, cross_entropy, per_example
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def _error(task: "Task", problem: str) -> UserError:
 def _check_module(task: "Task", module: nn.Module) -> None:
     if not any(p.requires_grad for p in module.parameters()):
         raise _error(task, "the model has no parameters to train.")
-    for name, part in module.named_modules():
-        if getattr(part, "running_mean", None) is not None:
-            remedy = "build it with track_running_stats=False, or use group norm"
-            raise _error(task, f"'{name}' keeps running batch statistics, which clients cannot share; {remedy}.")
+    for name, layer in batch_norm_layers(module):
+        if layer.momentum is None and task.batch_norm != "frozen":
+            remedy = "expected a number, such as 0.1, or batch_norm='frozen'"
+            raise _error(task, f"'{name}' has momentum None, a mean over all batches that clients never see; {remedy}.")
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
@@ -62,13 +63,15 @@ def _try_model(task: "Task", module: nn.Module) -> Tensor:
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module.train()(x)
+            set_training(module, task.batch_norm)(x)
             outputs = module.eval()(x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise _error(task, f"the model fails on inputs of shape {tuple(x.shape)}: {first_line(error)}") from None
+    layers = [name for name, _ in batch_norm_layers(module)]
     for name, buffer in module.named_buffers():
-        if not torch.equal(buffer, before[name]):
-            raise _error(task, f"training changes the model's buffer '{name}', which clients cannot share.")
+        if not torch.equal(buffer, before[name]) and name.rpartition(".")[0] not in layers:
+            reason = "only the statistics of batch norm can be shared; keep it constant, or make it a parameter"
+            raise _error(task, f"training changes the model's buffer '{name}': {reason}.")
     if not isinstance(outputs, Tensor):
         raise _error(task, f"the model gives a {type(outputs).__name__}; expected a tensor.")
     return outputs

@@ -14,6 +14,7 @@ from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
+from mmfl.federation.batch_norm import BatchNormMode
 from mmfl.federation.objectives import LOSSES, METRICS
 from mmfl.federation.optimisers import OPTIMISERS
 from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
@@ -52,6 +53,9 @@ class TaskConfig(ConfigSection):
     """How a client turns gradients into steps; its state lives for the local training."""
     epochs: int = Field(default=1, examples=[5])
     """Passes over a client's data in one training."""
+    batch_norm: BatchNormMode = Field(default="shared", examples=["local"])
+    """Where the statistics of batch norm live: `shared` (the mean over the drawn clients), `local` (they, and batch
+    norm's scales and shifts, stay with each client: FedBN) or `frozen` (they never change)."""
     batch_size: int | dict[str, Any] | None = Field(default=None, examples=[32])
     """Examples in a local step: a number, or a schedule that gives the share of the client's data. Without it a step
     takes all of them."""
@@ -75,6 +79,7 @@ class TaskConfig(ConfigSection):
             lr_steps=None if self.lr_steps is None else build("schedule", self.lr_steps, STEP_SCHEDULES),
             optimiser=build("optimiser", self.optimiser, OPTIMISERS),
             epochs=self.epochs,
+            batch_norm=self.batch_norm,
             batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
             loss=find("loss", self.loss, LOSSES),
             metric=find("metric", self.metric, METRICS),

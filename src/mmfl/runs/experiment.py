@@ -233,7 +233,8 @@ def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> C
         name, seed, federation = replica.method.name, replica.seed, replica.federation
         known = [record for record in records if (record.method, record.seed) == (name, seed)]
         weights = replica.state.weights
-        runs.append(Run(known, name, seed, federation.task_names, federation.clients, federation, weights))
+        batch_norm = [None if norm is None else norm.mean() for norm in replica.state.batch_norm]
+        runs.append(Run(known, name, seed, federation.task_names, federation.clients, federation, weights, batch_norm))
     return Comparison(runs)
 
 

@@ -30,6 +30,7 @@ class Run:
     clients: int
     federation: Federation | None = None
     weights: Sequence[Tensor] | None = None
+    batch_norm: Sequence[Tensor | None] | None = None
     full: str = "full"
 
     def frame(self, quantity: str) -> pd.DataFrame:
@@ -104,8 +105,11 @@ class Run:
             raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
         s = self.tasks.index(task)
         module = self.federation.tasks[s].build(self.seed, s)
-        weights = Layout(module).named(self.weights[s].cpu())
-        module.load_state_dict(weights, strict=False)
+        batch_norm = None if self.batch_norm is None else self.batch_norm[s]
+        values = Layout(module, self.federation.tasks[s].batch_norm).values(
+            self.weights[s].cpu(), None if batch_norm is None else batch_norm.cpu()
+        )
+        module.load_state_dict(values, strict=False)
         return module.eval()
 
     def plot(self, path: str | Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from mmfl.engine import Engine, Evaluation, Workload
+from mmfl.engine import Engine, Evaluation
 from mmfl.training.round import Round
 from mmfl.updates import Trained, World
 from mmfl.updates.updates import finite_rows, row_sums
@@ -46,7 +46,7 @@ class Dispatch:
             for s in range(pairs.shape[1])
             if len(client := self._owned(pairs[:, s]))
         ]
-        workloads = [Workload(each.federation, s, each.weights[s], client) for each, s, client in parts]
+        workloads = [each.workload(s, client) for each, s, client in parts]
         for (each, s, client), measured in zip(parts, self.engine.losses(workloads), strict=True):
             losses[each][client, s] = measured
         for each, table in losses.items():
@@ -68,8 +68,7 @@ class Dispatch:
         """Test results of the tasks that have arrived, by round and task."""
         present = [each.federation.present_tasks(round) for each in self.rounds]
         pairs = [(n, s) for n, tasks in enumerate(present) for s in np.flatnonzero(tasks).tolist()]
-        nobody = np.zeros(0, dtype=np.int64)
-        workloads = [Workload(self.rounds[n].federation, s, self.rounds[n].weights[s], nobody) for n, s in pairs]
+        workloads = [self.rounds[n].test(s) for n, s in pairs]
         results: list[dict[int, Evaluation]] = [{} for _ in self.rounds]
         for (n, s), result in zip(pairs, self.engine.evaluate(workloads), strict=True):
             results[n][s] = result
@@ -130,6 +129,6 @@ def _exchange(world: World, clients: Sequence[NDArray[np.int64]], trained: Seque
         rows[0, place], rows[1, place] = own.loss, own.steps
     known = np.split(world.sums(columns), bounds[:-1], axis=1)
     return [
-        Trained(each, own.flat, loss, steps.astype(np.int64), place, world)
+        Trained(each, own.flat, loss, steps.astype(np.int64), place, world, batch_norm=own.batch_norm)
         for each, own, (loss, steps), place in zip(clients, trained, known, places, strict=True)
     ]

@@ -11,6 +11,7 @@ from mmfl.federation.objectives import lower_is_better
 from mmfl.record import Drawn, RoundRecord, TaskRecord
 from mmfl.training.diagnostics import loss_variance, probability_quantiles, round_cost, step_size
 from mmfl.training.round import Round
+from mmfl.updates.batch_norm import BatchNorm, SharedBatchNorm
 
 
 def record(
@@ -47,7 +48,7 @@ def record(
         allocation,
         each.asked.get("losses"),
         each.trained_anyway,
-        [len(w) for w in state.weights],
+        [len(w) + _sent_statistics(norm) for w, norm in zip(state.weights, state.batch_norm, strict=True)],
         stored_bytes,
         replica.method.local.downloads,
     )
@@ -80,6 +81,11 @@ def _mean_and_worst(federation: Federation, tested: dict[int, Evaluation]) -> tu
     if not values:
         return None, None
     return _number(np.mean(values)), _number(min(values) if scores else max(values))
+
+
+def _sent_statistics(batch_norm: BatchNorm | None) -> int:
+    """How many statistics of batch norm travel with the weights."""
+    return len(batch_norm.values) if isinstance(batch_norm, SharedBatchNorm) else 0
 
 
 def _number(value: Any) -> float | None:

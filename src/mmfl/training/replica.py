@@ -9,6 +9,7 @@ from mmfl.engine import Engine
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.training.diagnostics import Tally
+from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.store import set_world
 
 
@@ -22,11 +23,21 @@ class TrainingState:
     aggregation: list[Any]
     local: list[Any]
     tally: Tally
+    batch_norm: list[BatchNorm | None]
 
     @property
     def memories(self) -> list[Any]:
         """What the method remembers of clients."""
         return [self.aggregation, self.local]
+
+
+def start_batch_norm(federation: Federation, task: int, seed: int, engine: Engine) -> BatchNorm | None:
+    """What a task has of batch norm besides its weights, before the first round; None without batch norm."""
+    initial = engine.initial_batch_norm(federation, task, seed)
+    if not len(initial):
+        return None
+    local = federation.tasks[task].batch_norm == "local"
+    return LocalBatchNorm.start(federation.clients, initial) if local else SharedBatchNorm(initial)
 
 
 @dataclass(eq=False)
@@ -51,6 +62,7 @@ class Replica:
             [method.aggregation.start(clients, w) for w in weights],
             [method.local.start(clients, w) for w in weights],
             Tally.start(clients, tasks),
+            [start_batch_norm(federation, s, seed, engine) for s in range(tasks)],
         )
         set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.allocation import Allocation
-from mmfl.engine import Training
+from mmfl.engine import Training, Workload
 from mmfl.federation import Federation, RoundView
 from mmfl.training.diagnostics import update_variance
 from mmfl.training.replica import Replica
 from mmfl.training.rule_checks import check_aggregation, check_allocation, check_finite, check_signals, check_state
 from mmfl.updates import Trained, Updates
+from mmfl.updates.batch_norm import LocalBatchNorm
 from mmfl.updates.partial_sum import add_up
 
 
@@ -81,12 +82,28 @@ class Round:
         """Whether the allocation asked for updates, or what only they tell."""
         return not {"updates", "norms", "residuals"}.isdisjoint(self.asked)
 
+    def workload(self, task: int, client: NDArray[np.int64]) -> Workload:
+        """Clients of a task, to be measured at the global weights."""
+        batch_norm = self.replica.state.batch_norm[task]
+        own = None if batch_norm is None else batch_norm.of(client)
+        return Workload(self.federation, task, self.weights[task], client, batch_norm=own)
+
+    def test(self, task: int) -> Workload:
+        """A task to be tested: with the batch norm of every client, where it and the test examples are theirs."""
+        batch_norm, shards = self.replica.state.batch_norm[task], self.federation.test_shards[task]
+        client, own = np.zeros(0, dtype=np.int64), None if batch_norm is None else batch_norm.mean()[None]
+        if isinstance(batch_norm, LocalBatchNorm) and shards is not None:
+            client = np.flatnonzero(shards.sizes)
+            own = batch_norm.of_all(client)
+        return Workload(self.federation, task, self.weights[task], client, batch_norm=own)
+
     def training(self, task: int, client: NDArray[np.int64]) -> Training:
         """The request to train some clients on a task."""
         replica, local, rule = self.replica, self.replica.method.local, self.replica.method.aggregation
         state = replica.state
         correction = local.correction(client, state.local[task]) if len(client) else None
         compared = rule.needs_everyone or "residuals" in self.asked
+        batch_norm = state.batch_norm[task]
         return Training(
             replica.federation,
             task,
@@ -98,6 +115,7 @@ class Round:
             correction,
             self._sends(task)[client],
             rule.remembered(state.aggregation[task]) if compared else None,
+            batch_norm=None if batch_norm is None else batch_norm.of(client),
         )
 
     def _sends(self, task: int) -> NDArray[np.bool_]:
@@ -149,6 +167,8 @@ class Round:
             observed = add_up(method.local.observe(drawn, rates, view, state.local[task]))
             check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
             state.local[task] = observed
+        if (batch_norm := state.batch_norm[task]) is not None:
+            batch_norm.observe(received, view.sizes[:, task])
         drawn = received.without_rows().drawn()
         rejected = int((updates.count > 0).sum()) - len(drawn)
         variance = update_variance(view, self.allocation, received)

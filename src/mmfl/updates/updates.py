@@ -21,7 +21,8 @@ class Trained:
     Row n belongs to `client[n]`: an engine may return the clients in another order than they were given, and leave out
     those that failed. Where several processes share a run, `client`, `loss` and `steps` are those of all of them, and
     `flat` has the rows `here` alone. So it is where clients keep updates that nobody needs: then `norm` and `inner` are
-    what they say of all rows, ||G|| and `<G, h>`.
+    what they say of all rows, ||G|| and `<G, h>`. `batch_norm` has a row for every row of `flat`, where there is batch
+    norm and the client does not keep it to itself.
     """
 
     client: NDArray[np.int64]
@@ -32,11 +33,19 @@ class Trained:
     world: World = SINGLE_PROCESS
     norm: NDArray[np.float64] | None = None
     inner: NDArray[np.float64] | None = None
+    batch_norm: Tensor | None = None
 
     @property
     def client_rows(self) -> ClientRows:
         """The updates, wherever they are."""
         return ClientRows(self.flat, self.here, len(self.client), self.world, self.norm, self.inner)
+
+    @property
+    def batch_norm_rows(self) -> ClientRows | None:
+        """What clients have of batch norm besides their weights, wherever it is."""
+        if self.batch_norm is None:
+            return None
+        return ClientRows(self.batch_norm, self.here, len(self.client), self.world)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +67,7 @@ class Updates:
     rows: ClientRows
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
+    batch_norm: ClientRows | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rows, Tensor):
@@ -79,7 +89,8 @@ class Updates:
 
     @classmethod
     def _of(cls, task: int, trained: Trained, count: NDArray[np.int64], probability: NDArray[np.float64]) -> "Updates":
-        return cls(task, trained.client, count, probability, trained.client_rows, trained.loss, trained.steps)
+        rows, batch_norm = trained.client_rows, trained.batch_norm_rows
+        return cls(task, trained.client, count, probability, rows, trained.loss, trained.steps, batch_norm)
 
     def __len__(self) -> int:
         return len(self.client)
@@ -106,17 +117,20 @@ class Updates:
         process are finite is found out here, if it is not known."""
         if finite is None:
             (finite,) = finite_rows([self.rows.matrix], row_sums([self.rows.matrix]))
+        if self.batch_norm is not None:
+            finite = finite & torch.isfinite(self.batch_norm.matrix).all(1).cpu().numpy()
         return self._where(self.rows.finite(finite) & np.isfinite(self.loss))
 
     def without_rows(self) -> "Updates":
         """What is known of them, without the rows, which are large."""
-        return replace(self, rows=self.rows.without_matrix())
+        return replace(self, rows=self.rows.without_matrix(), batch_norm=None)
 
     def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
         if wanted.all():
             return self
         columns = {name: getattr(self, name)[wanted] for name in ("client", "count", "probability", "loss", "steps")}
-        return replace(self, **columns, rows=self.rows.where(wanted))
+        batch_norm = None if self.batch_norm is None else self.batch_norm.where(wanted)
+        return replace(self, **columns, rows=self.rows.where(wanted), batch_norm=batch_norm)
 
 
 def row_sums(updates: Sequence[Tensor]) -> list[NDArray[np.float32]]:

@@ -276,7 +276,8 @@ class Copies(TorchDispatchMode):
 def test_a_residual_network_trains_as_client_by_client_and_keeps_channels_last():
     torch.manual_seed(0)
     module = models.PreActResNet18(3, width=2, groups=1).to(DEVICE)
-    layout, functional = Layout(module), FunctionalModule(module)
+    layout = Layout(module)
+    functional = FunctionalModule(module, layout)
     start = layout.flatten([p.detach() for p in module.parameters()])
     parameters = layout.parameters(torch.stack([start, start * 1.1]))
     x = images(2, 1, 3, 8, 8).detach()

@@ -31,7 +31,7 @@ def batched_losses(
     recorder: Recorder | None = None,
 ) -> Tensor:
     """Mean losses of the workloads' clients, workload after workload, with at most `max_examples` in a pass."""
-    weights = torch.stack([each.weights for each in workloads])
+    weights = torch.stack([architecture.measured(each.weights, each.batch_norm) for each in workloads])
     longest = max(int(each.federation.sizes[each.client, each.task].sum()) for each in workloads)
     rows, width = len(workloads), -(-longest // _WIDTH) * _WIDTH
     if recorder and rows * width <= max_examples and recorder.fits(architecture, rows * width):
@@ -89,14 +89,16 @@ class PaddedExamples:
 
 
 def _losses(architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """The loss of every example, [workloads, examples]."""
-    module = VmappedModule(architecture, weights.device)
+    """The loss of every example, [workloads, examples]; `weights` are followed by the statistics of batch norm."""
+    module, layout = VmappedModule(architecture, weights.device), architecture.layout
+    parameters, statistics = weights.split([layout.length, layout.statistics.length], 1)
     architecture.functional.module.eval()
     try:
-        return module.losses(architecture.layout.views(weights), GradientFactors(()), x, y)
+        views = layout.views(parameters), layout.statistics.views(statistics)
+        return module.losses(*views, GradientFactors(()), x, y)
     finally:
         architecture.functional.clear()
-        architecture.functional.module.train()
+        architecture.set_training(architecture.functional.module)
 
 
 class _RecordedPass:

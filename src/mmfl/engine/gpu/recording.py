@@ -63,6 +63,7 @@ class RecordedStep:
             correction=None if given.correction is None else torch.zeros_like(weights),
             rates=given.rates.new_zeros(jobs, 1),
             loss_sums=given.loss_sums.new_zeros(jobs),
+            statistics=cohort.statistics[:1].repeat(jobs, 1),
         ).with_state(cohort.rule, cohort.optimiser)
         rule, optimiser = cohort.rule, cohort.optimiser
         module = VmappedModule(cohort.architecture, weights.device)
@@ -85,11 +86,12 @@ class RecordedStep:
             self._replay()
         cohort.store_updates(own.weights[: len(cohort.jobs)])
         cohort.tensors.loss_sums.copy_(own.loss_sums[: len(cohort.jobs)])
+        cohort.tensors.statistics.copy_(own.statistics[: len(cohort.jobs)])
 
     def _copy_from(self, cohort: Cohort) -> None:
         """Copies the cohort's tensors. Rows without a job keep what they had: their learning rate is 0."""
         jobs, own, given = len(cohort.jobs), self._tensors, cohort.tensors
-        cohort.copy_starts(own.weights[:jobs])
+        cohort.copy_starts(own.rows(slice(jobs)))
         own.starts[: len(given.starts)] = given.starts
         own.start_index[:jobs] = given.start_index
         if own.correction is not None and given.correction is not None:
