@@ -107,9 +107,7 @@ class Simulation:
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Jobs of equal architecture, local rule and optimiser run together, in buckets of similar batch size."""
-        answers = [
-            Trained(t.client[:0], t.weights.new_empty(0, len(t.weights)), np.zeros(0), t.client[:0]) for t in trainings
-        ]
+        answers = [self._nothing_trained(training) for training in trainings]
         groups: dict[tuple[Architecture, LocalRule, Optimiser], list[int]] = {}
         for n, training in enumerate(trainings):
             if len(training.client):
@@ -175,6 +173,11 @@ class Simulation:
 
     def _architecture_of(self, workload: Workload) -> Architecture:
         return self.architecture(workload.federation.tasks[workload.task])
+
+    def _nothing_trained(self, training: Training) -> Trained:
+        values, nobody = len(self._architecture_of(training).batch_norm), training.client[:0]
+        flat, batch_norm = (training.weights.new_empty(0, length) for length in (len(training.weights), values))
+        return Trained(nobody, flat, np.zeros(0), nobody, batch_norm=batch_norm if values else None)
 
     def _train_jobs(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> list[Trained]:
         """Trains bucket after bucket, each into its rows of one matrix of updates."""
