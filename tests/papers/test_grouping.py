@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
-from shared import FAILS, HOLDS, quick
+from shared import FAILS, HOLDS, OPEN, quick
 from shared import verdicts as verdicts_of
 
 from conftest import view_of
@@ -72,6 +72,17 @@ def test_a_lead_is_measured_against_the_better_baseline():
     assert found.table["behind group"].tolist() == ["0.150", "0.050", ""]
     large = frames_of(("consistent", scores(0.5, 0.4, 0.65)))
     assert verdicts("group-fig2a", large, "10 points") == [HOLDS]
+
+
+@pytest.mark.parametrize("options", [{"noise": 0.1}, {"seeds": 1}])
+def test_noise_or_a_single_seed_decides_nothing(options):
+    frames = frames_of(("consistent", scores(0.5, 0.6, 0.65)), **options)
+    assert verdicts("group-fig2a", frames, "ahead") == [OPEN] * 3
+
+
+def test_training_everyone_is_noted_with_the_sign_of_the_difference():
+    frames = frames_of(("consistent", scores(0.5, 0.6, 0.7)), ("everyone", scores(0.8, 0.9, 0.7)))
+    assert "minus that of mfa-rr is -0.200" in CATALOGUE["group-fig2a"].find(frames).notes[-1]
 
 
 def test_unequal_numbers_of_trainings_are_reported():
@@ -172,12 +183,12 @@ def test_principal_components_keep_distances_within_a_plane():
     assert found[:, 0].std() > found[:, 1].std()
 
 
-@pytest.mark.parametrize(("later", "verdict"), [(0.8, HOLDS), (0.4, FAILS)])
-def test_clusters_grow_distinct_or_not(later, verdict):
+@pytest.mark.parametrize(("later", "noise", "verdict"), [(0.8, 0, HOLDS), (0.4, 0, FAILS), (0.8, 0.3, OPEN)])
+def test_clusters_grow_distinct_or_not(later, noise, verdict):
     seen = pd.DataFrame(
         [
             {"setting": "consistent", "method": GROUP, "seed": seed, "round": t}
-            | dict.fromkeys(("silhouette", "agreement", "in force"), value + seed / 100)
+            | dict.fromkeys(("silhouette", "agreement", "in force"), value + seed / 100 + noise * (seed - 1) * (t > 5))
             for seed in range(3)
             for t, value in ((5, 0.6), (25, later))
         ]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
-from shared import FAILS, HOLDS, quick, together, verdicts
+from shared import FAILS, HOLDS, OPEN, quick, together, verdicts
 
 import mmfl
 from mmfl.papers.mfa.bounds import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
@@ -65,10 +65,20 @@ def test_a_distance_above_its_bound_or_slower_than_it_fails():
 
 
 def test_whoever_ends_nearer_to_the_optimum_is_named():
-    near, far = measured(ROTATE, lambda bound, t: 1e-3 / t), measured(RAND, lambda bound, t: 1e-2 / t**0.5)
-    found = find(together(far, near, measured(COUNTED, lambda bound, t: 1 / t**0.5)))
+    near, far = (lambda bound, t: 1e-3 / t), (lambda bound, t: 1e-2 / t**0.5)
+    counted = measured(COUNTED, lambda bound, t: 1 / t**0.5)
+    found = find(together(measured(RAND, far), measured(ROTATE, near), counted))
     assert verdicts(found, f"{ROTATE} ends nearer") == [HOLDS]
     assert verdicts(found, f"{COUNTED} ends nearer") == [FAILS]
+    single = find(together(measured(RAND, far, seeds=1), measured(ROTATE, near, seeds=1)))
+    assert verdicts(single, "ends nearer") == verdicts(single, f"{ROTATE}: the distance falls") == [OPEN]
+
+
+def test_slopes_and_bounds_stand_in_the_table():
+    line = find(measured(ROTATE, lambda bound, t: bound / 3)).table.iloc[0]
+    assert -1 < float(line["slope of bound"]) < -0.95
+    assert line["of distance"] == f"{line['slope of bound']} ± 0.00"
+    assert line["least bound / distance"] == "3 (round 1)"
 
 
 def test_slopes_are_judged_only_where_the_bound_falls_during_the_run():

@@ -198,10 +198,44 @@ def measured(together: dict[int, list[float]], alone=70, method="mfa-rr", name="
         ({2: [80, 82, 78], 10: [150, 160, 140]}, 20, [FAILS, HOLDS, HOLDS]),  # FedAvg had it much earlier
         ({2: [80, 82, 78], 10: [np.nan] * 3}, 70, [FAILS, FAILS, HOLDS]),
         ({2: [np.nan] * 3, 10: [np.nan] * 3}, 70, [FAILS, OPEN, HOLDS]),
+        ({2: [80], 10: [150]}, 70, [OPEN, OPEN, OPEN]),
     ],
 )
 def test_the_claims_about_gains(together, alone, expected):
     assert [claim.verdict for claim in FIND_FULL({"gains": measured(together, alone)}).claims] == expected
+
+
+def test_claims_rest_on_means_over_rounds_and_single_rounds_count_as_published():
+    gains = measured({2: [80, 82, 78]})
+    gains.loc[gains["window"] == 1, "together"] = 200
+    found = FIND_PARTIAL({"gains": gains})
+    assert [claim.verdict for claim in found.claims] == [HOLDS]
+    columns = ["T_P", "gain", "gain as published"]
+    assert found.table.loc[0, columns].tolist() == ["80.0 ± 2.0", "1.75 ± 0.04", "0.70 ± 0.00"]
+
+
+def test_claims_are_about_mfa_rr_on_each_data_set_and_runs_that_never_get_there_are_counted():
+    late = measured({2: [np.nan] * 2}, method="mfa-rand", name="second")
+    kinds = [measured({2: [80, 82], 4: [90, 91]}, name="first"), measured({2: [70, 70]}, alone=35, name="second"), late]
+    curves = [{"round": t, "accuracy": t / 100, "models": m} for m in (1, 2) for t in (10, 20)]
+    curves = pd.concat([pd.DataFrame(curves).assign(data=name) for name in ("first", "second")])
+    frames = {"gains": pd.concat(kinds), "curves": curves}
+    found = FIND_FULL(frames)
+    assert [claim.text.partition(":")[0] for claim in found.claims] == ["first", "second", "first", "first", "second"]
+    table = found.table.set_index(["data", "method", "M"])
+    assert len(table) == 4
+    assert table.loc["second", "mfa-rr", 2].tolist() == [
+        "35.0 ± 0.0",
+        "70.0 ± 0.0",
+        "1.00 ± 0.00",
+        "2.00 ± 0.00",
+        "0 of 2",
+    ]
+    assert table.loc["second", "mfa-rand", 2].tolist()[1:] == ["—", *["at most 0.99 ± 0.00"] * 2, "2 of 2"]
+    assert "2 runs did not reach" in found.notes[0]
+    figure = CATALOGUE["mfa-fig3"].draw(frames)
+    assert [axes.get_title() for axes in figure.axes] == ["first", "", "second", ""]
+    pyplot.close(figure)
 
 
 def different(together: list[float], alone=90, splits=("train", "test"), window=5) -> dict[str, pd.DataFrame]:
@@ -216,6 +250,17 @@ def different(together: list[float], alone=90, splits=("train", "test"), window=
                     line = {"window": width, "task": task, "alone": 0.7, "together": 0.75 + seed / 100}
                     tasks.append(key | line | {"data": f"generated faces, {task}"})
     return {"gains": pd.DataFrame(gains), "tasks": pd.DataFrame(tasks)}
+
+
+def test_the_tables_have_the_papers_numbers_beside_ours():
+    found = tables.find(tables.TABLE5, different([45, 46, 44]))
+    table = found.table.set_index(["accuracy", "task"])
+    assert table.loc["training", "eyeglasses"].tolist() == ["74.7", "70.0 ± 0.0", "84.6", "76.0 ± 1.0"]
+    assert table.loc["test", "bangs"].tolist() == ["", "70.0 ± 0.0", "", "76.0 ± 1.0"]
+    assert table.loc["training", "rounds"].tolist() == ["450", "90.0 ± 0.0", "117", "45.0 ± 1.0"]
+    assert table.loc["test", "gain"].tolist()[2:] == ["3.571", "2.001 ± 0.044"]
+    assert table.loc["test", "gain as published"].iloc[-1] == "2.223 ± 0.049"
+    assert [(claim.paper, claim.verdict) for claim in found.claims] == [("+2.846", HOLDS), ("+2.571", HOLDS)]
 
 
 def test_tables_of_gains_below_one_and_of_one_split():

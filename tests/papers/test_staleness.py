@@ -152,6 +152,8 @@ def test_stalevr_is_held_against_each_rule_with_one_beta():
     table = found.table.set_index("method")
     assert table.loc["unbiased", "final accuracy"] == "0.510 ± 0.010"
     assert table.loc["unbiased", "StaleVR is ahead by"] == "+0.200 ± 0.000 (3 seeds, 95%)"
+    assert table.loc["full", "of full participation"] == "1.000 ± 0.000"
+    assert table.loc[["StaleVR", "FedVARP", "full"], "paper"].tolist() == ["0.74", "at most 0.71", ""]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,20 @@ def test_orderings_hold_fail_or_stay_open():
     assert [claim.paper for claim in found.claims if "than mifa" in claim.text] == ["0.886 against 0.854"]
 
 
+@pytest.mark.parametrize(("column", "pair"), [(0, ("scaffold", "fedvarp")), (1, ("fedvarp", "scaffold"))])
+def test_neighbours_are_those_of_the_papers_column_and_full_participation_is_no_rival(column, pair):
+    found = table1.find(column, accuracies(**{method.replace("-", "_"): FULL for method in table1.PAPER}))
+    texts = [claim.text for claim in found.claims]
+    assert "{} reaches more of full participation than {}".format(*pair) in texts
+    assert len(set(texts)) == len(texts) == 13
+    assert not [text for text in texts if "full reaches" in text or "systematic" in text or "opt" in text]
+
+
+def test_every_pair_of_methods_is_compared_row_minus_column():
+    found = table1.find(0, accuracies(full=FULL, random=below(0.2, 0.21, 0.19)))
+    assert found.notes[1].splitlines()[2:] == ["| full |  | +0.200 ± 0.025 |", "| random | -0.200 ± 0.025 |  |"]
+
+
 @pytest.mark.parametrize(
     ("gaps", "three", "five"),
     [
@@ -114,6 +128,17 @@ def costs(**changes: dict[str, float]) -> dict[str, pd.DataFrame]:
         }  # fmt: skip
         lines += [{**line, **changes.get(method.replace("-", "_"), {}), "seed": seed} for seed in (0, 1)]
     return {"costs": pd.DataFrame(lines)}
+
+
+def test_ratings_hold_where_high_is_far_above_low():
+    found = comparisons.find_costs(costs())
+    assert [(claim.ours, claim.verdict) for claim in found.claims] == [
+        ("MB up: at least 200.0 against at most 20.0 (random)", HOLDS),
+        ("trainings: at least 50.0 against at most 5.0 (random)", HOLDS),
+        ("MB stored: at least 1.0 against at most 0 (full)", HOLDS),
+    ]
+    line = found.table.set_index("method").loc["mmfl-gvr"]
+    assert line.tolist() == ["Low, High, Low", "7.0", "20.0", "0.02", "50.0", "0", "0"]
 
 
 def test_one_method_that_is_rated_wrongly_is_named():
@@ -187,6 +212,12 @@ def test_a_target_is_met_by_the_mean_over_three_tests():
     assert reached[0.3] == 10  # (0.1 + 0.6) / 2
     assert reached[0.4] == 20  # (0.6 + 0.2 + 0.5) / 3
     assert np.isnan(reached[0.45])
+
+
+def test_runs_of_three_and_of_five_tasks_are_told_apart_and_other_methods_left_out():
+    three, five = climbing([8], [4])["accuracy"], climbing([8], [4], cifar10=0.5)["accuracy"]
+    reached = comparisons.rounds_to({"accuracy": pd.concat([three, five, three.assign(method="random")])})
+    assert reached.groupby("tasks")["target"].count().to_dict() == {3: 30, 5: 30}
 
 
 def test_one_task_a_round_takes_longer_and_ever_more_so():
