@@ -222,6 +222,7 @@ def test_claims_are_about_mfa_rr_on_each_data_set_and_runs_that_never_get_there_
     frames = {"gains": pd.concat(kinds), "curves": curves}
     found = FIND_FULL(frames)
     assert [claim.text.partition(":")[0] for claim in found.claims] == ["first", "second", "first", "first", "second"]
+    assert [claim.verdict for claim in found.claims] == [HOLDS, OPEN, HOLDS, HOLDS, HOLDS]
     table = found.table.set_index(["data", "method", "M"])
     assert len(table) == 4
     assert table.loc["second", "mfa-rr", 2].tolist() == [
