@@ -38,6 +38,16 @@ def test_an_update_that_counts_1_over_n_moves_the_weights_an_mth_as_far_as_in_a_
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
+def rounds_needed(random):
+    return pd.DataFrame(
+        [
+            {"method": method, "seed": 0, "models": models, "together": t, "one": t, "steps": 5, "alone": 100}
+            for method, needed in ((RAND, random), (ROTATE, {2: 100, 12: 100}))
+            for models, t in needed.items()
+        ]
+    )
+
+
 def measured(reading, shape, closest=3.0, seeds=3):
     """Distances that are `shape` (of the bound and the round), a little apart by seed."""
     rounds = np.unique(np.geomspace(1, 3000, 60).astype(int))
@@ -51,7 +61,8 @@ def measured(reading, shape, closest=3.0, seeds=3):
         "reading": reading, "clients": 6, "block": 1, "curvature": 1.0, "models": MODELS,
         "steepest": 1.0, "closest": closest, "closest_round": 1,
     }  # fmt: skip
-    return {"cases": pd.DataFrame([case]), "distances": pd.DataFrame(lines)}
+    gains = {"gains": rounds_needed({2: 110, 12: 150}), "targets": pd.DataFrame([TARGET])}
+    return {"cases": pd.DataFrame([case]), "distances": pd.DataFrame(lines), **gains}
 
 
 def test_distances_that_follow_their_bounds_confirm_theorems():
@@ -97,35 +108,18 @@ def test_theorem_1_promises_a_gain_that_grows_and_theorem_2_none_over_itself():
     assert (promised["by Theorem 2"].iloc[1:] < 1).all()
 
 
-def rounds_needed(random):
-    return pd.DataFrame(
-        [
-            {"method": method, "seed": 0, "models": models, "together": t, "one": t, "steps": 5, "alone": 100}
-            for method, needed in ((RAND, random), (ROTATE, {2: 100, 12: 100}))
-            for models, t in needed.items()
-        ]
-    )
-
-
 @pytest.mark.parametrize(
     ("random", "verdict"), [({2: 110, 12: 150}, HOLDS), ({2: 110, 12: 900}, FAILS), ({2: 210, 12: 900}, FAILS)]
 )
 def test_theorem_3_is_confirmed_where_the_measured_gain_grows_too(random, verdict):
-    found = find({"gains": rounds_needed(random), "targets": pd.DataFrame([TARGET])})
+    found = find({**measured(RAND, lambda bound, t: bound / 3), "gains": rounds_needed(random)})
     assert verdicts(found, "grows") == [verdict]
 
 
-def test_figure_has_the_panels_of_what_was_run():
-    gains = {"gains": rounds_needed({2: 110, 12: 150}), "targets": pd.DataFrame([TARGET])}
-    one_seed = measured(RAND, lambda bound, t: bound / 3, seeds=1)
-    for frames, titles in (
-        (gains, [RAND, ROTATE]),
-        (one_seed, ["mu = 1"]),
-        ({**gains, **one_seed}, ["mu = 1", RAND, ROTATE]),
-    ):
-        figure = draw(frames)
-        assert [panel.get_title() for panel in figure.axes if panel.get_visible()] == titles
-        pyplot.close(figure)
+def test_figure_has_the_panels_of_the_chains_and_of_both_methods_gains():
+    figure = draw(measured(RAND, lambda bound, t: bound / 3, seeds=1))
+    assert [panel.get_title() for panel in figure.axes if panel.get_visible()] == ["mu = 1", RAND, ROTATE]
+    pyplot.close(figure)
 
 
 # --- the quick form ---------------------------------------------------------------------------------------------------

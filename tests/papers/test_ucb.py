@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib import pyplot
 from shared import FAILS, HOLDS, OPEN, quick, together, verdicts
 
 import mmfl
@@ -149,12 +148,8 @@ class TestQuestion:
     )
     def test_holds_only_if_it_does_in_all_respects(self, first, second, tolerance, verdict):
         asked = Question("ahead", "yes", {"model 1": (first, self.low), "model 2": (second, self.low)}, tolerance)
-        (claim,) = asked.claims(fair=False)
+        claim = asked.claim(fair=False)
         assert (claim.verdict, claim.paper) == (verdict, "yes")
-
-    def test_claims_nothing_about_what_was_not_measured(self):
-        nothing = pd.Series(dtype=float)
-        assert Question("ahead", "yes", {"model 1": (nothing, self.low)}).claims(fair=False) == []
 
 
 class TestFindings:
@@ -212,17 +207,6 @@ class TestFindings:
         assert verdicts(findings, "Multi-FedAvg changes more", "published") == [HOLDS]
         assert verdicts(findings, "Ranklist-Multi-UCB changes more", "published") == [OPEN]
         assert verdicts(findings, "Pareto-Multi-UCB ends level", "published") == [HOLDS]
-
-    def test_what_was_not_run_is_left_open(self):
-        frames = made_up()  # of Figure 4's parts, only the one beside
-        findings = CATALOGUE["ucb-fig4"].find(frames)
-        assert findings.claims == []
-        assert set(findings.table["model 1, last tenth"]) == {"—"}
-        pyplot.close(CATALOGUE["ucb-fig4"].draw(frames))
-        few = {name: frame[frame["method"] != PARETO] for name, frame in frames.items()}
-        findings = CATALOGUE["ucb-fig3"].find(few)
-        assert len(findings.claims) == 2
-        pyplot.close(CATALOGUE["ucb-fig3"].draw(few))
 
 
 @pytest.fixture(scope="module")

@@ -150,8 +150,6 @@ def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
     """The claims that later losses separate the clusters of a setting better."""
     subset = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
     rounds = sorted(subset["round"].unique())
-    if len(rounds) < 2:
-        return []
     first, last = (subset[subset["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
     paper = "more distinct in round 25 than in round 5"
     said = {name: f"{setting} clusters: larger {_TITLES[name]} after round {rounds[-1]}" for name in list(_TITLES)[:3]}
@@ -167,8 +165,8 @@ def draw(frames: Frames) -> Figure:
         for round, part in losses[(losses["setting"] == setting) & (losses["method"] == method)].groupby("round")
     ]
     labels = {"xlabel": "first component", "ylabel": "second component"}
-    figure, axes = panels(max(len(shown), 1), columns=2, height=3.4, **labels)
-    for panel, (setting, round, part) in zip(axes, shown, strict=False):
+    figure, axes = panels(len(shown), columns=2, height=3.4, **labels)
+    for panel, (setting, round, part) in zip(axes, shown, strict=True):
         scatter(panel, part)
         same = (seen["setting"] == setting) & (seen["method"] == PLOTTED[setting]) & (seen["round"] == round)
         silhouette, found = seen.loc[same, ["silhouette", "in force"]].mean()
