@@ -197,7 +197,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("node none.py --clients 0", "'none.py' does not exist"),
         ("node {echo}", "no clients"),
         ("node {echo} --clients 0,x", "'x' is no client"),
-        ("node {echo} --clients 0,0-3", "'0-3' is no client or repeats one"),
+        ("node {echo} --clients 0,0-3", "'0-3' is not a client, or repeats one"),
         ("node {echo} --clients 0 --capacity 0", "--capacity is 0"),
         ("node {echo} --clients 0 --server 10.0.0.1:8000", "must be encrypted"),
         ("node {echo} --clients 0 --key nowhere", "--key 'nowhere' does not exist"),

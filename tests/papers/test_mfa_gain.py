@@ -37,20 +37,20 @@ def record(t: int, *accuracies: float, method="mfa-rr", seed=0) -> RoundRecord:
     return RoundRecord(t, method, seed, tasks=tasks)
 
 
-def begun(fedavg: goals.Curves) -> tuple[goals.Chase, StopRequest]:
-    """A chase before its first round, and whether it has asked to stop."""
-    chase, stop = goals.Chase(fedavg), StopRequest()
-    chase.begin(RunInfo(["mfa-rr"], list(fedavg), ["task 0"], 4, 1.0, 9, stop=stop))
-    return chase, stop
+def begun(fedavg: goals.Curves) -> tuple[goals.GoalListener, StopRequest]:
+    """A listener before its first round, and whether it has asked to stop."""
+    listener, stop = goals.GoalListener(fedavg), StopRequest()
+    listener.begin(RunInfo(["mfa-rr"], list(fedavg), ["task 0"], 4, 1.0, 9, stop=stop))
+    return listener, stop
 
 
-def followed(fedavg: goals.Curves, *tasks: list[float]) -> goals.Chase:
-    """A chase over these accuracies, a list per task, until it is over."""
-    chase, stop = begun(fedavg)
+def followed(fedavg: goals.Curves, *tasks: list[float]) -> goals.GoalListener:
+    """A listener that was told these accuracies, a list per task, until it asks to stop."""
+    listener, stop = begun(fedavg)
     for t, accuracies in enumerate(zip(*tasks, strict=True), 1):
         if not stop.asked:
-            chase.round([record(t, *accuracies)])
-    return chase
+            listener.round([record(t, *accuracies)])
+    return listener
 
 
 def test_fedavg_needs_the_rounds_until_it_first_was_as_good_as_in_the_end():
@@ -64,20 +64,20 @@ def test_fedavg_needs_the_rounds_until_it_first_was_as_good_as_in_the_end():
 
 def test_all_tasks_must_be_as_good_in_the_same_round():
     fedavg = baseline([0.1, 0.5], [0.1, 0.5])
-    chase = followed(fedavg, [0.6, 0.2, 0.5, 0.9, 0.9], [0.2, 0.6, 0.5, 0.9, 0.9])
-    assert chase.met[("mfa-rr", 0, 1)] == 3
-    assert chase.met[("mfa-rr", 0, 2)] == 2  # means of two rounds: 0.4 both, and FedAvg's 0.3
-    assert len(chase.accuracies[("mfa-rr", 0)]) == 3  # the chase is over
+    listener = followed(fedavg, [0.6, 0.2, 0.5, 0.9, 0.9], [0.2, 0.6, 0.5, 0.9, 0.9])
+    assert listener.met[("mfa-rr", 0, 1)] == 3
+    assert listener.met[("mfa-rr", 0, 2)] == 2  # means of two rounds: 0.4 both, and FedAvg's 0.3
+    assert len(listener.accuracies[("mfa-rr", 0)]) == 3  # the run is over
 
 
-def test_a_chase_goes_on_until_every_method_and_seed_has_met_both_goals():
-    chase, stop = begun(baseline([0.1, 0.5], seeds=(0, 1)))
+def test_training_together_goes_on_until_every_method_and_seed_has_met_both_goals():
+    listener, stop = begun(baseline([0.1, 0.5], seeds=(0, 1)))
     for t in (1, 2, 3):
-        chase.round([record(t, 0.9, seed=0), record(t, 0.1 * t, seed=1)])
+        listener.round([record(t, 0.9, seed=0), record(t, 0.1 * t, seed=1)])
     assert not stop.asked
-    chase.round([record(4, 0.9, seed=0), record(4, 0.5, seed=1)])
+    listener.round([record(4, 0.9, seed=0), record(4, 0.5, seed=1)])
     assert (stop.asked, stop.reason) == (True, "all goals are met")
-    assert chase.met == {("mfa-rr", 0, 1): 1, ("mfa-rr", 0, 2): 2, ("mfa-rr", 1, 1): 4, ("mfa-rr", 1, 2): 4}
+    assert listener.met == {("mfa-rr", 0, 1): 1, ("mfa-rr", 0, 2): 2, ("mfa-rr", 1, 1): 4, ("mfa-rr", 1, 2): 4}
 
 
 def test_gains_count_both_sides_in_the_same_way_and_as_published():
@@ -134,8 +134,8 @@ def test_full_participation_is_fedavg_on_every_task_and_so_is_mfa_rr_of_one():
 def test_a_task_tested_on_its_training_examples_has_the_same_weights():
     task = mfa_tasks.small_faces("Blond_Hair")[0]
     shown, hidden = (
-        compare(mfa_tasks.sharing([each], 24), ["mfa-rr"], 3, 0.5).runs[0]
-        for each in (task, mfa_tasks.on_training(task))
+        compare(mfa_tasks.with_shared_clients([each], 24), ["mfa-rr"], 3, 0.5).runs[0]
+        for each in (task, mfa_tasks.with_training_examples_as_test(task))
     )
     assert torch.equal(shown.weights[0], hidden.weights[0])
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_a_task_tested_on_its_training_examples_has_the_same_weights():
 
 def test_a_client_is_the_same_person_in_every_task():
     tasks = mfa_tasks.copies(mfa_tasks.small_faces("Blond_Hair")[0], 2)
-    first, other = (mfa_tasks.sharing(tasks, 5)(seed) for seed in (0, 1))
+    first, other = (mfa_tasks.with_shared_clients(tasks, 5)(seed) for seed in (0, 1))
     assert first.shards[0].index.tolist() == first.shards[1].index.tolist()
     assert first.shards[0].index.tolist() != other.shards[0].index.tolist()
 
