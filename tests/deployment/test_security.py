@@ -196,7 +196,7 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("link --most 0", "--most is 0; expected at least 1"),
         ("node none.py --clients 0", "'none.py' does not exist"),
         ("node {echo}", "no clients"),
-        ("node {echo} --clients 0,x", "'x' is no client"),
+        ("node {echo} --clients 0,x", "'x' is not a client"),
         ("node {echo} --clients 0,0-3", "'0-3' is not a client, or repeats one"),
         ("node {echo} --clients 0 --capacity 0", "--capacity is 0"),
         ("node {echo} --clients 0 --server 10.0.0.1:8000", "must be encrypted"),
