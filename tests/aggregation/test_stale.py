@@ -14,6 +14,7 @@ from conftest import refusals, refused, view_of
 from draws import EVERY, outcomes
 from mmfl.aggregation import MIFA, Average, FedStale, FedVARP, SelfNormalised, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Allocation, Full
+from mmfl.runs import checkpoint
 from mmfl.updates import Trained, Updates
 from mmfl.updates.store import StorageOptions
 
@@ -265,6 +266,25 @@ def test_running_sums_equal_the_direct_formula_over_long_histories(name, seed, k
         expected = literal.step(view.round, view.sizes[:, 1], scale, sent)
         np.testing.assert_allclose(step, expected, atol=1e-5 * (1 + np.abs(scale @ np.abs(sent)).max()))
         np.testing.assert_array_equal(state.stored.rows(np.arange(CLIENTS)), literal.h)
+
+
+@stale_rules
+@pytest.mark.parametrize(("where", "precision"), [("file", "float32"), ("device", "float16"), ("file", "float16")])
+def test_a_checkpoint_continues_with_the_same_bits(name, where, precision, tmp_path):
+    rule, weights, taken_up = RULES[name](keep=StorageOptions(where, precision)), torch.zeros(LENGTH), None
+    state = rule.start(CLIENTS, weights)
+    for view, p, count, sent in history(3):
+        updates = updates_of(rule, 1, count, sent, view, p)
+        weights, state = rule.aggregate(weights, updates, view, state)
+        if taken_up is not None:
+            taken_up = rule.aggregate(taken_up[0], updates, view, taken_up[1])
+            assert torch.equal(weights, taken_up[0])
+            assert rule.report(view, 1, state) == rule.report(view, 1, taken_up[1])
+        elif view.round == 37:
+            checkpoint.write(tmp_path, 37, "mark", [weights, state])
+            _, taken_up = checkpoint.read(tmp_path, "mark", [weights, rule.start(CLIENTS, weights)])
+    assert taken_up is not None
+    assert weights.abs().sum() > 0
 
 
 @given(st.integers(0, 10**6))

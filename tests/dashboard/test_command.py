@@ -31,7 +31,7 @@ def test_a_port_that_is_taken_is_named(tmp_path):
         port = str(taken.getsockname()[1])
         refused = mmfl("dashboard", ".", "--port", port, "--no-open", cwd=tmp_path)
     assert refused.returncode == 2
-    assert refused.stderr == f"error: dashboard: port {port} cannot be had: Address already in use.\n"
+    assert refused.stderr == f"error: dashboard: port {port} cannot be used: Address already in use.\n"
 
 
 def test_without_plotly_it_says_how_to_install_it(tmp_path):

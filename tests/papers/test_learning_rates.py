@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import pyplot
 from shared import quick
 
 from mmfl.papers import CATALOGUE, learning_rates
@@ -38,6 +39,18 @@ def swept(accuracies: dict[float, list[float]]) -> pd.DataFrame:
 )
 def test_the_best_rate_is_one_that_leaves_room(accuracies, best):
     assert learning_rates.choose(swept(accuracies)) == pytest.approx(best, nan_ok=True)
+
+
+def test_the_chosen_rate_stands_beside_the_presets_and_a_line_is_drawn_for_each_data_set():
+    first = swept({0.1: [0.6, 0.62], 0.2: [0.7, 0.72], 0.4: [0.5, 0.5]}).assign(data="emnist")
+    frames = {"sweep": pd.concat([first, swept({0.5: [0.9], 1.0: [0.9]}).assign(data="digits")])}
+    assert learning_rates.find(frames).table.to_numpy().tolist() == [
+        ["emnist", "0.1: 0.610 ± 0.014, 0.2: 0.710 ± 0.014, 0.4: 0.500 ± 0.000", "0.1", 0.2],
+        ["digits", "0.5: 0.900, 1: 0.900", "0.5", 0.5],
+    ]
+    figure = learning_rates.draw(frames)
+    assert [line.get_label() for line in figure.axes[0].lines] == ["emnist", "digits"]
+    pyplot.close(figure)
 
 
 def test_no_result_uses_the_seeds_of_the_sweeps():

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import pyplot
-from shared import FAILS, HOLDS, quick, together, verdicts
+from shared import FAILS, HOLDS, OPEN, quick, together, verdicts
 
 import mmfl
 from mmfl.papers.mfa.bounds import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
@@ -38,6 +38,16 @@ def test_an_update_that_counts_1_over_n_moves_the_weights_an_mth_as_far_as_in_a_
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 
 
+def rounds_needed(random):
+    return pd.DataFrame(
+        [
+            {"method": method, "seed": 0, "models": models, "together": t, "one": t, "steps": 5, "alone": 100}
+            for method, needed in ((RAND, random), (ROTATE, {2: 100, 12: 100}))
+            for models, t in needed.items()
+        ]
+    )
+
+
 def measured(reading, shape, closest=3.0, seeds=3):
     """Distances that are `shape` (of the bound and the round), a little apart by seed."""
     rounds = np.unique(np.geomspace(1, 3000, 60).astype(int))
@@ -51,7 +61,8 @@ def measured(reading, shape, closest=3.0, seeds=3):
         "reading": reading, "clients": 6, "block": 1, "curvature": 1.0, "models": MODELS,
         "steepest": 1.0, "closest": closest, "closest_round": 1,
     }  # fmt: skip
-    return {"cases": pd.DataFrame([case]), "distances": pd.DataFrame(lines)}
+    gains = {"gains": rounds_needed({2: 110, 12: 150}), "targets": pd.DataFrame([TARGET])}
+    return {"cases": pd.DataFrame([case]), "distances": pd.DataFrame(lines), **gains}
 
 
 def test_distances_that_follow_their_bounds_confirm_theorems():
@@ -65,10 +76,20 @@ def test_a_distance_above_its_bound_or_slower_than_it_fails():
 
 
 def test_whoever_ends_nearer_to_the_optimum_is_named():
-    near, far = measured(ROTATE, lambda bound, t: 1e-3 / t), measured(RAND, lambda bound, t: 1e-2 / t**0.5)
-    found = find(together(far, near, measured(COUNTED, lambda bound, t: 1 / t**0.5)))
+    near, far = (lambda bound, t: 1e-3 / t), (lambda bound, t: 1e-2 / t**0.5)
+    counted = measured(COUNTED, lambda bound, t: 1 / t**0.5)
+    found = find(together(measured(RAND, far), measured(ROTATE, near), counted))
     assert verdicts(found, f"{ROTATE} ends nearer") == [HOLDS]
     assert verdicts(found, f"{COUNTED} ends nearer") == [FAILS]
+    single = find(together(measured(RAND, far, seeds=1), measured(ROTATE, near, seeds=1)))
+    assert verdicts(single, "ends nearer") == verdicts(single, f"{ROTATE}: the distance falls") == [OPEN]
+
+
+def test_slopes_and_bounds_stand_in_the_table():
+    line = find(measured(ROTATE, lambda bound, t: bound / 3)).table.iloc[0]
+    assert -1 < float(line["slope of bound"]) < -0.95
+    assert line["of distance"] == f"{line['slope of bound']} ± 0.00"
+    assert line["least bound / distance"] == "3 (round 1)"
 
 
 def test_slopes_are_judged_only_where_the_bound_falls_during_the_run():
@@ -87,35 +108,18 @@ def test_theorem_1_promises_a_gain_that_grows_and_theorem_2_none_over_itself():
     assert (promised["by Theorem 2"].iloc[1:] < 1).all()
 
 
-def rounds_needed(random):
-    return pd.DataFrame(
-        [
-            {"method": method, "seed": 0, "models": models, "together": t, "one": t, "steps": 5, "alone": 100}
-            for method, needed in ((RAND, random), (ROTATE, {2: 100, 12: 100}))
-            for models, t in needed.items()
-        ]
-    )
-
-
 @pytest.mark.parametrize(
     ("random", "verdict"), [({2: 110, 12: 150}, HOLDS), ({2: 110, 12: 900}, FAILS), ({2: 210, 12: 900}, FAILS)]
 )
 def test_theorem_3_is_confirmed_where_the_measured_gain_grows_too(random, verdict):
-    found = find({"gains": rounds_needed(random), "targets": pd.DataFrame([TARGET])})
+    found = find({**measured(RAND, lambda bound, t: bound / 3), "gains": rounds_needed(random)})
     assert verdicts(found, "grows") == [verdict]
 
 
-def test_figure_has_the_panels_of_what_was_run():
-    gains = {"gains": rounds_needed({2: 110, 12: 150}), "targets": pd.DataFrame([TARGET])}
-    one_seed = measured(RAND, lambda bound, t: bound / 3, seeds=1)
-    for frames, titles in (
-        (gains, [RAND, ROTATE]),
-        (one_seed, ["mu = 1"]),
-        ({**gains, **one_seed}, ["mu = 1", RAND, ROTATE]),
-    ):
-        figure = draw(frames)
-        assert [panel.get_title() for panel in figure.axes if panel.get_visible()] == titles
-        pyplot.close(figure)
+def test_figure_has_the_panels_of_the_chains_and_of_both_methods_gains():
+    figure = draw(measured(RAND, lambda bound, t: bound / 3, seeds=1))
+    assert [panel.get_title() for panel in figure.axes if panel.get_visible()] == ["mu = 1", RAND, ROTATE]
+    pyplot.close(figure)
 
 
 # --- the quick form ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from matplotlib import pyplot
 from shared import FAILS, HOLDS, OPEN, quick, verdicts
 
 from mmfl import models
-from mmfl.papers.mfa.chain import Chain
+from mmfl.papers.mfa.chain import Chain, table
 from mmfl.papers.mfa.quadratic import first
 from mmfl.papers.mfa.quadratic_findings import (
     METHODS,
@@ -18,6 +18,7 @@ from mmfl.papers.mfa.quadratic_findings import (
     draw_gaps,
     find_gains,
     find_gaps,
+    least_certain,
     noisier,
 )
 
@@ -178,6 +179,29 @@ def test_runs_that_never_met_the_target_are_counted_and_left_out():
     found = find_gains({"gains": late})
     assert "2 runs did not meet" in " ".join(found.notes)
     assert found.table[RAND].iloc[1].startswith(f"{np.mean([400 / 121, 400 / 122]):.2f}")
+
+
+LOW, HIGH, UNCLEAR = (pd.Series(values) for values in ([1.0, 1.1, 1.0], [2.0, 2.1, 2.1], [0.9, 2.2, 1.1]))
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict", "where"),
+    [
+        ((HIGH + 1, LOW), HOLDS, "a"),
+        ((UNCLEAR, LOW), OPEN, "b"),
+        ((LOW, HIGH), FAILS, "b"),
+        ((HIGH[:1], LOW[:1]), OPEN, "b"),
+    ],
+)
+def test_several_settings_are_as_certain_as_the_least_certain(second, verdict, where):
+    claim = least_certain("", "", {"a": (HIGH, LOW), "b": second})
+    assert claim.verdict is verdict
+    assert f" at {where}," in claim.ours
+
+
+def test_observations_become_rows_by_replica_and_round():
+    lines = table([(RAND, 0), (ROTATE, 1)], np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), "distance", [0, 2])
+    assert lines.to_numpy().tolist() == [[RAND, 0, 0, 1.0], [RAND, 0, 2, 5.0], [ROTATE, 1, 0, 2.0], [ROTATE, 1, 2, 6.0]]
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

@@ -1,4 +1,4 @@
-"""How updates become the next global weights: aggregation rules, one family a file.
+"""How updates become the next global weights: aggregation rules, one family per file.
 
 A rule sees the global weights of one task, the updates that came back and the round's view; never a client's data.
 """

@@ -10,7 +10,7 @@ from mmfl.updates import Updates
 
 
 class Average(AggregationRule):
-    """The mean of the returned weights (FedAvg), weighted by the clients' numbers of examples or all alike."""
+    """The mean of the returned weights (FedAvg), weighted by the clients' numbers of examples or equally."""
 
     def __init__(self, weighted: bool = True):
         self.weighted = weighted

@@ -17,11 +17,11 @@ from mmfl.updates.store import ClientVectorStore
 class AggregationRule:
     """Makes the next global weights of a task. Subclass it, write `aggregate`, and pass the object as a method's part.
 
-    What the rule must remember between rounds, per task, is the plain dataclass of arrays that `start` makes and
-    `aggregate` returns renewed; without memory it is None. It is called every round, with no rows where nobody was
-    drawn. A rule with `needs_everyone` makes every client train, and is handed the rows of those not drawn too. If
-    their norms and inner products with last updates (`StoredRows`) will do, it says `reads_undrawn = False`: then
-    clients of a deployment need not send them.
+    What the rule remembers of a task between rounds is a plain dataclass of arrays: `start` creates it, and `aggregate`
+    returns a new one. A rule without memory uses None. `aggregate` is called every round, without rows if nobody was
+    drawn. With `needs_everyone` every client trains, and the rule also gets the updates of clients that were not drawn.
+    If the norms of these updates and their inner products with last updates (`StoredRows`) are enough, set
+    `reads_undrawn = False`: then clients of a deployment need not send them.
     """
 
     needs_everyone: bool = False

@@ -22,7 +22,7 @@ class Moments:
 
 
 class ServerOptimiser(AggregationWrapper):
-    """Takes the step of another aggregation for a gradient; a subclass says what to do with it."""
+    """Treats the step of another aggregation as a gradient; a subclass defines what to do with it."""
 
     def __init__(self, inner: AggregationRule, lr: float):
         super().__init__(inner)

@@ -2,7 +2,7 @@
 
 All are w - [ sum_i d beta_i h_i + sum_drawn d / (B p) (G - beta_i h_i) ], which is unbiased for every beta fixed before
 the draw, and differ in beta. Only StaleVR, for which everyone trains, passes over all stored updates in a round;
-running sums do for the others.
+the others keep running sums.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class LastUpdates(AggregationRule):
         return stored
 
     def step(self, updates: Updates, view: RoundView, state: Any) -> Tensor:
-        """What to take off the weights; puts the updates into the memory."""
+        """The step to subtract from the weights; stores the updates."""
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
 
@@ -62,7 +62,7 @@ class FedStale(LastUpdates):
         self.beta = beta
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
-        """beta sum d h + sum H (G - beta h), with the h of before the round."""
+        """beta sum d h + sum H (G - beta h), with h as it was before the round."""
         sizes, scale = view.sizes[:, updates.task], inverse_probability(updates, view)
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
@@ -105,7 +105,7 @@ class Betas:
 class StaleVR(LastUpdates):
     """Each client's beta is the one that leaves the least variance, `<G, h>` / ||h||^2 (Zhang et al. 2025, Theorem 3).
 
-    It takes every client's G to know it, so everyone trains, drawn or not.
+    This needs the update G of every client, so everyone trains, drawn or not.
     """
 
     needs_everyone = True
@@ -133,7 +133,7 @@ class StaleVR(LastUpdates):
         return stale.distances(updates, stale.best_beta(updates))
 
     def report(self, view: RoundView, task: int, state: Betas) -> Mapping[str, float]:
-        """How much the clients' last updates are worth."""
+        """Statistics of the betas: how much the clients' last updates are worth."""
         return statistics(state.beta)
 
 
@@ -165,7 +165,7 @@ class Estimates:
         return np.where(self.last > 0, np.clip(fallen, 0, 1), 0.0)
 
     def reweight(self, round: int, sizes: NDArray[np.int64]) -> None:
-        """Takes out those that have reached 0 or left, puts in those that came back."""
+        """Removes clients whose estimate has reached 0 or that have left, and adds those that came back."""
         wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
         moved = np.flatnonzero(wanted != self.weight)
         held = moved[self.stored.holds(moved)]
@@ -175,7 +175,7 @@ class Estimates:
         self.weight[moved] = wanted[moved]
 
     def stale(self, round: int) -> Tensor:
-        """sum n beta h of a round, over those who are there, [parameters]."""
+        """sum n beta h of a round, over the clients that are present, [parameters]."""
         return PartialSum.of(self.constant + round * self.linear, self.stored.world)
 
     def replace(

@@ -12,9 +12,9 @@ from mmfl.updates import Updates
 
 
 def inverse_probability(updates: Updates, view: RoundView) -> NDArray[np.float64]:
-    """H: the weight d / (B p) of each row, times the processors that drew it; sums to 1 on average.
+    """H: the weight d / (B p) of each row, times the number of its drawn processors; sums to 1 on average.
 
-    0 where none did, even if none could have.
+    A row without a drawn processor has weight 0, even if p is 0.
     """
     share, capacity = view.share[updates.client, updates.task], view.capacity[updates.client]
     expected = np.where(updates.count > 0, capacity * updates.probability, 1.0)

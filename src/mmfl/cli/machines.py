@@ -114,7 +114,9 @@ def parse_clients(text: str) -> list[int]:
         valid = first.isdecimal() and (last.isdecimal() or not dash)
         clients = range(int(first), int(last or first) + 1) if valid else range(0)
         if not clients or set(clients) & set(found):
-            raise UserError(f"--clients '{text}': '{part}' is no client or repeats one; expected such as 0,1 or 0-9.")
+            raise UserError(
+                f"--clients '{text}': '{part}' is not a client, or repeats one; expected numbers such as 0,1 or 0-9."
+            )
         found += clients
     return found
 

@@ -66,13 +66,15 @@ def reproduce(
         parts = experiments.parts_of(chosen, quick, part)
         trainer = Trainer(device, Display(console), check_precision(precision))
         experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
-    found = False
-    for each, findings in experiments.render(chosen, results, quick):
-        found = True
+    rendered = list(experiments.render(chosen, results, quick))
+    for each, findings in rendered:
         show_texts(console, each.title, findings.table)
         if findings.claims:
             show_texts(console, "claims", experiments.claims_table(findings.claims))
         say(f"wrote {results.folder / each.id}.md and .png")
-    if not found:
+    if redraw and not rendered:
         raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")
+    done = [each.id for each, _ in rendered]
+    for name in (each.id for each in chosen if each.id not in done):
+        say(f"{name}: its page is written when all of its parts have been run")
     say(f"wrote {experiments.index(CATALOGUE, results, quick)}")

@@ -17,8 +17,8 @@ from mmfl.runs.results import Comparison, from_records
 
 @dataclass(frozen=True)
 class Selection:
-    """Runs that can be compared, if there are any, and what is to be said about them and about those that cannot.
-    `version` changes with their records."""
+    """Runs that can be compared, if there are any, and notes on them and on those that cannot. `version` changes with
+    their records."""
 
     runs: Comparison | None = None
     notes: list[str] = field(default_factory=list)
@@ -26,19 +26,19 @@ class Selection:
 
 
 def select(summaries: Sequence[RunSummary], records: Sequence[Records], beyond: int = 0) -> Selection:
-    """Those of the runs that have something to show and the tasks of the first of them; `beyond` are not among them
-    because they are too many."""
+    """The runs that have records and the same tasks as the first of them; `beyond` counts further ones that are left
+    out because there are too many."""
     notes = [f"{len(summaries)} runs are compared at most: {beyond} more are left out."] if beyond else []
     known = []
     for summary, found in zip(summaries, records, strict=True):
-        damage, mine = summary.damage or found.problem(), found.all
+        damage, own = summary.damage or found.problem(), found.all
         if damage:
             notes.append(f"{summary.id} is left out: its {METRICS} is damaged: {damage}.")
-        elif not mine:
+        elif not own:
             notes.append(f"{summary.id} has no finished round yet.")
         else:
             notes += [f"{summary.id}: {note}." for note in found.notes()]
-            known.append((summary, from_records(mine)))
+            known.append((summary, from_records(own)))
     if not known:
         return Selection(None, notes)
     first = known[0][0]
@@ -64,8 +64,8 @@ def figure_json(selection: Selection, name: str, columns: int, dark: bool) -> st
 
 
 def names_json(selection: Selection) -> str:
-    """What is to be said about a selection, and the names of its figures, as JSON; the version tells the page to ask
-    for the figures again."""
+    """The notes on a selection and the names of its figures, as JSON; a new version tells the page to ask for the
+    figures again."""
     names = list(FIGURES) if selection.runs else []
     return json.dumps({"notes": selection.notes, "names": names, "version": selection.version})
 

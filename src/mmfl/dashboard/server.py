@@ -61,7 +61,7 @@ class Server(ThreadingHTTPServer):
             self._listen(host, PORT if port is None else port)
         except OSError as error:
             if port is not None:
-                raise UserError(f"dashboard: port {port} cannot be had: {error.strerror}.") from None
+                raise UserError(f"dashboard: port {port} cannot be used: {error.strerror}.") from None
             self._listen(host, 0)
 
     def server_bind(self) -> None:
@@ -87,7 +87,7 @@ class Server(ThreadingHTTPServer):
             self.serve_forever()
 
     def complain(self, problem: str) -> None:
-        """Says what went wrong, once: the page asks again and again."""
+        """Prints an error once, although the page keeps asking."""
         if problem not in self.said:
             _log.exception(problem)
         self.said.add(problem)
@@ -99,10 +99,10 @@ class Server(ThreadingHTTPServer):
 
 
 class Request(BaseHTTPRequestHandler):
-    """A browser's request; only reading ones are answered.
+    """A browser's request; only GET is answered.
 
-    Sites elsewhere could let their own name lead to this machine, so the name that the browser used must be one of
-    this machine's.
+    A site elsewhere could make its own name point to this machine (DNS rebinding), so the host that the browser asked
+    for must be a name of this machine.
     """
 
     protocol_version = "HTTP/1.1"
@@ -130,18 +130,18 @@ class Request(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, problem)
 
     def refuse_method(self) -> None:
-        """Nothing can be changed from here."""
+        """Refuses all methods that could change something."""
         self.close_connection = True  # what was sent along is not read
         self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the dashboard only shows; expected GET.", {"Allow": "GET"})
 
     do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = refuse_method  # noqa: N815
 
     def _reply(self, body: bytes, kind: str) -> None:
-        """Sends a content, unless the browser has it already, which its mark tells."""
-        mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-        known = self.headers.get("If-None-Match") == mark
+        """Sends a body, unless the browser has it already, as the ETag it sends says."""
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        known = self.headers.get("If-None-Match") == tag
         status = HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK
-        self._send(status, b"" if known else body, {"ETag": mark, "Content-Type": f"{kind}; charset=utf-8"})
+        self._send(status, b"" if known else body, {"ETag": tag, "Content-Type": f"{kind}; charset=utf-8"})
 
     def _refuse(self, status: HTTPStatus, why: str, headers: Mapping[str, str] | None = None) -> None:
         self._send(status, json.dumps({"error": why}).encode(), {"Content-Type": _JSON, **(headers or {})})
@@ -154,7 +154,7 @@ class Request(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Requests are not worth a line."""
+        """Writes no log of requests."""
 
 
 @cache

@@ -43,7 +43,7 @@ class Optimiser:
         return self == SGD()
 
     def direction(self, gradient: Tensor, weights: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
-        """What a step subtracts before it is scaled by the learning rate, [jobs, piece], number by number.
+        """What a step subtracts before it is scaled by the learning rate, [jobs, piece], element by element.
 
         `number` [jobs, 1] counts the steps of each job, 1 for its first, in double precision.
         """

@@ -1,4 +1,4 @@
-"""How a client trains: rules that turn the gradient of a mini-batch into a local step, one a file.
+"""How a client trains: rules that turn the gradient of a mini-batch into a local step, one per file.
 
 A rule sees gradients, weights and what it remembers of a client; never another client's data, and not the engine.
 """

@@ -83,11 +83,11 @@ class LocalRule:
     after_optimiser: bool = False
 
     def offset(self, position: LocalPosition) -> Tensor | None:
-        """What is added to the gradient, [jobs, piece]; None for nothing. Tensor operations only, number by number."""
+        """What is added to the gradient, [jobs, piece]; None for nothing. Tensor operations, element by element."""
         raise TypeError(f"{type(self).__name__} defines neither `offset` nor `direction`.")
 
     def direction(self, step: LocalStep) -> Tensor:
-        """What the step subtracts, before it is scaled by the learning rate, [jobs, piece]: number by number, since a
+        """What the step subtracts, before it is scaled by the learning rate, [jobs, piece]: element by element, since a
         piece is only part of the parameters."""
         offset = self.offset(step)
         return step.gradient if offset is None else step.gradient + offset

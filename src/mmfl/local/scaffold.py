@@ -23,11 +23,11 @@ class Controls:
 
 @dataclass(frozen=True)
 class Scaffold(LocalRule):
-    """SCAFFOLD: control variates take the drift of its own data out of a client's steps (Karimireddy et al. 2020).
+    """SCAFFOLD: control variates remove the drift towards its own data from a client's steps (Karimireddy et al. 2020).
 
     They are mean steps, before the learning rate, and correct steps: with SGD, those are gradients. The server's c is
-    sum d c_i, with the shares d of those who are there: as the objective weighs the clients, so must c, or the rounds
-    end at the optimum of another objective.
+    sum d c_i, with the shares d of the clients that are present: c must weight the clients as the objective does, or
+    the rounds end at the optimum of another objective.
     """
 
     keep: StorageOptions = field(default_factory=StorageOptions)

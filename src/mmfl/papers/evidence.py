@@ -50,12 +50,12 @@ def spread(values: pd.Series | Sequence[float], digits: int = 3) -> str:
 
 
 def markdown(table: pd.DataFrame) -> str:
-    """A frame as a Markdown table, without its index.
+    r"""A frame as a Markdown table, without its index; a bar within a cell is escaped.
 
-    >>> print(markdown(pd.DataFrame({"method": ["full"], "ours": [1.0]})))
-    | method | ours |
+    >>> print(markdown(pd.DataFrame({"method": ["full"], "||H||": ["1|2"]})))
+    | method | \|\|H\|\| |
     |---|---|
-    | full | 1.0 |
+    | full | 1\|2 |
     """
     lines = [list(map(str, table.columns)), ["---"] * len(table.columns), *table.astype(object).to_numpy().tolist()]
     body = ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines]

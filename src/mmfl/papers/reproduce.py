@@ -51,35 +51,30 @@ def train(parts: Sequence[Part], results: Results, quick: bool, trainer: Trainer
 def render(
     reproductions: Sequence[Reproduction], results: Results, quick: bool
 ) -> Iterator[tuple[Reproduction, Findings]]:
-    """Writes the page `<id>.md` and figure `<id>.png` of each reproduction with at least one finished part.
+    """Writes the page `<id>.md` and figure `<id>.png` of each reproduction whose parts have all been run.
 
     A page includes the text in `discussion/<id>.md`. Yields the findings.
     """
     for reproduction in reproductions:
         parts = reproduction.parts(quick)
-        done = [part for part in parts if results.done(part, quick)]
-        if done:
-            frames = results.frames(done)
+        if all(results.done(part, quick) for part in parts):
+            frames = results.frames(parts)
             findings = reproduction.find(frames)
-            abouts = [about for part in done if (about := results.about(part))]
-            page = _page(reproduction, findings, abouts, len(parts) - len(done), _discussion(results, reproduction.id))
+            abouts = [about for part in parts if (about := results.about(part))]
+            page = _page(reproduction, findings, abouts, _discussion(results, reproduction.id))
             with writing(results.folder):
                 save(reproduction.draw(frames), results.folder / f"{reproduction.id}.png", dpi=100)
                 (results.folder / f"{reproduction.id}.md").write_text(page)
             yield reproduction, findings
 
 
-def _page(
-    reproduction: Reproduction, findings: Findings, abouts: Sequence[About], missing: int, discussion: str
-) -> str:
+def _page(reproduction: Reproduction, findings: Findings, abouts: Sequence[About], discussion: str) -> str:
     quick = " --quick" if any(about.quick for about in abouts) else ""
-    number = len(abouts) + missing
     paragraphs = [
         f"# {reproduction.title}",
         f"{PAPERS[reproduction.paper]}. Repeat with `mmfl reproduce {reproduction.id}{quick}`; "
         "all pages: [README.md](README.md).",
         reproduction.setting,
-        *([f"**{missing} of {number} parts were not run**, so this is not complete."] if missing else []),
         f"![{reproduction.title}]({reproduction.id}.png)",
         "## Numbers",
         markdown(findings.table),
@@ -100,14 +95,13 @@ def index(catalogue: Mapping[str, Reproduction], results: Results, quick: bool) 
     for reproduction in catalogue.values():
         parts = reproduction.parts(quick)
         done = [part for part in parts if results.done(part, quick)]
-        claims = reproduction.find(results.frames(done)).claims if done else []
-        if claims:
-            page = f"[{reproduction.id}]({reproduction.id}.md)"
-            tables[reproduction.paper].append(claims_table(claims).assign(page=page))
-        elif done:
-            without_claims[reproduction.paper].append(f"[{reproduction.title}]({reproduction.id}.md)")
         if len(done) < len(parts):
             missing.append(f"{reproduction.id} ({len(done)} of {len(parts)} parts)")
+        elif claims := reproduction.find(results.frames(parts)).claims:
+            page = f"[{reproduction.id}]({reproduction.id}.md)"
+            tables[reproduction.paper].append(claims_table(claims).assign(page=page))
+        else:
+            without_claims[reproduction.paper].append(f"[{reproduction.title}]({reproduction.id}.md)")
     paragraphs = ["# Results", *filter(None, [_discussion(results, "README")])]
     if missing:
         paragraphs.append(f"**Not run in full yet:** {', '.join(missing)}.")

@@ -1,4 +1,4 @@
-"""What it took: trainings, passes, bytes, memory and time, the metric they bought, and what went wrong."""
+"""Figures of costs (trainings, passes, bytes, memory, time), of the metric by cost, and of faults."""
 
 from dataclasses import fields
 
@@ -7,7 +7,7 @@ import pandas as pd
 
 from mmfl.record import Cost
 from mmfl.report.figure import Bars, Figure, Line, Panel
-from mmfl.report.observations import MAX_POINTS, by_round, curves, evenly, spread
+from mmfl.report.observations import MAX_POINTS, by_round, curves, describe_bands, evenly
 from mmfl.runs.results import Comparison, Run
 
 _COSTS = {
@@ -49,7 +49,7 @@ def efficiency(comparison: Comparison) -> Figure | None:
     ]
     caption = (
         "The mean of the tasks' test metrics against what had been spent by then, on a logarithmic scale."
-        + spread(comparison)
+        + describe_bands(comparison)
     )
     return Figure("efficiency", "Metric by cost", caption, panels, table) if len(table) else None
 
@@ -59,8 +59,8 @@ def faults(comparison: Comparison) -> Figure | None:
     table = pd.concat([_faults(run) for run in comparison], ignore_index=True)
     kinds = list(table["kind"].unique())
     panels = []
-    for method, mine in table.groupby("method", sort=False):
-        events = mine.groupby(["kind", "round"])["events"].sum()
+    for method, subset in table.groupby("method", sort=False):
+        events = subset.groupby(["kind", "round"])["events"].sum()
         lines = [_cumulative(events[kind], kind, kinds.index(kind)) for kind in kinds if kind in events]
         panels.append(Panel(str(method), lines, "round", "so far"))
     caption = "What went wrong and was coped with, counted since the first round over all seeds."

@@ -74,9 +74,9 @@ class Display(Listener):
         """By method the latest metric of each task, and last their mean, averaged over seeds."""
         means = {}
         for method in dict.fromkeys(method for method, _ in self.latest):
-            mine = [record for record in self.latest.values() if record.method == method]
-            metrics = [[r.tasks[task].metric for r in mine if task in r.tasks] for task in self.tasks]
-            means[method] = [_average(values) for values in (*metrics, [r.mean for r in mine])]
+            subset = [record for record in self.latest.values() if record.method == method]
+            metrics = [[r.tasks[task].metric for r in subset if task in r.tasks] for task in self.tasks]
+            means[method] = [_average(values) for values in (*metrics, [r.mean for r in subset])]
         return means
 
     def _tested(self, t: int) -> str:
@@ -145,7 +145,7 @@ def show_summary(console: Console, texts: dict[str, str]) -> None:
 
 
 def show_results(console: Console, comparison: Comparison) -> None:
-    """The result, a row per method: how good, at what cost a round, and what went wrong."""
+    """The results, a row per method: final metric, cost of a round, and faults of nodes."""
     for title, frame in tables.results(comparison).items():
         show_texts(console, title, frame, justify="right")
 

@@ -1,4 +1,4 @@
-"""The figures of runs: what there is to show of them, in the order in which a report shows it."""
+"""All figures of runs, in the order of a report."""
 
 from collections.abc import Callable
 

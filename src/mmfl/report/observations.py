@@ -79,10 +79,10 @@ def _lines(rounds: pd.DataFrame, methods: Sequence[str]) -> list[Line]:
     known = set(rounds.index.unique("method"))
     for group, method in enumerate(methods):
         if method in known:
-            mine = rounds.loc[method]
-            mine = mine.iloc[evenly(len(mine), MAX_POINTS)]
-            x, y, low, high = (mine[name].to_numpy(dtype=np.float64) for name in ("x", "y", "low", "high"))
-            several = mine["seeds"].max() > 1
+            subset = rounds.loc[method]
+            subset = subset.iloc[evenly(len(subset), MAX_POINTS)]
+            x, y, low, high = (subset[name].to_numpy(dtype=np.float64) for name in ("x", "y", "low", "high"))
+            several = subset["seeds"].max() > 1
             lines.append(Line(method, x, y, group, low, high) if several else Line(method, x, y, group))
     return lines
 
@@ -97,9 +97,9 @@ def task_panels(
     """A panel for each of the tasks, their mean `(mean)` and the worst `(worst)` that the table knows."""
     titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in SUMMARIES.items()}
     return [
-        Panel(title, lines(mine), "round", label, reference)
+        Panel(title, lines(subset), "round", label, reference)
         for task, title in titles.items()
-        if len(mine := table[table["task"] == task])
+        if len(subset := table[table["task"] == task])
     ]
 
 
@@ -115,12 +115,12 @@ def curves_figure(
 ) -> Figure | None:
     """Curves of a quantity that is not negative, a panel per task; nothing where it was never measured."""
     methods = comparison.methods
-    panels = task_panels(comparison, table, lambda mine: curves(mine, quantity, methods, least=0), label, reference)
-    return Figure(name, title, caption + spread(comparison), panels, table) if panels else None
+    panels = task_panels(comparison, table, lambda subset: curves(subset, quantity, methods, least=0), label, reference)
+    return Figure(name, title, caption + describe_bands(comparison), panels, table) if panels else None
 
 
-def spread(comparison: Comparison) -> str:
-    """How to read the curves of `curves`; nothing to say of a single seed."""
+def describe_bands(comparison: Comparison) -> str:
+    """How to read the lines and bands of `curves`; empty with a single seed."""
     several = any(len(comparison.of(method)) > 1 for method in comparison.methods)
     return " Lines are means over seeds, bands one standard deviation." if several else ""
 

@@ -39,7 +39,7 @@ def write(comparison: Comparison, path: Path, sources: Sequence[Source] = ()) ->
 
 
 def place(out: Path) -> Path:
-    """The file that is meant by a name: itself if it ends in .html, else report.html in a folder of that name.
+    """The file that `--out` names: itself if it ends in .html, else report.html in a folder of that name.
 
     >>> place(Path("shared")).as_posix(), place(Path("both.html")).as_posix()
     ('shared/report.html', 'both.html')

@@ -1,4 +1,4 @@
-"""Colours and dashes that tell lines apart: by everyone, and in print."""
+"""Colours and dashes that tell lines apart, also for the colour-blind and in print."""
 
 import numpy as np
 

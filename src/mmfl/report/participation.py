@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mmfl.report.figure import Dots, Figure, Heat, Panel
-from mmfl.report.observations import by_round, by_task, curves, curves_between, evenly, spread, task_panels
+from mmfl.report.observations import by_round, by_task, curves, curves_between, describe_bands, evenly, task_panels
 from mmfl.runs.results import Comparison, Run
 from mmfl.training.diagnostics import PROBABILITIES
 
@@ -44,7 +44,7 @@ def seen(comparison: Comparison) -> Figure | None:
     table = by_round(comparison, "clients_seen", "clients")
     table["seen"] = table.pop("clients_seen") / table.pop("clients")
     panel = Panel("", curves(table, "seen", comparison.methods), "round", "share of clients", reference=1.0)
-    caption = "The share of all clients that have trained at least once so far." + spread(comparison)
+    caption = "The share of all clients that have trained at least once so far." + describe_bands(comparison)
     return Figure("seen", "Clients seen", caption, [panel], table)
 
 
@@ -53,7 +53,7 @@ def probabilities(comparison: Comparison) -> Figure | None:
     table = by_task(comparison, *PROBABILITIES)
     _, low, middle, high, _ = PROBABILITIES
     panels = task_panels(
-        comparison, table, lambda mine: curves_between(mine, low, middle, high, comparison.methods), "probability"
+        comparison, table, lambda subset: curves_between(subset, low, middle, high, comparison.methods), "probability"
     )
     caption = (
         "The chance that a processor of a client is drawn for the task: the median over the clients that can train it, "
@@ -147,9 +147,9 @@ def _clustering(run: Run, round: int, found: dict[str, list[float]]) -> tuple[Pa
     table = pd.DataFrame({"method": run.method, "seed": run.seed, "round": round, **points})
     marks = []
     for cluster in sorted(set(table["cluster"])):
-        mine = table[table["cluster"] == cluster]
-        labels = [f"client {client}" for client in mine["client"]]
-        x, y = (mine[name].to_numpy(dtype=np.float64) for name in ("x", "y"))
+        subset = table[table["cluster"] == cluster]
+        labels = [f"client {client}" for client in subset["client"]]
+        x, y = (subset[name].to_numpy(dtype=np.float64) for name in ("x", "y"))
         marks.append(Dots(f"cluster {cluster}", x, y, cluster, labels))
     across, up = (f"component {n} ({share:.0%})" for n, share in enumerate(found["explained"], 1))
     return Panel(f"{run.method}, round {round}", marks, across, up), table

@@ -18,7 +18,7 @@ _LONGEST = 60  # characters of a value
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Runs with what they are called beside others, and the configuration that they were started with."""
+    """The runs of a directory, the name that tells them from others, and their configuration."""
 
     name: str
     config: dict[str, Any]
@@ -37,9 +37,9 @@ def load_sources(paths: Sequence[Path]) -> list[Source]:
     first = found[0]
     for source in found:
         if set(source.runs.tasks) != set(first.runs.tasks):
-            mine, theirs = (", ".join(each.runs.tasks) for each in (source, first))
+            tasks, expected = (", ".join(each.runs.tasks) for each in (source, first))
             raise UserError(
-                f"run '{source.name}' has the tasks {mine}, but '{first.name}' has {theirs}; expected the same."
+                f"run '{source.name}' has the tasks {tasks}, but '{first.name}' has {expected}; expected the same."
             )
     return found
 
@@ -87,12 +87,12 @@ def list_differences(sources: Sequence[Source]) -> list[str]:
     }
     settings = {source.name: dict(_flat(_settings(source.config))) for source in sources}
     if all(settings[name].get("rounds") == rounds for name, rounds in trained.items()):
-        for mine in settings.values():
-            mine.pop("rounds")  # says the same
-    keys = dict.fromkeys(key for mine in settings.values() for key in mine)
+        for table in settings.values():
+            table.pop("rounds")  # says the same
+    keys = dict.fromkeys(key for table in settings.values() for key in table)
     values = {"rounds trained": trained}
-    values |= {key: {name: mine.get(key, "not set") for name, mine in settings.items()} for key in keys}
-    differing = [f"{key}: {_by_value(mine)}" for key, mine in values.items() if len(set(mine.values())) > 1]
+    values |= {key: {name: table.get(key, "not set") for name, table in settings.items()} for key in keys}
+    differing = [f"{key}: {_by_value(table)}" for key, table in values.items() if len(set(table.values())) > 1]
     more = len(differing) - _MOST
     return [*differing[:_MOST], *([f"and {more} more"] if more > 0 else [])]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from mmfl.report.figure import Figure, Line, Panel
-from mmfl.report.observations import by_task, curves, curves_between, curves_figure, spread, task_panels
+from mmfl.report.observations import by_task, curves, curves_between, curves_figure, describe_bands, task_panels
 from mmfl.runs.results import Comparison
 
 _VARIANCES = {"loss_variance": "sampled loss", "update_variance": "sampled update"}
@@ -24,8 +24,8 @@ def variances(comparison: Comparison) -> Figure | None:
     panels = []
     for task in comparison.tasks:
         for quantity, title in _VARIANCES.items():
-            mine = table[(table["task"] == task) & (table[quantity] > 0)]
-            lines = curves(mine.assign(log=np.log(mine[quantity])), "log", comparison.methods)
+            subset = table[(table["task"] == task) & (table[quantity] > 0)]
+            lines = curves(subset.assign(log=np.log(subset[quantity])), "log", comparison.methods)
             panel = Panel(f"{task}: {title}", [_exponential(line) for line in lines], "round", "variance", log="y")
             panels += [panel] if lines else []
     caption = (
@@ -33,14 +33,18 @@ def variances(comparison: Comparison) -> Figure | None:
         "of the sampled update, on a logarithmic scale, over which means and deviations are taken. Full participation "
         "has none."
     )
-    return Figure("variances", "Variance of the draw", caption + spread(comparison), panels, table) if panels else None
+    return (
+        Figure("variances", "Variance of the draw", caption + describe_bands(comparison), panels, table)
+        if panels
+        else None
+    )
 
 
 def beta(comparison: Comparison) -> Figure | None:
     """What stale updates are worth to the methods that keep them, by round."""
     names = ("beta_min", "beta_mean", "beta_max")
     table = by_task(comparison, *names)
-    panels = task_panels(comparison, table, lambda mine: curves_between(mine, *names, comparison.methods), "beta")
+    panels = task_panels(comparison, table, lambda subset: curves_between(subset, *names, comparison.methods), "beta")
     caption = (
         "The weight of clients' last updates: the mean over clients, with a band from the least to the largest; means "
         "over seeds. At 1 an old update counts in full, at 0 not at all."

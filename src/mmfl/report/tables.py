@@ -17,7 +17,7 @@ _HEADINGS = {
 
 
 def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
-    """How good each method is, at what cost a round, and what went wrong: a row per method, by title."""
+    """Tables by title, a row per method: final metric, cost of a round, and faults of nodes."""
     frame = comparison.table()
     final = in_words(frame.drop(columns=_COSTS).dropna(axis=1, how="all"))
     for heading, told in (("last rounds", _windows(comparison)), ("seeds", _seeds(comparison))):

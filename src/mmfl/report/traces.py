@@ -105,11 +105,11 @@ def _(mark: Heat) -> Iterator[dict[str, Any]]:
     shares = (np.where(blank, 0.0, mark.values) - mark.low) / (mark.high - mark.low)
     inks = np.vectorize(ink, otypes=[str])(shares)
     for colour in np.unique(inks[~blank]):  # a trace has one colour of texts
-        mine = (inks == colour) & ~blank
+        subset = (inks == colour) & ~blank
         yield common | {
-            "z": _array(np.where(mine, mark.values, np.nan)),
+            "z": _array(np.where(subset, mark.values, np.nan)),
             "y": [text_of(row) for row in mark.rows],
-            "text": np.where(mine, np.array(mark.texts), "").tolist(),
+            "text": np.where(subset, np.array(mark.texts), "").tolist(),
             "texttemplate": "%{text}",
             "textfont": {"color": str(colour)},
         }
@@ -132,7 +132,7 @@ def text_of(text: str) -> str:
 
 
 def _array(values: ArrayLike) -> dict[str, str]:
-    """Numbers as plotly.js reads them fastest; seven digits are more than a picture shows, and half the page."""
+    """Numbers in the form that plotly.js reads fastest; float32 is enough for a picture, and halves the page."""
     array = np.ascontiguousarray(values, dtype="<f4")
     shape = {"shape": ", ".join(map(str, array.shape))} if array.ndim > 1 else {}
     return {"dtype": "f4", "bdata": base64.b64encode(array.tobytes()).decode(), **shape}

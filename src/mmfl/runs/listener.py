@@ -73,7 +73,7 @@ class RunInfo:
 
 
 class Listener:
-    """Hears what a run does: derive from it and override what you need. The command line's display is one.
+    """Is told what a run does: subclass it and override what you need. The command line's display is one.
 
     >>> class StopsWhenGood(Listener):
     ...     def begin(self, info):

@@ -1,7 +1,7 @@
 """The lock of a run directory: one process at a time writes there, and the file `lock` says which.
 
-A lock that was left by a process which is gone is taken over, if that was on this machine; of processes on other
-machines nothing is known, so their locks stand until somebody deletes them.
+A lock that was left by a process which is gone is taken over, if that was on this machine; nothing is known of
+processes on other machines, so their locks stand until somebody deletes them.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""What came of a run: records, weights and tables of one method and seed, or of several side by side."""
+"""The results of a run: records, weights and tables of one method and seed, or of several side by side."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from mmfl.runs.layout import REPORT_PAGE
 class Run:
     """One method with one seed: its record of every round and, after training, its weights.
 
-    `full` is what full participation in the same experiment is called, which it is measured by.
+    `full` is the name of full participation in the same experiment, to which the run is compared.
     """
 
     records: list[RoundRecord]
@@ -153,7 +153,7 @@ class Comparison:
         return [run for run in self.runs if run.method == method]
 
     def full_of(self, method: str) -> str | None:
-        """What full participation in a method's experiment is called; None where it was not run."""
+        """The name of full participation in a method's experiment; None where it was not run."""
         full = self.of(method)[0].full
         return full if full in self.methods else None
 

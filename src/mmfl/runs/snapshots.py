@@ -20,7 +20,7 @@ _QUICK = 1.0  # seconds that any checkpoint may take
 
 @dataclass
 class Snapshot:
-    """What a checkpoint holds: the states of all replicas, and the engine's choices, for the same bits again."""
+    """What a checkpoint holds: the states of all replicas, and the engine's choices, so that the bits stay the same."""
 
     replicas: list[Any]
     choices: dict[str, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], eng
 
 @contextmanager
 def end_together(world: World) -> Iterator[None]:
-    """Tells all processes of a mistake that the first one meets within, which ends them all."""
+    """Passes an error of the first process on to all others, so that all of them end."""
     mistake = ""
     try:
         yield

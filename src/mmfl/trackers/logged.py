@@ -1,4 +1,4 @@
-"""What trackers are given of an experiment: its configuration once, its numbers every round, under plain names."""
+"""What trackers log of an experiment: its configuration once, its numbers every round, under plain names."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What all trackers share: a run for each replica, found again after a resume, and never in the way of training."""
+"""What all trackers share: a run for each replica, found again after a resume; errors never stop the training."""
 
 import importlib
 import json

@@ -75,7 +75,7 @@ class Dispatch:
         return results
 
     def _portions(self) -> Iterator[list[_Request]]:
-        """Requests in their order, as many at a time as there is room for the updates of."""
+        """Requests in their order, as many at a time as there is room for their updates."""
         held = 0
         portion: list[_Request] = []
         for each in self.rounds:

@@ -60,7 +60,7 @@ class Round:
 
     @property
     def federation(self) -> Federation:
-        """Whose clients work."""
+        """The federation of the replica."""
         return self.replica.federation
 
     @property
@@ -175,7 +175,7 @@ class Round:
         self.outcomes[task] = Outcome(drawn, rejected, variance)
 
     def end(self) -> None:
-        """The allocation learns of the losses that were seen in training."""
+        """Tells the allocation the losses that were seen in training."""
         losses = np.full(self.view.sizes.shape, np.nan)
         for s, outcome in self.outcomes.items():
             losses[outcome.drawn.client, s] = outcome.drawn.loss

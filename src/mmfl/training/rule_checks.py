@@ -1,6 +1,6 @@
-"""Checks of what the rules of a method return: a mistake in a rule of your own is told, not trained on.
+"""Checks of what the rules of a method return: a mistake in your own rule is reported, not trained on.
 
-They look at whole arrays once or at drawn rows only, so a round takes no longer for them.
+They look at whole arrays once or at drawn rows only, so that they do not slow down a round.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ def check_signals(method: str, rule: AllocationRule, asked: Any, view: RoundView
 
 
 def check_allocation(method: str, rule: AllocationRule, returned: Any, view: RoundView, state: Any) -> None:
-    """Refuses what is no allocation, nobody could train or no aggregation could weigh; and a state that was lost."""
+    """Refuses what is not an allocation, cannot be trained or cannot be weighted; and a state that was forgotten."""
     say = _complaint(method, rule, "allocate", view.round)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Allocation):
         raise say(f"gave {_kind(returned)}; expected a pair (mmfl.Allocation, state).")
@@ -99,7 +99,7 @@ def _check_draw(say: _Complaint, allocation: Allocation, view: RoundView) -> Non
 def check_aggregation(
     method: str, rule: AggregationRule, returned: Any, task: str, round: int, weights: Tensor, state: Any
 ) -> None:
-    """Refuses what are no weights of the task, and a state that was lost; that they are finite is found out later."""
+    """Refuses what are not weights of the task, and a state that was forgotten; `check_finite` comes later."""
     say = _complaint(method, rule, "aggregate", round)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Tensor):
         raise say(f"gave {_kind(returned)} for task '{task}'; expected a pair (weights, state).")
@@ -131,7 +131,7 @@ def check_state(method: str, rule: Any, hook: str, round: int, before: Any, afte
 
 
 def _complaint(method: str, rule: Any, hook: str, round: int) -> _Complaint:
-    """Makes an error of a text about a mistake of a rule: it says whose mistake it is and when it was made."""
+    """The error for a mistake of a rule, which names the rule and the round."""
     return lambda text: UserError(f"method '{method}': {type(rule).__name__}.{hook} in round {round} {text}")
 
 

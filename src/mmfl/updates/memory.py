@@ -1,4 +1,4 @@
-"""ClientMemory: a vector for every client of a task, and their sum weighted by the examples of those who are there."""
+"""ClientMemory: a vector for every client of a task, and the sum over present clients weighted by their examples."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ClientMemory:
-    """A vector of each of one task's clients, and the running sum of n times the vector over those who are there.
+    """A vector of each client of a task, and the running sum of n times the vector over the clients that are present.
 
     `weight` is the n with which each client is in the sum: 0 while it is absent, so that the shares d are always those
     of who is there; nan before its first vector. Sums are kept in double precision, because they are never taken
@@ -39,7 +39,7 @@ class ClientMemory:
 
     @property
     def total(self) -> Tensor:
-        """sum n h over those who are there, [parameters]."""
+        """sum n h over the clients that are present, [parameters]."""
         return PartialSum.of(self.sum, self.stored.world)
 
     def mean(self, examples: int) -> Tensor:
@@ -47,7 +47,7 @@ class ClientMemory:
         return self.stored.world.sum(self.sum / examples)
 
     def reweight(self, sizes: NDArray[np.int64]) -> None:
-        """Lets those who left or came back count for the examples [clients] they have now."""
+        """Updates the weights of clients that left or came back to the examples [clients] they have now."""
         change = np.nan_to_num(sizes - self.weight)
         moved = np.flatnonzero(change)
         held = moved[self.stored.holds(moved)]
@@ -56,7 +56,7 @@ class ClientMemory:
         self.weight[moved] += change[moved]
 
     def replace(self, updates: "Updates", before: ClientRows, after: ClientRows, sizes: NDArray[np.int64]) -> None:
-        """Puts the vectors `after` in the place of those `before`, of the clients that trained."""
+        """Replaces the vectors `before` of the clients that trained by `after`."""
         stored, client = self.stored.put(updates.client, after), after.take_held(updates.client)
         self.sum += weighted_sum(sizes[client].astype(np.float64), stored)
         self.sum -= weighted_sum(np.nan_to_num(self.weight[client]), before.matrix)

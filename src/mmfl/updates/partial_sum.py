@@ -1,4 +1,4 @@
-"""PartialSum: a sum over clients, each process of a run holding the part of its own ones."""
+"""PartialSum: a sum over clients, of which each process of a run holds the part of its own clients."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -11,7 +11,7 @@ from mmfl.updates.world import World
 
 
 class PartialSum:
-    """A tensor that is a sum over all processes, not added up yet.
+    """A sum over all processes that has not been added up yet.
 
     Sums and multiples of partial sums are partial sums, so that a whole formula costs one exchange between processes:
     it happens when anything else is done with it, such as subtracting it from a tensor. Then every process has the same
@@ -83,7 +83,7 @@ class PartialSum:
 
 
 def add_up(value: Any) -> Any:
-    """A value, or what is in a list or a dataclass, with tensors in place of partial sums."""
+    """A value, a list or a dataclass, with partial sums replaced by tensors."""
     if isinstance(value, PartialSum):
         return value.tensor()
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""ClientRows: a vector for each of some clients, wherever the vectors are."""
+"""ClientRows: a vector for each of several clients, in this process or elsewhere."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class ClientRows:
         return len(self.matrix) if self.places is None else self.length
 
     def all(self) -> Tensor:
-        """All rows. Those of other processes are fetched, which takes as much memory and time as it says."""
+        """All rows; those of other processes are fetched, which takes memory and time."""
         if self.places is None:
             return self.matrix
         if self.world.size == 1 and len(self.places) < self.length:
@@ -54,20 +54,22 @@ class ClientRows:
 
     def norms(self) -> NDArray[np.float64]:
         """||G|| of each row."""
-        return self.norm if self.norm is not None else self.spread(self.matrix.norm(dim=1).double().cpu().numpy())
+        return (
+            self.norm if self.norm is not None else self.gather_numbers(self.matrix.norm(dim=1).double().cpu().numpy())
+        )
 
-    def spread(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gather_numbers(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """A number for every row, given those of the rows in this process."""
         if self.places is None or self.world.size == 1:
             return numbers
-        spread = np.zeros(len(self))
-        spread[self.places] = numbers
-        return self.world.sums(spread)
+        numbers_of_all = np.zeros(len(self))
+        numbers_of_all[self.places] = numbers
+        return self.world.sums(numbers_of_all)
 
     def finite(self, matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which rows are finite, given which rows of `matrix` are."""
         if self.norm is None:
-            return self.spread(matrix.astype(np.float64)) > 0
+            return self.gather_numbers(matrix.astype(np.float64)) > 0
         good = np.isfinite(self.norm)
         good[slice(None) if self.places is None else self.places] &= matrix
         return good

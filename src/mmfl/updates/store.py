@@ -1,7 +1,7 @@
 """ClientVectorStore: a flat vector for every client ever seen, for rules that remember.
 
-A round reads and writes the vectors of its own clients only, so its cost does not depend on how many are stored. Where
-they live, beside the weights, in host memory or in a file, and in which precision, is said by `StorageOptions`.
+A round reads and writes the vectors of its own clients only, so its cost does not depend on how many are stored.
+`StorageOptions` says where they are (beside the weights, in host memory or in a file) and in which precision.
 """
 
 import os
@@ -54,7 +54,7 @@ class StorageOptions:
 
     @classmethod
     def of(cls, setting: "StorageOptions | Mapping[str, Any] | None") -> "StorageOptions":
-        """The setting as it is, or from a table of its options; the default without one."""
+        """The options in a table, or the setting as it is; the defaults for None."""
         if isinstance(setting, StorageOptions):
             return setting
         if not isinstance(setting, Mapping | None):
@@ -79,7 +79,7 @@ class StorageOptions:
         return ClientVectorStore(np.full(clients, -1, dtype=np.int64), [], np.zeros(1, dtype=np.int64), 0, none, self)
 
     def block(self, rows: int, none: Tensor) -> Tensor:
-        """Room for as many vectors, all zero."""
+        """Memory for this many vectors, all zero."""
         shape, dtype = (rows, none.shape[1]), _PRECISIONS[self.precision]
         if self.where == "file":
             return _map_file(self.folder, shape, dtype)
@@ -90,8 +90,8 @@ class StorageOptions:
 class ClientVectorStore:
     """The vectors of all clients seen so far, [parameters] each, changed by `put` alone.
 
-    Where several processes share a run, each holds the vectors of its own clients. Rules need not know: all processes
-    ask for the same clients, and all are answered for all of them.
+    Where several processes share a run, each holds the vectors of its own clients. Rules need not care: all processes
+    ask for the same clients, and each gets the vectors of all of them.
 
     - `slot` [clients]: the row of each client, -1 for one whose vector is not held here.
     - `blocks`: the rows. A new client takes the next free one; a full block is followed by another and never moves.
@@ -138,7 +138,7 @@ class ClientVectorStore:
         return self.of(client).combine(coefficients)
 
     def held_rows(self, client: NDArray[np.int64]) -> Tensor:
-        """As `rows`, of clients whose vectors this process holds; zeros for others."""
+        """Like `rows`, but zeros for clients whose vectors another process holds."""
         device = self.none.device
         found = self.none.new_zeros(len(client), self.none.shape[1])
         for block, inside, place in self._pieces(self.slot[client]):

@@ -53,14 +53,14 @@ class StoredRows:
             products = updates.rows.inner_products(rows, at)
             squares = rows.square().sum(1).double().cpu().numpy()
             found.append(np.divide(products, squares, out=np.zeros_like(products), where=squares > 0))
-        return self._rows.spread(np.concatenate(found))
+        return self._rows.gather_numbers(np.concatenate(found))
 
     def distances(self, updates: "Updates", beta: NDArray[np.float64]) -> NDArray[np.float64]:
         """||G - beta h|| of each update G."""
         own, found = self._rows.take_held(beta), [np.zeros(0)]
         for at, rows in self._batches():
             found.append(updates.rows.distances(rows, own[at], at))
-        return self._rows.spread(np.concatenate(found))
+        return self._rows.gather_numbers(np.concatenate(found))
 
     def _batches(self) -> Iterator[tuple[slice, Tensor]]:
         """Slices of the rows that are in this process, with the vectors; a single batch is read once."""

@@ -1,4 +1,4 @@
-"""Trained and Updates: what an engine returns of local trainings, and what of it belongs to one task."""
+"""Trained and Updates: what an engine returns of local training, and the part of it that belongs to one task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ class Trained:
 
     Row n belongs to `client[n]`: an engine may return the clients in another order than they were given, and leave out
     those that failed. Where several processes share a run, `client`, `loss` and `steps` are those of all of them, and
-    `flat` has the rows `here` alone. So it is where clients keep updates that nobody needs: then `norm` and `inner` are
-    what they say of all rows, ||G|| and `<G, h>`. `batch_norm` has a row for every row of `flat`, where there is batch
-    norm and the client does not keep it to itself.
+    `flat` has the rows `here` alone. The same holds if clients keep updates that nobody needs: then `norm` and `inner`
+    are what the clients report of all rows, ||G|| and `<G, h>`. `batch_norm` has a row for every row of `flat`,
+    where there is batch norm and clients share it.
     """
 
     client: NDArray[np.int64]
@@ -113,8 +113,8 @@ class Updates:
         return self._where(self.count > 0)
 
     def valid(self, finite: NDArray[np.bool_] | None = None) -> "Updates":
-        """Without the rows that hold anything but finite numbers: such a client counts as absent. Which rows of this
-        process are finite is found out here, if it is not known."""
+        """Without rows that are not finite: such a client counts as absent. `finite` says which rows of this process
+        are, if that is already known."""
         if finite is None:
             (finite,) = finite_rows([self.rows.matrix], row_sums([self.rows.matrix]))
         if self.batch_norm is not None:
@@ -134,13 +134,13 @@ class Updates:
 
 
 def row_sums(updates: Sequence[Tensor]) -> list[NDArray[np.float32]]:
-    """The sums of the rows of each of some matrices on one device, which is waited for once."""
+    """The row sums of several matrices on one device, with a single wait for the device."""
     sums = torch.cat([flat.sum(1) for flat in updates]).cpu().numpy()
     return np.split(sums, np.cumsum([len(flat) for flat in updates])[:-1])
 
 
 def finite_rows(updates: Sequence[Tensor], sums: Sequence[NDArray[np.float32]]) -> list[NDArray[np.bool_]]:
-    """Which rows of each of some matrices, of which the row sums are given, hold nothing but finite numbers."""
+    """Which rows of several matrices hold only finite numbers, given the row sums."""
     finite = [np.isfinite(each) for each in sums]
     for flat, good in zip(updates, finite, strict=True):
         if not good.all():  # a sum may overflow where no entry does

@@ -43,7 +43,7 @@ class World:
         return array
 
     def said_by_first(self, text: str) -> str:
-        """What the first process says, told to all."""
+        """The value of the first process, sent to all of them."""
         return text
 
     def wait(self) -> None:
@@ -99,7 +99,7 @@ class TorchrunWorld(World):
 
 
 def join(device: torch.device) -> World:
-    """The world that `torchrun` started this process in, joined once; `SINGLE_PROCESS` where it did not.
+    """The group of processes that `torchrun` started, joined once; `SINGLE_PROCESS` without `torchrun`.
 
     A process that is told to end, because another one was lost, says so.
     """
@@ -113,7 +113,7 @@ def join(device: torch.device) -> World:
 
 
 def leave() -> None:
-    """Ends what `join` began."""
+    """Leaves the group."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 

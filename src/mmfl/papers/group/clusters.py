@@ -22,7 +22,7 @@ from mmfl.report.plots import COLOURS, legend
 from mmfl.runs.results import Comparison
 from mmfl.training import TrainingState
 
-LOOKED = (5, 25)
+OBSERVED_ROUNDS = (5, 25)
 """The rounds of the paper's Figure 3."""
 
 PLOTTED = {"consistent": "mmfl-group", "inconsistent": "mmfl-group-inconsistent"}
@@ -47,10 +47,10 @@ class Observation:
     weights: Sequence[Tensor] | None
 
 
-def observe(looked: Sequence[int], state: TrainingState) -> Observation:
-    """Observes a replica; its weights are kept after the rounds in `looked`."""
+def observe(observed_rounds: Sequence[int], state: TrainingState) -> Observation:
+    """Observes a replica; its weights are kept after the rounds in `observed_rounds`."""
     cycle = state.allocation if isinstance(state.allocation, Cycle) else None
-    weights = [each.clone() for each in state.weights] if state.round in looked else None
+    weights = [each.clone() for each in state.weights] if state.round in observed_rounds else None
     return Observation(state.round, cycle, weights)
 
 
@@ -62,19 +62,19 @@ def measure_clusters(watch: Watch[Observation], compared: Comparison, engine: Si
     and seed, and `losses`, those of group methods with the first seed: a row per client, with its true cluster.
     """
     clusters, distinct, losses = [], [], [pd.DataFrame()]
-    for run, sight in ((run, sight) for sights in watch.seen for run, sight in zip(compared, sights, strict=True)):
-        key: dict[str, Any] = {"method": run.method, "seed": run.seed, "round": sight.round}
+    for run, observation in (pair for seen in watch.seen for pair in zip(compared, seen, strict=True)):
+        key: dict[str, Any] = {"method": run.method, "seed": run.seed, "round": observation.round}
         federation = run.federation
         assert federation is not None
-        if sight.cycle is not None and sight.round > 0 and sight.round % _EVERY == 0:
-            number = len(sight.cycle.centroids)
-            clusters.append({**key, "clusters": number, "agreement": agreement(sight.cycle, federation)})
-        if sight.weights is not None:
+        if observation.cycle is not None and observation.round > 0 and observation.round % _EVERY == 0:
+            number = len(observation.cycle.centroids)
+            clusters.append({**key, "clusters": number, "agreement": agreement(observation.cycle, federation)})
+        if observation.weights is not None:
             everyone = np.arange(federation.clients)
-            workloads = [Workload(federation, s, weights, everyone) for s, weights in enumerate(sight.weights)]
+            workloads = [Workload(federation, s, weights, everyone) for s, weights in enumerate(observation.weights)]
             measured = np.stack(engine.losses(workloads), axis=1)
             distinct.append({**key, **distinctness(measured, federation)})
-            if sight.cycle is not None and run.seed == compared.runs[0].seed:
+            if observation.cycle is not None and run.seed == compared.runs[0].seed:
                 frame = pd.DataFrame(measured.round(4), columns=federation.task_names)
                 losses.append(frame.assign(truth=federation.groups[0], **key))
     together = pd.concat(losses, ignore_index=True)
@@ -150,8 +150,6 @@ def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
     """The claims that later losses separate the clusters of a setting better."""
     subset = seen[(seen["setting"] == setting) & (seen["method"] == PLOTTED[setting])]
     rounds = sorted(subset["round"].unique())
-    if len(rounds) < 2:
-        return []
     first, last = (subset[subset["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
     paper = "more distinct in round 25 than in round 5"
     said = {name: f"{setting} clusters: larger {_TITLES[name]} after round {rounds[-1]}" for name in list(_TITLES)[:3]}
@@ -167,8 +165,8 @@ def draw(frames: Frames) -> Figure:
         for round, part in losses[(losses["setting"] == setting) & (losses["method"] == method)].groupby("round")
     ]
     labels = {"xlabel": "first component", "ylabel": "second component"}
-    figure, axes = panels(max(len(shown), 1), columns=2, height=3.4, **labels)
-    for panel, (setting, round, part) in zip(axes, shown, strict=False):
+    figure, axes = panels(len(shown), columns=2, height=3.4, **labels)
+    for panel, (setting, round, part) in zip(axes, shown, strict=True):
         scatter(panel, part)
         same = (seen["setting"] == setting) & (seen["method"] == PLOTTED[setting]) & (seen["round"] == round)
         silhouette, found = seen.loc[same, ["silhouette", "in force"]].mean()

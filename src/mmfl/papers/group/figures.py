@@ -23,7 +23,7 @@ _LAST = 20  # rounds that results are averaged over
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """The measurements in one setting, and the methods compared there: none if it was not run."""
+    """The measurements in one setting, and the methods compared there."""
 
     setting: str
     frames: Frames
@@ -54,9 +54,8 @@ class Measured:
         return ONE_TASK if self.setting == "inconsistent" else GROUP
 
     def rivals(self, column: str) -> list[str]:
-        """The baselines, the best in a column first; none if group sampling was not run."""
-        known = [method for method in BASELINES if method in self.scores and self.group in self.scores]
-        return sorted(known, key=lambda method: -float(self.scores[method][column].mean()))
+        """The baselines, the best in a column first."""
+        return sorted(BASELINES, key=lambda method: -float(self.scores[method][column].mean()))
 
     def swing(self, method: str) -> float:
         """Standard deviation of a task's accuracy over the last rounds of a run, averaged over tasks and seeds."""
@@ -76,7 +75,7 @@ def table(settings: Iterable[Measured]) -> pd.DataFrame:
     for results in settings:
         for method, score in results.scores.items():
             behind = ""
-            if method in results.rivals("mean"):
+            if method in BASELINES:
                 behind = f"{(results.scores[results.group] - score)['mean'].mean():.3f}"
             lines.append(
                 {
@@ -98,28 +97,27 @@ def ahead(results: Measured, columns: Sequence[str], paper: str, margin: float =
     """Claims that group sampling is better than the better baseline by at least a margin, for each task or the mean."""
     by = f"at least {100 * margin:g} points " if margin else ""
     for column in columns:
-        for best in results.rivals(column)[:1]:
-            where = "on average over the tasks" if column == "mean" else f"on {column}"
-            text = f"{results.setting}: {results.group} is {by}ahead of both baselines {where}"
-            claim = greater(text, paper, results.scores[results.group][column], results.scores[best][column], margin)
-            yield replace(claim, ours=f"{claim.ours} over {best}")
+        best = results.rivals(column)[0]
+        where = "on average over the tasks" if column == "mean" else f"on {column}"
+        text = f"{results.setting}: {results.group} is {by}ahead of both baselines {where}"
+        claim = greater(text, paper, results.scores[results.group][column], results.scores[best][column], margin)
+        yield replace(claim, ours=f"{claim.ours} over {best}")
 
 
-def equal_costs(results: Measured) -> Iterator[Claim]:
+def equal_costs(results: Measured) -> Claim:
     """The claim that the compared methods train equally many clients, within 2%."""
     trained = {method: results.average(method, "trainings") for method in results.scores}
-    if trained:
-        ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
-        text = f"{results.setting}: all methods train equally many clients in a round"
-        equal = max(trained.values()) <= 1.02 * min(trained.values())
-        yield fact(text, "a sixth of each group, or of all clients", ours, equal)
+    ours = ", ".join(f"{method} {number:.2f}" for method, number in trained.items())
+    text = f"{results.setting}: all methods train equally many clients in a round"
+    equal = max(trained.values()) <= 1.02 * min(trained.values())
+    return fact(text, "a sixth of each group, or of all clients", ours, equal)
 
 
-def notes_on(settings: Iterable[Measured]) -> list[str]:
+def notes_on(results: Measured) -> list[str]:
     """Notes on the columns of the tables, the models and the data."""
-    tasks = next((results.frame("tasks") for results in settings if results.scores), pd.DataFrame())
-    trained = [f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})" for task in tasks.itertuples()]
-    return [NOTES["group_columns"], *([f"Trained: {', '.join(trained)}."] if trained else [])]
+    tasks = results.frame("tasks").itertuples()
+    trained = [f"{task.task} ({task.data}, {task.model}, learning rate {task.lr:g})" for task in tasks]
+    return [NOTES["group_columns"], f"Trained: {', '.join(trained)}."]
 
 
 def draw(setting: str, frames: Frames) -> Figure:
@@ -151,34 +149,33 @@ def consistent_claims(results: Measured, _: Measured) -> Iterator[Claim]:
     paper = "ahead by more than 10 points"
     yield from ahead(results, results.tasks, paper)
     yield from ahead(results, ["mean"], paper, 0.1)
-    yield from equal_costs(results)
+    yield equal_costs(results)
 
 
 def inconsistent_claims(results: Measured, easier: Measured) -> Iterator[Claim]:
     """Figure 2b: group sampling leads by at least four points; everything is harder than with consistent clusters."""
     yield from ahead(results, results.tasks, "at least 4 points", 0.04)
     yield from ahead(results, ["mean"], "ahead")
-    for rival in results.rivals("mean") if FIVE_CLUSTERS in results.scores else []:
+    for rival in results.rivals("mean"):
         text = f"inconsistent: held to five clusters, {results.group} is ahead of {rival}, on average over the tasks"
         yield greater(text, "not tried", results.scores[FIVE_CLUSTERS]["mean"], results.scores[rival]["mean"])
-    yield from equal_costs(results)
+    yield equal_costs(results)
     for task, here, there in both_groups(results, easier):
         text = f"{results.group} is less accurate than {easier.group} with consistent clusters on {task}"
         yield greater(text, "a noticeable drop on all tasks", there, here)
 
 
 def both_groups(results: Measured, other: Measured) -> Iterator[tuple[str, pd.Series, pd.Series]]:
-    """Each task with the accuracies of group sampling in two settings; nothing unless it was run in both."""
-    if results.group in results.scores and other.group in other.scores:
-        for task in results.tasks:
-            yield task, results.scores[results.group][task], other.scores[other.group][task]
+    """Each task with the accuracies of group sampling in two settings."""
+    for task in results.tasks:
+        yield task, results.scores[results.group][task], other.scores[other.group][task]
 
 
 def clients_claims(results: Measured, fewer: Measured) -> Iterator[Claim]:
     """Figure 4a: group sampling leads, and only it gains from more clients."""
     yield from ahead(results, results.tasks, "ahead")
-    yield from equal_costs(results)
-    for method in [method for method in results.scores if method in fewer.scores]:
+    yield equal_costs(results)
+    for method in results.scores:
         now, before = results.scores[method]["mean"], fewer.scores[method]["mean"]
         if method == results.group:
             yield greater(f"{method} gains by clients that arrive", "improves", now, before)
@@ -191,7 +188,7 @@ def clients_claims(results: Measured, fewer: Measured) -> Iterator[Claim]:
 def tasks_claims(results: Measured, usual: Measured) -> Iterator[Claim]:
     """Figure 4b: group sampling leads on late tasks too."""
     yield from ahead(results, results.tasks, "ahead")
-    yield from equal_costs(results)
+    yield equal_costs(results)
     arrival = results.frame("tasks").set_index("task")["arrival"]
     for task, now, before in both_groups(results, usual):
         if arrival[task] > 1:
@@ -204,9 +201,9 @@ def tasks_claims(results: Measured, usual: Measured) -> Iterator[Claim]:
 
 def note_on_everyone(_: Measured, crowd: Measured) -> Iterator[str]:
     """What changes where all clients train in every round."""
-    for best in crowd.rivals("mean")[:1]:
-        lead = difference(crowd.scores[crowd.group]["mean"], crowd.scores[best]["mean"])
-        yield NOTES["everyone"].format(group=crowd.group, best=best, lead=lead)
+    best = crowd.rivals("mean")[0]
+    lead = difference(crowd.scores[crowd.group]["mean"], crowd.scores[best]["mean"])
+    yield NOTES["everyone"].format(group=crowd.group, best=best, lead=lead)
 
 
 def _figure(
@@ -220,7 +217,7 @@ def _figure(
 
     def find(frames: Frames) -> Findings:
         both = Measured(setting, frames), Measured(beside, frames)
-        return Findings(table(both), list(claims(*both)), [*notes_on(both), *notes(*both)])
+        return Findings(table(both), list(claims(*both)), [*notes_on(both[0]), *notes(*both)])
 
     return reproduction(id, parts(setting, beside), find, partial(draw, setting))
 

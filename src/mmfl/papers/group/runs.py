@@ -11,7 +11,7 @@ import pandas as pd
 from mmfl.engine import Simulation
 from mmfl.federation import Federation
 from mmfl.methods import make_method
-from mmfl.papers.group.clusters import LOOKED, measure_clusters, observe
+from mmfl.papers.group.clusters import OBSERVED_ROUNDS, measure_clusters, observe
 from mmfl.papers.measurements import Watch, accuracy, mean_costs
 from mmfl.papers.reproduction import Frames, Part, Trainer, federations
 from mmfl.runs.results import Comparison, Run
@@ -29,14 +29,14 @@ _TESTED = {"evaluate_every": 3, "evaluate_last": 20}  # not every 5, so that cyc
 class Setting:
     """A federation of the paper, the methods compared on it and the share of clients that train in a round.
 
-    `quick` are `key=value` settings of the quick form. `looked` are rounds after which losses are measured.
+    `quick` are `key=value` settings of the quick form. `observed_rounds` are rounds after which losses are measured.
     """
 
     name: str
     preset: str
     methods: Sequence[str | dict[str, Any]] = (*BASELINES, GROUP)
     rate: float = 1 / 6
-    looked: Sequence[int] = ()
+    observed_rounds: Sequence[int] = ()
     quick: Sequence[str] = ()
 
     def federations(self, quick: bool) -> Callable[[int], Federation]:
@@ -58,9 +58,11 @@ def _digits() -> list[str]:
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        Setting("consistent", "group-consistent", looked=LOOKED),
+        Setting("consistent", "group-consistent", observed_rounds=OBSERVED_ROUNDS),
         Setting("everyone", "group-consistent", rate=1.0),
-        Setting("inconsistent", "group-inconsistent", (*BASELINES, GROUP, ONE_TASK, _FIVE), looked=LOOKED),
+        Setting(
+            "inconsistent", "group-inconsistent", (*BASELINES, GROUP, ONE_TASK, _FIVE), observed_rounds=OBSERVED_ROUNDS
+        ),
         Setting("dynamic-clients", "group-dynamic-clients", quick=["federation.arrivals.gap=0.6"]),
         Setting("dynamic-tasks", "group-dynamic-tasks", quick=["federation.task_arrivals={digits-d=9, digits-e=18}"]),
     )
@@ -81,7 +83,7 @@ def parts(*names: str) -> Callable[[bool], list[Part]]:
 
 def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
     """Trains all methods and seeds of a setting; its name is in the column `setting` of every frame."""
-    federation_of, watch = setting.federations(quick), Watch(partial(observe, setting.looked))
+    federation_of, watch = setting.federations(quick), Watch(partial(observe, setting.observed_rounds))
     compared = trainer.compare(federation_of, setting.methods, rounds, setting.rate, seeds, watch=watch, **_TESTED)
     costs = mean_costs(compared)[["method", "seed", "trainings", "forward_passes"]]
     frames = {

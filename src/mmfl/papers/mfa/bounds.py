@@ -77,7 +77,7 @@ def slope(values: pd.Series) -> float:
 
 def cases_of(frames: Frames) -> Iterator[Case]:
     """Every chain and way to train that was measured, with its bound."""
-    for case in frames["cases"].to_dict("records") if "cases" in frames else []:
+    for case in frames["cases"].to_dict("records"):
         reading, curvature = case["reading"], case["curvature"]
         subset = frames["distances"].query("reading == @reading and curvature == @curvature")
         measured = subset.pivot_table(index="round", columns="seed", values="distance")
@@ -87,7 +87,7 @@ def cases_of(frames: Frames) -> Iterator[Case]:
 
 
 def find(frames: Frames) -> Findings:
-    """Bounds and distances; predicted and measured gains if Figure 2 was run."""
+    """Bounds and distances; predicted and measured gains."""
     cases = list(cases_of(frames))
     lines = [
         [
@@ -104,13 +104,10 @@ def find(frames: Frames) -> Findings:
     ]
     columns = ["mu", "method", "round", "bound", "distance", "least bound / distance", "slope of bound", "of distance"]
     claims = [claim for case in cases for claim in bound_claims(case)]
-    claims += order_claims(cases)
-    notes = [NOTES["bounds"]] if cases else []
-    if "gains" in frames:
-        gains = gains_of(frames)
-        claims.append(gain_claim(gains))
-        shown = gains.set_index(["steps", "models"]).map("{:.3g}".format).rename_axis(["E", "M"])
-        notes += [NOTES["predicted_gains"], markdown(shown.reset_index())]
+    gains = gains_of(frames)
+    claims += [*order_claims(cases), gain_claim(gains)]
+    shown = gains.set_index(["steps", "models"]).map("{:.3g}".format).rename_axis(["E", "M"])
+    notes = [NOTES["bounds"], NOTES["predicted_gains"], markdown(shown.reset_index())]
     return Findings(pd.DataFrame(lines, columns=columns), claims, notes)
 
 
@@ -175,16 +172,15 @@ def draw(frames: Frames) -> Figure:
     """A panel of bounds and distances for each chain, and one of gains for each method."""
     cases = list(cases_of(frames))
     chains = list(dict.fromkeys(case.curvature for case in cases))
-    methods = [(RAND, _THEOREM_1), (ROTATE, _THEOREM_2)] if "gains" in frames else []
+    methods = [(RAND, _THEOREM_1), (ROTATE, _THEOREM_2)]
     figure, axes = panels(len(chains) + len(methods), columns=2, height=3.6)
     for panel, curvature in zip(axes, chains, strict=False):
         draw_bounds(panel, [case for case in cases if case.curvature == curvature])
         panel.set_title(f"mu = {curvature:g}")
     for panel, (method, theorem) in zip(axes[len(chains) :], methods, strict=True):
         draw_gains(panel, frames, method, theorem)
-    if cases:
-        lines = axes[0].get_legend_handles_labels()
-        figure.legend(*lines, loc="outside upper center", ncols=3 if len(axes) > 1 else 2, frameon=False, fontsize=8)
+    lines = axes[0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     return figure
 
 

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import chase, format_gain, windows, with_gain, worst
-from mmfl.papers.mfa.tasks import copies, face, sharing, small_faces, synthetic
+from mmfl.papers.mfa.goals import format_gain, train_to_goals, windows, with_gain, worst
+from mmfl.papers.mfa.tasks import copies, face, small_faces, synthetic, with_shared_clients
 from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
 from mmfl.report.plots import COLOURS, DASHES
@@ -44,7 +44,7 @@ class Setting:
         """Trains FedAvg on the task, then its copies together: `gains`, and `curves` of the least accurate copy."""
         task = self.task()
         label = f"{_NAMES.get(task.name, task.data.name)}, lr {task.learning_rate(1):g}"
-        single = sharing([task], self.clients)
+        single = with_shared_clients([task], self.clients)
         fedavg = trainer.compare(single, ["multi-fedavg"], self.rounds, self.rate, self.seeds)
         alone = {run.seed: run.accuracy[task.name] for run in fedavg}
         window = windows(self.rounds)[1]
@@ -52,9 +52,9 @@ class Setting:
         for models in self.models:
             tasks = copies(task, models)
             goals = {seed: pd.DataFrame({each.name: curve for each in tasks}) for seed, curve in alone.items()}
-            followed = chase(trainer, sharing(tasks, self.clients), goals, METHODS, self.rate)
-            gains.append(followed.gains())
-            curves[models] = worst(followed.curves(METHODS[0]), window)
+            reached = train_to_goals(trainer, with_shared_clients(tasks, self.clients), goals, METHODS, self.rate)
+            gains.append(reached.gains())
+            curves[models] = worst(reached.curves(METHODS[0]), window)
         kept = [thin_out(curve, self.rounds).assign(models=models) for models, curve in curves.items()]
         found = {"gains": pd.concat(gains, ignore_index=True), "curves": pd.concat(kept, ignore_index=True)}
         return {name: frame.assign(data=label) for name, frame in found.items()}

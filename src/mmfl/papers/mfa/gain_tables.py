@@ -10,8 +10,16 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import chase, format_gain, with_gain
-from mmfl.papers.mfa.tasks import face, faces, on_training, sharing, small_faces, small_network, synthetic
+from mmfl.papers.mfa.goals import format_gain, train_to_goals, with_gain
+from mmfl.papers.mfa.tasks import (
+    face,
+    faces,
+    small_faces,
+    small_network,
+    synthetic,
+    with_shared_clients,
+    with_training_examples_as_test,
+)
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
 from mmfl.report.plots import COLOURS, grid
 
@@ -34,13 +42,13 @@ class Setting:
 
     def run(self, split: str, trainer: Trainer) -> Frames:
         """`gains` in rounds, and the accuracies of the `tasks`."""
-        tasks = [on_training(task) if split == "train" else task for task in self.tasks()]
-        federation = sharing(tasks, self.clients)
+        tasks = [with_training_examples_as_test(task) if split == "train" else task for task in self.tasks()]
+        federation = with_shared_clients(tasks, self.clients)
         fedavg = trainer.compare(federation, ["full"], self.rounds, 1.0, self.seeds)
-        followed = chase(trainer, federation, {run.seed: run.accuracy for run in fedavg}, [METHOD], 1.0)
+        reached = train_to_goals(trainer, federation, {run.seed: run.accuracy for run in fedavg}, [METHOD], 1.0)
         data = {task.name: task.data.name for task in tasks}
-        measured = followed.tasks().assign(data=lambda frame: frame["task"].map(data))
-        return {"gains": followed.gains().assign(split=split), "tasks": measured.assign(split=split)}
+        measured = reached.tasks().assign(data=lambda frame: frame["task"].map(data))
+        return {"gains": reached.gains().assign(split=split), "tasks": measured.assign(split=split)}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def windows(rounds: int) -> tuple[int, int]:
     return 1, max(2, rounds // 10)
 
 
-class Chase(Listener):
+class GoalListener(Listener):
     """Follows tasks that train together until every method and seed has met FedAvg's goals; then it stops the run.
 
     `accuracies[method, seed]` are those of all tasks, round by round; `met[method, seed, window]` is the round in which
@@ -130,15 +130,15 @@ def worst(curves: Iterable[pd.DataFrame], window: int) -> pd.Series:
     return mean.dropna()
 
 
-def chase(
+def train_to_goals(
     trainer: Trainer, federation: Callable[[int], Federation], alone: Curves, methods: Sequence[str], rate: float
-) -> Chase:
+) -> GoalListener:
     """Trains all tasks together until they are as accurate as FedAvg made each by itself, or have taken more rounds
     than FedAvg took one after another: then the gain is below 1, however far."""
-    following = Chase(alone)
+    listener = GoalListener(alone)
     tasks = next(iter(alone.values())).shape[1]
-    trainer.compare(federation, methods, following.rounds * tasks, rate, list(alone), watch=following)
-    return following
+    trainer.compare(federation, methods, listener.rounds * tasks, rate, list(alone), watch=listener)
+    return listener
 
 
 def with_gain(measured: pd.DataFrame) -> pd.DataFrame:

@@ -39,7 +39,7 @@ _RESOLUTION = 5e-5  # of a gap, which is kept with four decimals
 def find_gaps(frames: Frames) -> Findings:
     """Figure 1: the last gaps beside those of the reference runs."""
     measured = frames["gaps"]
-    claims, lines = list(where_it_starts(measured)), []
+    claims, lines = list(start_claims(measured)), []
     for (rate, models), group in measured.groupby(["rate", "models"]):
         last = int(group["round"].max())
         final = group[group["round"] == last].pivot_table(index="seed", columns="method", values="gap")
@@ -51,7 +51,7 @@ def find_gaps(frames: Frames) -> Findings:
     return Findings(pd.DataFrame(lines, columns=columns), claims)
 
 
-def where_it_starts(measured: pd.DataFrame) -> Iterator[Claim]:
+def start_claims(measured: pd.DataFrame) -> Iterator[Claim]:
     """The claims about F* and the first gap of the paper's federation."""
     chain = Chain()
     begun = measured[(measured["round"] == 0) & (measured["clients"] == chain.clients)]

@@ -79,14 +79,14 @@ def copies(task: Task, number: int) -> list[Task]:
     return [replace(task, name=f"{task.name} {n}") for n in range(1, number + 1)]
 
 
-def on_training(task: Task) -> Task:
+def with_training_examples_as_test(task: Task) -> Task:
     """The same task, tested on its training examples. Randomness is addressed, so it trains to the same weights."""
     data = task.data
     rows = None if data.rows is None else (data.rows[0], data.rows[0])
     return replace(task, data=replace(data, x_test=data.x, y_test=data.y, owner_test=data.owner, rows=rows))
 
 
-def sharing(tasks: Sequence[Task], clients: int) -> Callable[[int], Federation]:
+def with_shared_clients(tasks: Sequence[Task], clients: int) -> Callable[[int], Federation]:
     """The federation of these tasks as a function of the seed; a client is the same owner in all tasks with owners."""
 
     def federation(seed: int) -> Federation:

@@ -37,7 +37,7 @@ class Runs:
     fair: bool
 
     def at(self, data: str, drawn: int) -> "Runs":
-        """Those on a data set with K clients per round; possibly none."""
+        """Those on a data set with K clients per round."""
         subset = self.tests[(self.tests["data"] == data) & (self.tests["K"] == drawn)]
         return Runs(subset.assign(**{BOTH: subset[list(MODELS)].mean(axis=1)}), self.fair)
 
@@ -71,7 +71,7 @@ class Runs:
     @property
     def rounds(self) -> int:
         """The last round."""
-        return int(self.tests["round"].max()) if len(self.tests) else 0
+        return int(self.tests["round"].max())
 
     def by_round(self, policy: str, model: str) -> pd.DataFrame:
         """Accuracy, rounds x seeds."""
@@ -92,19 +92,13 @@ class Question:
     pairs: Mapping[str, tuple[pd.Series, pd.Series]]
     tolerance: float | None = None
 
-    def claims(self, fair: bool) -> list[Claim]:
-        """One claim with the worst verdict of all respects, or none if nothing was measured."""
+    def claim(self, fair: bool) -> Claim:
+        """One claim with the worst verdict of all respects."""
         judge = greater if self.tolerance is None else partial(alike, tolerance=self.tolerance)
         text, paper = f"{self.text} ({STARTS[fair]})", "not run" if fair else self.paper
-        judged = {
-            name: judge(text, paper, ours, theirs)
-            for name, (ours, theirs) in self.pairs.items()
-            if len((ours - theirs).dropna())
-        }
-        if not judged:
-            return []
+        judged = {name: judge(text, paper, ours, theirs) for name, (ours, theirs) in self.pairs.items()}
         shown = "; ".join(f"{name}: {claim.ours}" for name, claim in judged.items())
-        return [Claim(text, paper, shown, min((claim.verdict for claim in judged.values()), key=list(Verdict).index))]
+        return Claim(text, paper, shown, min((claim.verdict for claim in judged.values()), key=list(Verdict).index))
 
     def compares_as(self, other: "Question") -> bool:
         """Whether both compare the same numbers, as when all policies have the same start anyway."""
@@ -136,21 +130,19 @@ def find_curves(data: str, drawn: int, questions: Questions, frames: Frames) -> 
         for policy in NAMES
         for results in ([published] if policy in BANDITS else [published, fair])
     ]
-    source = f"Data: {', '.join(effort['source'].unique()) or 'not run'}."
-    notes = [source, NOTES["curves"], *_warm_up(published, fair, drawn)]
+    source = f"Data: {', '.join(effort['source'].unique())}."
+    notes = [source, NOTES["curves"], _warm_up(published, fair, drawn)]
     return Findings(pd.DataFrame(lines), _claims(questions, frames), notes)
 
 
-def _warm_up(published: Runs, fair: Runs, drawn: int) -> list[str]:
+def _warm_up(published: Runs, fair: Runs, drawn: int) -> str:
     """What the warm-up costs, what it gains, and how much of a bandit's early lead remains if all policies have it."""
     leads = [results.early(RANKLIST, BOTH) - results.early(MULTI, BOTH) for results in (published, fair)]
     lifts = [fair.over(MULTI, BOTH, t, t) - published.over(MULTI, BOTH, t, t) for t in (1, FIRST)]
-    if any(series.dropna().empty for series in (*leads, *lifts)):
-        return []
     early, left, first, second = (series.mean() for series in (*leads, *lifts))
     pairs = CLIENTS * len(MODELS)
     rounds = {"pairs": pairs, "rounds": pairs // drawn, "drawn": drawn}
-    return [NOTES["warm_up"].format(early=early, left=left, first=first, second=second, **rounds)]
+    return NOTES["warm_up"].format(early=early, left=left, first=first, second=second, **rounds)
 
 
 def find_sweep(data: str, questions: Questions, frames: Frames) -> Findings:
@@ -179,8 +171,8 @@ def _claims(questions: Questions, frames: Frames) -> list[Claim]:
     """Every question as published and then, if it compares other runs, with the same warm-up for all."""
     found: list[Claim] = []
     for published, fair in zip(*(questions(Runs(frames["accuracy"], fair)) for fair in STARTS), strict=True):
-        found += published.claims(False)
-        found += [] if fair.compares_as(published) else fair.claims(True)
+        found += [published.claim(False)]
+        found += [] if fair.compares_as(published) else [fair.claim(True)]
     return found
 
 

@@ -116,10 +116,9 @@ def _parts(
 
 
 def relative(frames: Frames) -> pd.DataFrame:
-    """Mean over tasks relative to full participation, [seeds, methods]; absolute if full participation was not run."""
+    """Mean over tasks relative to full participation, [seeds, methods]."""
     means = final(frames["accuracy"], _LAST)["mean"].unstack("method")
-    known = [method for method in PAPER if method in means]
-    return means[known].div(means["full"], axis=0) if "full" in means else means[known]
+    return means[list(PAPER)].div(means["full"], axis=0)
 
 
 def find(column: int, frames: Frames) -> Findings:
@@ -133,7 +132,7 @@ def find(column: int, frames: Frames) -> Findings:
             {
                 "method": method,
                 "paper": "" if paper is None else f"{paper[column]:.3f}",
-                "ours, relative": spread(ratio[method]) if "full" in ratio else "—",
+                "ours, relative": spread(ratio[method]),
                 "ours, absolute": spread(subset["mean"]),
                 **{task: f"{subset[task].mean():.3f}" for task in subset.columns.drop("mean")},
             }
@@ -144,24 +143,19 @@ def find(column: int, frames: Frames) -> Findings:
 
 def _claims(column: int, ratio: pd.DataFrame) -> list[Claim]:
     """The gap between the best method and full participation, the paper's text and its ranking of sampled methods."""
-    numbers = {method: paper[column] for method, paper in PAPER.items() if paper and method in ratio}
-    claims = []
-    if {_BEST, "full"} <= set(numbers):
-        margin = numbers[_BEST] - 1
-        text = f"{_BEST} ends at most {-margin:.1%} below full participation"
-        claims.append(greater(text, f"{margin:+.3f}", ratio[_BEST], ratio["full"], margin))
+    numbers = {method: paper[column] for method, paper in PAPER.items() if paper}
+    margin = numbers[_BEST] - 1
+    text = f"{_BEST} ends at most {-margin:.1%} below full participation"
+    claims = [greater(text, f"{margin:+.3f}", ratio[_BEST], ratio["full"], margin)]
     sampled = [method for method in numbers if method not in ("full", "mmfl-gvr-star")]
     ranking = pairwise(sorted(sampled, key=lambda method: -numbers[method]))
     for better, worse in dict.fromkeys([*ranking, *_NAMED]):
-        if better in sampled and worse in sampled:
-            text = f"{better} reaches more of full participation than {worse}"
-            paper = f"{numbers[better]:.3f} against {numbers[worse]:.3f}"
-            claims.append(greater(text, paper, ratio[better], ratio[worse]))
-    rivals = [method for method in sampled if method != _BEST]
-    if _BEST in sampled and rivals:
-        best = str(ratio[rivals].mean().idxmax())
-        text = f"{_BEST} is the best of the paper's sampled methods (the best other: {best})"
-        claims.append(greater(text, "best", ratio[_BEST], ratio[best]))
+        text = f"{better} reaches more of full participation than {worse}"
+        paper = f"{numbers[better]:.3f} against {numbers[worse]:.3f}"
+        claims.append(greater(text, paper, ratio[better], ratio[worse]))
+    best = str(ratio[sampled].drop(columns=_BEST).mean().idxmax())
+    text = f"{_BEST} is the best of the paper's sampled methods (the best other: {best})"
+    claims.append(greater(text, "best", ratio[_BEST], ratio[best]))
     return claims
 
 
@@ -179,10 +173,9 @@ def draw(frames: Frames) -> Figure:
     """Accuracy by round of every task and of their mean."""
     table = frames["accuracy"]
     columns = [str(column) for column in table if column not in KEYS]
-    methods = [method for method in PAPER if method in set(table["method"])]
     figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
     for panel, column in zip(axes, columns, strict=True):
-        for n, method in enumerate(methods):
+        for n, method in enumerate(PAPER):
             curve(panel, by_round(table, column, method).mean(axis=1).to_frame(), method, n)
         panel.set_title("mean of the tasks" if column == "mean" else column)
     legend(figure, axes[0])
