@@ -146,8 +146,10 @@ def toml(value: Any) -> str:
 
 def _options(make: Callable[..., Any]) -> str:
     """The options of a factory, with defaults."""
-    options = {} if make in (*LOSSES.values(), *METRICS.values()) else inspect.signature(make).parameters
-    return ", ".join(map(_option, options.values()))
+    options = inspect.signature(make).parameters.values()
+    if make in (*LOSSES.values(), *METRICS.values()):  # functions of outputs and targets, whose keywords are options
+        options = [option for option in options if option.kind is option.KEYWORD_ONLY]
+    return ", ".join(map(_option, options))
 
 
 def _option(option: inspect.Parameter) -> str:

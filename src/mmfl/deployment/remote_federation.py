@@ -12,7 +12,8 @@ import torch
 
 from mmfl.checks import check_whole
 from mmfl.data import Dataset, from_arrays
-from mmfl.errors import UserError
+from mmfl.data.structure import Structure, length, map_leaves, rows
+from mmfl.errors import UserError, first_line
 from mmfl.federation import Federation, RoundView
 from mmfl.federation.availability import Always
 from mmfl.federation.task import Task
@@ -128,17 +129,25 @@ class NodeFederation(Federation):
         """A task with the data of all clients of the node, the rows of each client, and the number of test examples."""
         given = {client: data_of(task.name, client) for client in self.members}
         parts = {client: _read(task, client, data) for client, data in given.items() if data is not None}
-        owner = np.repeat(np.array(list(parts), dtype=np.int64), [len(data.x) for data in parts.values()])
+        owner = np.repeat(np.array(list(parts), dtype=np.int64), [length(data.x) for data in parts.values()])
         shards = Shards.by_owner(owner, self.clients)
         if not parts:
             return task, shards, 0
         with_tests = [data for data in given.values() if isinstance(data, Dataset)]
         tests = with_tests or list(parts.values())[:1]
-        x, y = (torch.cat([getattr(data, name) for data in parts.values()]) for name in ("x", "y"))
-        x_test, y_test = (torch.cat([getattr(data, name) for data in tests]) for name in ("x_test", "y_test"))
-        local_task = replace(task, data=Dataset(task.name, x, y, x_test, y_test))
+        train = _join(task, [(data.x, data.y) for data in parts.values()])
+        test = _join(task, [(data.x_test, data.y_test) for data in tests])
+        local_task = replace(task, data=Dataset(task.name, *train, *test))
         local_task.check()
-        return local_task, shards, sum(len(data.x_test) for data in with_tests)
+        return local_task, shards, sum(length(data.x_test) for data in with_tests)
+
+
+def _join(task: Task, parts: Sequence[Structure]) -> Structure:
+    """The examples of several clients, one after another."""
+    try:
+        return map_leaves(lambda *leaves: torch.cat(leaves), *parts)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"task '{task.name}': the clients' data differ: {first_line(error)}") from None
 
 
 def _read(task: Task, client: int, data: LocalData) -> Dataset:
@@ -151,4 +160,4 @@ def _read(task: Task, client: int, data: LocalData) -> Dataset:
             "mmfl.data.Dataset, or None where the client lacks the task."
         )
     x, y = data
-    return from_arrays(x, y, test=(x[:1], y[:1]), name=task.name)
+    return from_arrays(x, y, test=(rows(x, slice(1)), rows(y, slice(1))), name=task.name)

@@ -1,6 +1,6 @@
 """Batches: which examples each job sees at each local step."""
 
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.data.dataset import as_inputs
+from mmfl.data.structure import Structure, map_leaves, select
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.jobs import Jobs
 from mmfl.randomness import Purpose, bits
@@ -22,8 +23,8 @@ class CohortBatch(NamedTuple):
     [jobs], and the address of each job's random numbers at this step, where the module draws any.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Structure
+    y: Structure
     share: Tensor
     length: Tensor
     key: Tensor | None = None
@@ -58,8 +59,8 @@ class Batches:
             self.x, self.y = pool.x, pool.y
             return to_device(rows + np.array([pool.first_row[each] for each in data])[request], self.device)
         picked = {r: to_device(rows[own], self.device) for r, own in examples.items()}
-        self.x = torch.cat([device_data(data[r].x).index_select(0, own) for r, own in picked.items()])
-        self.y = torch.cat([device_data(data[r].y).index_select(0, own) for r, own in picked.items()])
+        parts = [select(device_data((data[r].x, data[r].y)), own) for r, own in picked.items()]
+        self.x, self.y = map_leaves(lambda *leaves: torch.cat(leaves), *parts)
         place = np.empty_like(rows)
         place[np.concatenate(list(examples.values()))] = np.arange(len(rows))
         return to_device(place, self.device)
@@ -122,16 +123,17 @@ class Batches:
         positions = begin[:, None] + np.minimum(column, count - 1)
         return positions, ((column < length[:, None]) / count).astype(np.float32), length
 
-    def gather(self, positions: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def gather(self, positions: NDArray[np.int64]) -> tuple[Structure, Structure]:
         """Inputs and targets [jobs, width, ...] at these positions in `order`."""
         rows = self.order[to_device(positions.reshape(-1), self.device)]
-        x, y = as_inputs(self.x.index_select(0, rows)), self.y.index_select(0, rows)
-        return x.unflatten(0, positions.shape), y.unflatten(0, positions.shape)
+        x, y = as_inputs(select(self.x, rows)), select(self.y, rows)
+        unflatten = partial(torch.unflatten, dim=0, sizes=positions.shape)
+        return map_leaves(unflatten, x), map_leaves(unflatten, y)
 
-    def examples(self, begin: int, length: int) -> tuple[Tensor, Tensor]:
+    def examples(self, begin: int, length: int) -> tuple[Structure, Structure]:
         """Inputs and targets of one batch."""
         rows = self.order[begin : begin + length]
-        return as_inputs(self.x.index_select(0, rows)), self.y.index_select(0, rows)
+        return as_inputs(select(self.x, rows)), select(self.y, rows)
 
     def key(self, step: int, jobs: slice | int) -> Tensor:
         """The address of the random numbers of a step, for each job."""

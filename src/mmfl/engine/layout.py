@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmfl.data.structure import Structure, call_module
 from mmfl.engine.factored import FactoredGradient, GradientFactors, GradientParts
 
 
@@ -111,10 +112,10 @@ class FunctionalModule:
             if isinstance(part, nn.RNNBase):  # it would look at the memory behind the tensors
                 part.flatten_parameters = lambda: None  # type: ignore[method-assign]
 
-    def __call__(self, parameters: Sequence[Tensor | None], *inputs: Tensor) -> Tensor:
+    def __call__(self, parameters: Sequence[Tensor | None], x: Structure) -> Structure:
         """The module's outputs at these parameters."""
         self._set(parameters)
-        return self.module(*inputs)  # type: ignore[no-any-return]
+        return call_module(self.module, x)
 
     def _set(self, parameters: Sequence[Tensor | None]) -> None:
         """Sets the parameters, both as attributes and in `parameters()`, which a forward pass may read for a

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from mmfl.data.dataset import as_inputs
+from mmfl.data.structure import arguments, length, select
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.device import forward_batch_size, is_out_of_memory
@@ -56,7 +57,7 @@ class Measurer:
         """Mean loss and metric of the test examples, on the device."""
         shards = workload.federation.test_shards[workload.task]
         if shards is None:
-            rows = len(workload.federation.tasks[workload.task].data.x_test)
+            rows = length(workload.federation.tasks[workload.task].data.x_test)
             # Batches matter only where the examples of a batch influence one another: then they must be fixed.
             shards = Shards(np.arange(rows), np.append(np.arange(0, rows, _COUPLED_TEST_BATCH), rows))
         return torch.stack([column.mean() for column in self._forward(architecture, workload, shards, test=True)])
@@ -102,8 +103,8 @@ class Measurer:
             if architecture.draws:
                 torch.manual_seed(0)
             for rows in index.split(sizes):
-                outputs = to_float32(functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),)))
-                targets = y.index_select(0, rows)
+                outputs = to_float32(functional_call(module, parameters, *arguments(as_inputs(select(x, rows)))))
+                targets = select(y, rows)
                 for column, objective in zip(values, objectives, strict=True):
                     column.append(per_example(objective(outputs, targets)).double())
         module.train()

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from mmfl.data.structure import call_module
 from mmfl.engine.cohort import Cohort
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.layout import copy_trainable, trainable
@@ -76,7 +77,7 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
                 torch.manual_seed(int(batches.key(step, job)) % 2**63)
             with operators or nullcontext():
                 with autocast(architecture.precision):
-                    outputs = module(x)
+                    outputs = call_module(module, x)
                 loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
             cohort.set_rates(tensors.rates, step, slice(job, job + 1))
             steps.take(layout.gradients(loss, parameters, factors))

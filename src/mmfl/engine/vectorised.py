@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from mmfl.data.structure import Structure, leaves, map_tensors
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import CohortBatch
 from mmfl.engine.cohort import Cohort, JobTensors
@@ -42,13 +43,13 @@ class VmappedModule:
         self.operators = Operators(substitutes) if substitutes else None
         self._vmapped = vmap(self._outputs, randomness="error")
 
-    def _outputs(self, parameters: Sequence[Tensor], x: Tensor, *key: Tensor) -> Tensor:
+    def _outputs(self, parameters: Sequence[Tensor], x: Structure, *key: Tensor) -> Structure:
         if self.operators and key:
             self.operators.begin(*key)
         return self.architecture.functional(parameters, x)
 
     def losses(
-        self, parameters: Sequence[Tensor], factors: GradientFactors, x: Tensor, y: Tensor, *key: Tensor
+        self, parameters: Sequence[Tensor], factors: GradientFactors, x: Structure, y: Structure, *key: Tensor
     ) -> Tensor:
         """The loss of every example, [jobs, examples], each job's at its own parameters.
 
@@ -58,8 +59,9 @@ class VmappedModule:
             self.operators.factors = factors
         with self.operators or nullcontext():
             outputs = to_float32(self._vmapped(tuple(parameters), x, *key))
-            losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1)))
-        return losses.view(y.shape[:2])
+            flat = (map_tensors(lambda leaf: leaf.flatten(0, 1), structure) for structure in (outputs, y))
+            losses = per_example(self.architecture.loss(*flat))
+        return losses.view(leaves(y)[0].shape[:2])
 
     def step(
         self, rule: LocalRule, optimiser: Optimiser, tensors: JobTensors, batch: CohortBatch, factored: bool

@@ -22,7 +22,7 @@ from mmfl.methods import make_method
 from mmfl.models import MODELS
 from mmfl.partition import PARTITIONS, SIZES, Partition
 from mmfl.privacy import Privacy
-from mmfl.registry import build, call, find, read_spec
+from mmfl.registry import bind, build, call, find, read_spec
 from mmfl.runs.directory import MADE_WITH
 from mmfl.runs.experiment import Experiment, seeds_of
 
@@ -55,8 +55,11 @@ class TaskConfig(ConfigSection):
     batch_size: int | dict[str, Any] | None = Field(default=None, examples=[32])
     """Examples in a local step: a number, or a schedule that gives the share of the client's data. Without it a step
     takes all of them."""
-    loss: str = Field(default="cross_entropy", examples=["squared_error", "my_module.loss"])
-    """What training makes small, by name: one value per example."""
+    loss: Spec = Field(
+        default="cross_entropy",
+        examples=["squared_error", {"name": "cross_entropy", "label_smoothing": 0.1}, "my_module.loss"],
+    )
+    """What training makes small: one value per example. The options of a table are keywords of the function."""
     metric: str = Field(default="accuracy", examples=["absolute_error", "my_module.score"])
     """What is reported of the test examples, by name: one value per example."""
     partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
@@ -76,7 +79,7 @@ class TaskConfig(ConfigSection):
             optimiser=build("optimiser", self.optimiser, OPTIMISERS),
             epochs=self.epochs,
             batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
-            loss=find("loss", self.loss, LOSSES),
+            loss=bind("loss", self.loss, LOSSES),
             metric=find("metric", self.metric, METRICS),
         )
 

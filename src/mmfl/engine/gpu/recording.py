@@ -5,8 +5,12 @@ them. A CUDA graph has a fixed number of jobs and a fixed batch width, so both a
 changes nothing.
 """
 
-import torch
+from functools import partial
 
+import torch
+from torch import Tensor
+
+from mmfl.data.structure import map_leaves
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import Batches, CohortBatch
 from mmfl.engine.cohort import Cohort, JobTensors
@@ -49,8 +53,8 @@ class RecordedStep:
     def __init__(self, cohort: Cohort, jobs: int, width: int, starts: int, stream: Stream):
         given, (x, y, share, length, _) = cohort.tensors, cohort.batches.cohort(0, 1)
         self._batch = CohortBatch(
-            x[:, :1].repeat(jobs, width, *(1 for _ in x.shape[2:])),  # padding is a real example, with weight 0
-            y[:, :1].repeat(jobs, width, *(1 for _ in y.shape[2:])),
+            map_leaves(partial(_repeat, jobs, width), x),  # padding is a real example, with weight 0
+            map_leaves(partial(_repeat, jobs, width), y),
             share.new_zeros(jobs, width),
             length.new_zeros(jobs),
         )
@@ -101,8 +105,12 @@ class RecordedStep:
         jobs, width = self._batch.share.shape
         positions, share, length = batches.padded(step, active, (jobs, width))
         given = *batches.gather(positions), torch.from_numpy(share), torch.from_numpy(length)
-        for buffer, new in zip(self._batch[:4], given, strict=True):
-            buffer.copy_(new, non_blocking=True)
+        map_leaves(partial(Tensor.copy_, non_blocking=True), tuple(self._batch[:4]), given)
+
+
+def _repeat(jobs: int, width: int, leaf: Tensor) -> Tensor:
+    """The first example [1, examples, ...] in all places of a batch [jobs, width, ...]."""
+    return leaf[:, :1].repeat(jobs, width, *(1 for _ in leaf.shape[2:]))
 
 
 def _round_jobs(jobs: int) -> int:
