@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from mmfl.checks import check_share
+from mmfl.data.lazy import LazyArray, lazy, subset
 from mmfl.data.owners import find_owners, read_owners
-from mmfl.data.structure import Structure, describe, leaves, length, map_leaves, map_tensors, named_leaves, rows
+from mmfl.data.structure import Structure, describe, leaves, length, map_leaves, map_tensors, named_leaves
 from mmfl.errors import UserError
 from mmfl.randomness import Purpose, generator
 
@@ -19,7 +20,8 @@ from mmfl.randomness import Purpose, generator
 class Dataset:
     """Training and test examples of one task.
 
-    Inputs and targets are tensors with a row for each example, or tuples, lists or dictionaries of them. A model is
+    Inputs and targets are tensors (or lazy arrays) with a row for each example, or tuples, lists or dictionaries of
+    them. A model is
     called with a tensor as `module(x)`, with a tuple or list as `module(*x)` and with a dictionary as `module(**x)`;
     targets reach loss and metric as they are. Byte inputs (uint8) are scaled to [0, 1] when they are used, so that
     images need one byte per pixel.
@@ -56,12 +58,10 @@ class Dataset:
             check_finite(where, x, y)
 
         for kind, train, test in (("inputs", self.x, self.x_test), ("targets", self.y, self.y_test)):
-            one, other = (map_leaves(lambda leaf: leaf[0], part) for part in (train, test))
-            if describe(one) != describe(other):
-                plural = "shape" if isinstance(one, Tensor) else "shapes"
-                raise UserError(
-                    f"data '{self.name}': training {kind} have {plural} {describe(one)}, test {kind} {describe(other)}."
-                )
+            one, other = describe(train, 1), describe(test, 1)
+            if one != other:
+                plural = "shape" if hasattr(train, "shape") else "shapes"
+                raise UserError(f"data '{self.name}': training {kind} have {plural} {one}, test {kind} {other}.")
         self._name_owners()
         if self.rows is not None and [len(part) for part in self.rows] != [length(self.x), length(self.x_test)]:
             object.__setattr__(self, "rows", None)  # the examples were replaced, so the row numbers do not apply
@@ -92,7 +92,7 @@ class Dataset:
     def labels(self) -> Tensor | None:
         """The class numbers of the training rows: the targets, or the only part of them that are whole numbers; None if
         there is no such part, or more than one."""
-        found = [leaf for leaf in leaves(self.y) if not leaf.is_floating_point()]
+        found = [leaf for leaf in leaves(self.y) if isinstance(leaf, Tensor) and not leaf.is_floating_point()]
         return found[0] if len(found) == 1 else None
 
     def original_row(self, row: int, test: bool = False) -> int:
@@ -117,7 +117,7 @@ def _check_lengths(where: str, x: Structure, y: Structure) -> None:
         if not leaves(structure):
             raise UserError(f"{where}: the {kind} are an empty {type(structure).__name__}.")
         for name, leaf in named_leaves(structure).items():
-            if not isinstance(leaf, Tensor) or leaf.dim() == 0:
+            if not isinstance(leaf, Tensor | LazyArray) or leaf.dim() == 0:
                 expected = "expected a tensor with a row for each example"
                 raise UserError(f"{where}: {kind}{name} is a {type(leaf).__name__}; {expected}.")
             if len(leaf) != length(structure):
@@ -127,10 +127,10 @@ def _check_lengths(where: str, x: Structure, y: Structure) -> None:
 
 
 def check_finite(where: str, x: Structure, y: Structure) -> None:
-    """Refuses inputs and targets that are not finite; the error names the row."""
+    """Refuses inputs and targets that are not finite; the error names the row. Lazy arrays are checked when read."""
     for kind, structure in (("input", x), ("target", y)):
         for name, values in named_leaves(structure).items():
-            if values.is_floating_point():
+            if isinstance(values, Tensor) and values.is_floating_point():
                 wrong = (~torch.isfinite(values.reshape(len(values), -1)).all(1)).nonzero()
                 if len(wrong):
                     raise UserError(f"{where}: {kind}{name} at row {int(wrong[0])} is not a finite number.")
@@ -151,7 +151,13 @@ ELSEWHERE = Dataset("elsewhere", _EMPTY, _EMPTY, _EMPTY, _EMPTY)
 def _tensors(x: Any, y: Any, where: str) -> tuple[Structure, Structure]:
     """Inputs and targets as tensors; whole numbers as targets are class numbers, which are int64."""
     inputs, targets = _structure(x, f"{where}x"), _structure(y, f"{where}y")
-    return inputs, map_leaves(lambda leaf: leaf if leaf.is_floating_point() else leaf.long(), targets)
+    return inputs, map_leaves(_as_target, targets)
+
+
+def _as_target(leaf: Tensor | LazyArray) -> Tensor | LazyArray:
+    """Whole numbers as int64; one number for each row is read at once, since partitions ask for labels."""
+    leaf = leaf[:] if isinstance(leaf, LazyArray) and leaf.dim() == 1 else leaf
+    return leaf if leaf.is_floating_point() else leaf.to(torch.int64)
 
 
 def _structure(values: Any, what: str) -> Structure:
@@ -170,8 +176,11 @@ def _holds_arrays(values: Any) -> bool:
     return isinstance(values, dict) or getattr(values, "ndim", 0) > 0
 
 
-def _tensor(values: Any, what: str) -> Tensor:
-    """A tensor of the values: real numbers as float32, integers unchanged."""
+def _tensor(values: Any, what: str) -> Tensor | LazyArray:
+    """A tensor of the values: real numbers as float32, integers unchanged. Files stay where they are."""
+    if isinstance(values, np.memmap | LazyArray):
+        array = values if isinstance(values, LazyArray) else lazy(values, what)
+        return array.to(torch.float32) if array.is_floating_point() else array
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -193,7 +202,8 @@ def from_arrays(
 ) -> Dataset:
     """A data set from your own arrays: inputs, targets and optionally the owner of every row.
 
-    Inputs and targets are arrays with a row for each example, or tuples or dictionaries of arrays, as in `Dataset`.
+    Inputs and targets are arrays with a row for each example, or tuples or dictionaries of arrays, as in `Dataset`. A
+    memory-mapped array, `np.memmap`, stays in its file, and rows are read when they are needed: see `lazy`.
     Owners are names or whole numbers from 0; owners with the same name or number in several tasks are the same client.
     `test` is (x, y) for a shared test set or (x, y, owner) for per-client test sets. Without it, `test_share` of the
     rows (of each owner) is set aside.
@@ -219,8 +229,8 @@ def from_arrays(
     groups = numbers if numbers is not None else np.zeros(length(inputs), dtype=np.int64)
     held_out = _hold_out(groups, test_share, generator(seed, Purpose.DATA))
     parts = np.flatnonzero(~held_out), np.flatnonzero(held_out)
-    x_train, x_test = (rows(inputs, torch.from_numpy(part)) for part in parts)
-    y_train, y_test = (rows(targets, torch.from_numpy(part)) for part in parts)
+    x_train, x_test = (subset(inputs, part) for part in parts)
+    y_train, y_test = (subset(targets, part) for part in parts)
     owner_train, owner_test = (None if numbers is None else numbers[part] for part in parts)
     return Dataset(name, x_train, y_train, x_test, y_test, owner_train, owner_test, names, parts)
 

@@ -62,18 +62,18 @@ def select(structure: Structure, index: Tensor) -> Structure:
     return map_leaves(lambda leaf: leaf.index_select(0, index), structure)
 
 
-def describe(structure: Structure) -> str:
-    """The shapes of the leaves, for a message.
+def describe(structure: Structure, first: int = 0) -> str:
+    """The shapes of the leaves from dimension `first` on, for a message.
 
     >>> import torch
     >>> describe({"ids": torch.zeros(2, 5), "mask": torch.zeros(2)})
     '{ids: (2, 5), mask: (2,)}'
     """
     if isinstance(structure, dict):
-        return "{" + ", ".join(f"{key}: {describe(part)}" for key, part in structure.items()) + "}"
+        return "{" + ", ".join(f"{key}: {describe(part, first)}" for key, part in structure.items()) + "}"
     if isinstance(structure, tuple | list):
-        return "[" + ", ".join(map(describe, structure)) + "]"
-    return str(tuple(structure.shape)) if hasattr(structure, "shape") else type(structure).__name__
+        return "[" + ", ".join(describe(part, first) for part in structure) + "]"
+    return str(tuple(structure.shape[first:])) if hasattr(structure, "shape") else type(structure).__name__
 
 
 def arguments(x: Structure) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mmfl.checks import check_whole
 from mmfl.data import Dataset, from_arrays
-from mmfl.data.structure import Structure, length, map_leaves, rows
+from mmfl.data.lazy import join
+from mmfl.data.structure import Structure, length, rows
 from mmfl.errors import UserError, first_line
 from mmfl.federation import Federation, RoundView
 from mmfl.federation.availability import Always
@@ -145,7 +145,7 @@ class NodeFederation(Federation):
 def _join(task: Task, parts: Sequence[Structure]) -> Structure:
     """The examples of several clients, one after another."""
     try:
-        return map_leaves(lambda *leaves: torch.cat(leaves), *parts)
+        return join(*parts)
     except (RuntimeError, ValueError) as error:
         raise UserError(f"task '{task.name}': the clients' data differ: {first_line(error)}") from None
 

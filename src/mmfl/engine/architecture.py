@@ -4,6 +4,7 @@ import hashlib
 import sys
 import uuid
 from collections.abc import MutableMapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -173,9 +174,11 @@ _INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"
 
 
 def signature(task: Task) -> str:
-    """Equal for two tasks only if their jobs can run in one cohort: same structure, loss and shapes of examples."""
+    """Equal for two tasks only if their jobs can run in one cohort: same structure, loss, shapes of examples
+    and augmentation."""
     module = task.build()
     parts: list[str] = [_identity(task.loss), _shape_of_examples(task.data.x), _shape_of_examples(task.data.y)]
+    parts.append(_constant(task.augmentation))
     for name, part in module.named_modules():
         hooked = any(getattr(part, key) for key in vars(part) if key.endswith("_hooks"))
         parts.append(f"{name}:{_identity(type(part))}:{part.training}:{_unlike_any_other() if hooked else ''}")
@@ -197,8 +200,10 @@ def _unlike_any_other() -> str:
 
 
 def _identity(thing: Any) -> str:
-    """The name under which a class or function can be imported, with the options of a `partial`; one that cannot be
-    imported equals nothing else."""
+    """The name under which a class or function can be imported, with the options of a `partial` or the fields of a
+    dataclass; one that cannot be imported equals nothing else."""
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return f"{_identity(type(thing))}{_constant([getattr(thing, each.name) for each in fields(thing)])}"
     if isinstance(thing, partial):
         return f"{_identity(thing.func)}{_constant(thing.args)}{_constant(sorted(thing.keywords.items()))}"
     path, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)

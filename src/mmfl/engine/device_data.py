@@ -1,14 +1,17 @@
 """DeviceData: data sets on a device, moved there once."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from mmfl.data.dataset import Dataset
-from mmfl.data.structure import Structure, leaves, length, map_leaves, rows
+from mmfl.data.lazy import Rows, is_lazy, join
+from mmfl.data.structure import Structure, leaves, length, map_leaves, rows, select
+from mmfl.engine.read_ahead import read_ahead
+from mmfl.tensors import to_device
 
 _MAX_POOL_BYTES = 1 << 32  # of inputs
 
@@ -26,12 +29,12 @@ class Pool:
         new = [each for each in dict.fromkeys(datasets) if each not in self.first_row]
         begins = itertools.accumulate((length(each.x) for each in new), initial=length(self.x))
 
-        def join(*leaves: Tensor) -> Tensor:
+        def extend(*leaves: Tensor) -> Tensor:
             return torch.cat([leaf.to(device) for leaf in leaves])
 
         return Pool(
-            map_leaves(join, self.x, *(each.x for each in new)),
-            map_leaves(join, self.y, *(each.y for each in new)),
+            map_leaves(extend, self.x, *(each.x for each in new)),
+            map_leaves(extend, self.y, *(each.y for each in new)),
             self.first_row | dict(zip(new, begins, strict=False)),
         )
 
@@ -50,8 +53,21 @@ class DeviceData:
         self._pools: dict[str, Pool] = {}
 
     def __call__(self, structure: Structure) -> Structure:
-        """The structure on the device."""
-        return map_leaves(self._place, structure)
+        """The structure on the device; one that is read when needed stays where it is."""
+        return structure if is_lazy(structure) else map_leaves(self._place, structure)
+
+    def read(self, structure: Structure, requests: Iterable[Rows]) -> Iterator[Structure]:
+        """The examples of each request on the device, read ahead."""
+        for examples in read_ahead(structure, requests):
+            yield map_leaves(lambda leaf: leaf.to(self.device), examples)
+
+    def chunks(self, structure: Structure, index: Rows, sizes: int | list[int]) -> Iterator[Structure]:
+        """The examples of an index, some at a time: so many, or these numbers of them."""
+        if is_lazy(structure):
+            yield from self.read(structure, (part.numpy() for part in torch.from_numpy(index).split(sizes)))
+        else:
+            placed = self(structure)
+            yield from (select(placed, part) for part in to_device(index, self.device).split(sizes))
 
     def _place(self, tensor: Tensor) -> Tensor:
         if tensor not in self._tensors:
@@ -62,8 +78,13 @@ class DeviceData:
         """All training examples of these data sets; None where they cannot be pooled."""
         first = datasets[0]
         if all(each.x is first.x and each.y is first.y for each in datasets):
-            return Pool(self(first.x), self(first.y), dict.fromkeys(datasets, 0))
+            x, y = self((first.x, first.y))
+            return Pool(x, y, dict.fromkeys(datasets, 0))
         distinct = dict.fromkeys(datasets)
+        if any(is_lazy((each.x, each.y)) for each in distinct):
+            begins = itertools.accumulate((length(each.x) for each in distinct), initial=0)
+            x, y = join(*((each.x, each.y) for each in distinct))
+            return Pool(x, y, dict(zip(distinct, begins, strict=False)))
         kinds = {_kind(each) for each in distinct}
         share_inputs = len({id(leaves(each.x)[0]) for each in distinct}) < len(distinct)  # a pool would copy them
         if not self.pooling or len(kinds) > 1 or share_inputs:

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from mmfl.data.dataset import as_inputs
-from mmfl.data.structure import arguments, length, select
+from mmfl.data.lazy import is_lazy
+from mmfl.data.structure import arguments, length
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.device import forward_batch_size, is_out_of_memory
@@ -41,7 +42,8 @@ class Measurer:
     def losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Sequence[Tensor]:
         """Mean losses of the clients of each workload, in ascending order. They stay on the device, so that nobody
         waits for it."""
-        if self.can_batch(architecture):
+        data = [workload.federation.tasks[workload.task].data for workload in workloads]
+        if self.can_batch(architecture) and not any(is_lazy((each.x, each.y)) for each in data):
             means = self._batched_losses(architecture, workloads)
             if means is not None:
                 return list(means.split([len(workload.client) for workload in workloads]))
@@ -88,12 +90,10 @@ class Measurer:
     def _forward(self, architecture: Architecture, workload: Workload, shards: Shards, test: bool) -> list[Tensor]:
         """The loss of every example of the shards, in their order, as float64; of test examples the metric as well."""
         task = workload.federation.tasks[workload.task]
-        x, y = (task.data.x_test, task.data.y_test) if test else (task.data.x, task.data.y)
-        x, y = self.device_data(x), self.device_data(y)
+        data = (task.data.x_test, task.data.y_test) if test else (task.data.x, task.data.y)
         objectives = (task.loss, task.metric) if test else (task.loss,)
         parameters = architecture.layout.named(workload.weights)
         module = architecture.module.eval()
-        index = to_device(shards.index, self.device)
         coupled = architecture.coupled
         sizes = shards.sizes[shards.sizes > 0].tolist() if coupled else forward_batch_size(architecture, self.device)
         values: list[list[Tensor]] = [[] for _ in objectives]
@@ -102,9 +102,8 @@ class Measurer:
         with operators, matmul_precision(architecture.precision), torch.random.fork_rng(enabled=architecture.draws):
             if architecture.draws:
                 torch.manual_seed(0)
-            for rows in index.split(sizes):
-                outputs = to_float32(functional_call(module, parameters, *arguments(as_inputs(select(x, rows)))))
-                targets = select(y, rows)
+            for x, targets in self.device_data.chunks(data, shards.index, sizes):
+                outputs = to_float32(functional_call(module, parameters, *arguments(as_inputs(x))))
                 for column, objective in zip(values, objectives, strict=True):
                     column.append(per_example(objective(outputs, targets)).double())
         module.train()

@@ -25,8 +25,8 @@ def train_vectorised(cohort: Cohort) -> None:
     architecture, tensors = cohort.architecture, cohort.tensors.with_state(cohort.rule, cohort.optimiser)
     module = VmappedModule(architecture, tensors.weights.device)
     cohort.copy_starts(tensors.weights)
-    for step, active in enumerate(cohort.jobs.active()):
-        batch = cohort.batches.cohort(step, active, keys=architecture.addressed)
+    batches = cohort.batches.cohorts(keys=architecture.addressed)
+    for step, (active, batch) in enumerate(zip(cohort.jobs.active(), batches, strict=True)):
         on_gpu, jobs = tensors.weights.device.type != "cpu", slice(0, active)
         cohort.set_rates(tensors.rates[jobs], step, jobs)
         module.step(cohort.rule, cohort.optimiser, tensors.rows(jobs), batch, factored=on_gpu)

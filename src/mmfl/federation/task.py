@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mmfl.checks import check, check_positive, check_whole
 from mmfl.data import Dataset
+from mmfl.data.augmentation import Augment, chain
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.errors import UserError, check_name, first_line
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
@@ -36,6 +37,7 @@ class Task:
     - `lr_steps`: how the learning rate changes during local training: a function of (step, steps) that gives a factor.
     - `optimiser`: how a client turns gradients into steps, such as `optimisers.AdamW()`; plain SGD by default.
     - `epochs`: how many passes a client makes over its data in a round.
+    - `augment`: random changes of training inputs, such as `data.augmentation.Flip()`, or a list of them.
     - `batch_size`: examples in a mini-batch. None: all of a client's data. A function of the round: a share of it.
 
     >>> from mmfl import data, models
@@ -53,6 +55,7 @@ class Task:
     metric: Objective = accuracy
     optimiser: Optimiser = field(default_factory=SGD)
     lr_steps: StepSchedule | None = None
+    augment: Augment | Sequence[Augment] | None = None
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -71,6 +74,9 @@ class Task:
         check(isinstance(self.optimiser, Optimiser), where, "optimiser", self.optimiser, expected)
         expected = "a function of (step, steps)"
         check(self.lr_steps is None or callable(self.lr_steps), where, "lr_steps", self.lr_steps, expected)
+        given = self.augment if isinstance(self.augment, Sequence) else [self.augment]
+        valid = self.augment is None or all(map(callable, given))
+        check(valid, where, "augment", self.augment, "a function of (inputs, random numbers), or a list of them")
         check_whole(where, "epochs", self.epochs)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)
@@ -82,6 +88,11 @@ class Task:
         check_name("task", self.name)
         if self.name in _RESERVED_NAMES:
             raise UserError(f"task '{self.name}': the name is reserved for a column of the results; expected another.")
+
+    @property
+    def augmentation(self) -> Augment | None:
+        """All changes of training inputs as one."""
+        return chain(self.augment)
 
     def learning_rate(self, round: int) -> float:
         """The learning rate of a round."""

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from mmfl.data.augmentation import Random
 from mmfl.data.dataset import ELSEWHERE, as_inputs
+from mmfl.data.lazy import is_lazy
 from mmfl.data.structure import (
     Structure,
     call_module,
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from mmfl.federation.task import Task
 
 
+_MAX_TARGETS_READ = 256  # of targets that are read when needed, so many are looked at
+
+
 def check_task(task: "Task") -> None:
     """Refuses a task whose model fails on its data, whose labels are out of range or whose loss or metric does not give
     one value per example."""
@@ -40,6 +45,7 @@ def check_task(task: "Task") -> None:
         if not torch.isfinite(per_example(values.float())).all():
             raise _error(task, f"the {kind} is not finite at the initial weights.")
     _check_examples_are_independent(task, module, outputs)
+    _check_augmentation(task)
 
 
 def check_memory_of_parameters(task: "Task", module: nn.Module) -> None:
@@ -132,7 +138,8 @@ def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: St
     x, y = task.data.x, task.data.y
     lengths = {size for leaf in (*tensors(outputs), *leaves(y)) for size in leaf.shape[1:]}
     number = next(n for n in range(2, len(lengths) + 3) if n not in lengths)
-    different = torch.stack([(leaf != leaf[0]).reshape(len(leaf), -1).any(1) for leaf in leaves(y)]).any(0)
+    known = leaves(rows(y, slice(_MAX_TARGETS_READ)) if is_lazy(y) else y)
+    different = torch.stack([(leaf != leaf[0]).reshape(len(leaf), -1).any(1) for leaf in known]).any(0)
     chosen = torch.cat([torch.zeros(1, dtype=torch.long), different.nonzero()[:1, 0], torch.arange(1, number + 1)])
     chosen = chosen[:number] % length(y)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -152,6 +159,30 @@ def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: St
                 problem = f"the {kind} of an example changes with the other examples of its batch"
                 remedy = "expected value n to depend on output n and target n alone"
                 raise _error(task, f"{problem}; {remedy} ({shapes}).")
+
+
+def _check_augmentation(task: "Task") -> None:
+    """Refuses an augmentation that fails, changes shapes or its own input, or lets examples depend on one another."""
+    if task.augmentation is None:
+        return
+    x = as_inputs(rows(task.data.x, torch.arange(3) % length(task.data.x)))
+    before, keys = map_tensors(Tensor.clone, x), torch.arange(3)
+    try:
+        together = task.augmentation(x, Random(keys))
+        alone = task.augmentation(_only(1, x)[0], Random(keys[1:2]))
+    except Exception as error:
+        raise _error(task, f"augment fails on inputs of shape {describe(x)}: {first_line(error)}") from None
+    if describe(together) != describe(x) or describe(alone) != describe(_only(1, x)[0]):
+        raise _error(task, f"augment gives {describe(together)} for inputs {describe(x)}; expected the same shapes.")
+    if not _equal(x, before):
+        raise _error(task, "augment changes its inputs in place; expected new tensors.")
+    if not _equal(_only(1, together)[0], alone):
+        remedy = "expected random numbers from its second argument, one by one"
+        raise _error(task, f"augment changes an example by the others of its batch, or by chance; {remedy}.")
+
+
+def _equal(one: Structure, other: Structure) -> bool:
+    return all(torch.equal(*pair) for pair in zip(tensors(one), tensors(other), strict=True))
 
 
 def _only(n: int, *structures: Structure) -> list[Structure]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mmfl.data import SOURCES, Dataset
+from mmfl.data.augmentation import AUGMENTATIONS, Augment
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError
 from mmfl.federation import Federation
@@ -62,6 +63,10 @@ class TaskConfig(ConfigSection):
     """What training makes small: one value per example. The options of a table are keywords of the function."""
     metric: str = Field(default="accuracy", examples=["absolute_error", "my_module.score"])
     """What is reported of the test examples, by name: one value per example."""
+    augment: Spec | list[Spec] | None = Field(
+        default=None, examples=["flip", [{"name": "crop", "padding": 4}, "flip"], "my_module.augment"]
+    )
+    """Random changes of training inputs: one, or several in this order. Without it there are none."""
     partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
     """Who holds which of its examples, where it is not as `federation.partition` says."""
 
@@ -81,6 +86,7 @@ class TaskConfig(ConfigSection):
             batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
             loss=bind("loss", self.loss, LOSSES),
             metric=find("metric", self.metric, METRICS),
+            augment=None if self.augment is None else _augmentations(self.augment),
         )
 
 
@@ -233,6 +239,16 @@ class Config(ConfigSection):
 def _build_named(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
     """What a name or a table stands for; anything else as it is, such as a number in place of a schedule."""
     return build(kind, value, known) if isinstance(value, str | Mapping) else value
+
+
+def _augmentations(given: Spec | list[Spec]) -> list[Augment]:
+    """The augmentations that one or several specs stand for: classes are built, functions used as they are."""
+    made = []
+    for spec in given if isinstance(given, list) else [given]:
+        name, _ = read_spec("augmentation", spec)
+        found = find("augmentation", name, AUGMENTATIONS)
+        made.append((build if isinstance(found, type) else bind)("augmentation", spec, AUGMENTATIONS))
+    return made
 
 
 def _load(spec: Spec) -> Dataset:

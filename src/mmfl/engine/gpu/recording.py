@@ -5,6 +5,7 @@ them. A CUDA graph has a fixed number of jobs and a fixed batch width, so both a
 changes nothing.
 """
 
+import itertools
 from functools import partial
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from mmfl.data.structure import map_leaves
 from mmfl.engine.architecture import Architecture
-from mmfl.engine.batches import Batches, CohortBatch
+from mmfl.engine.batches import CohortBatch
 from mmfl.engine.cohort import Cohort, JobTensors
 from mmfl.engine.gpu.recorder import Recorder, Stream
 from mmfl.engine.jobs import Jobs
@@ -77,10 +78,15 @@ class RecordedStep:
         """All local steps of a cohort; full batches are the same at every step."""
         self._copy_from(cohort)
         own, loaded = self._tensors, 0  # jobs whose batches are in the buffers
-        full_batches = bool((cohort.jobs.batch == cohort.jobs.size).all())
-        for step, active in enumerate(cohort.jobs.active()):
-            if not full_batches or active != loaded:
-                self._load_batches(cohort.batches, step, active)
+        full_batches = bool((cohort.jobs.batch == cohort.jobs.size).all()) and cohort.batches.augment is None
+        steps = list(enumerate(cohort.jobs.active()))
+        changed = [not full_batches or step == 0 or active != steps[step - 1][1] for step, active in steps]
+        jobs, width = self._batch.share.shape
+        batches = cohort.batches.gather(itertools.compress(steps, changed), (jobs, width))
+        for step, active in steps:
+            if changed[step]:
+                copy = partial(Tensor.copy_, non_blocking=True)
+                map_leaves(copy, tuple(self._batch[:4]), tuple(next(batches)[:4]))
             if active != loaded:
                 own.rates[:active] = cohort.tensors.rates[:active]
                 own.rates[active:] = 0
@@ -100,12 +106,6 @@ class RecordedStep:
             own.correction[:jobs] = given.correction
         for vector in (*own.state, own.loss_sums, own.number):
             vector.zero_()
-
-    def _load_batches(self, batches: Batches, step: int, active: int) -> None:
-        jobs, width = self._batch.share.shape
-        positions, share, length = batches.padded(step, active, (jobs, width))
-        given = *batches.gather(positions), torch.from_numpy(share), torch.from_numpy(length)
-        map_leaves(partial(Tensor.copy_, non_blocking=True), tuple(self._batch[:4]), given)
 
 
 def _repeat(jobs: int, width: int, leaf: Tensor) -> Tensor:
