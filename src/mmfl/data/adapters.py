@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mmfl.data.dataset import Dataset, from_arrays
-from mmfl.data.lazy import Items
+from mmfl.data.lazy import Items, read
 from mmfl.data.structure import Structure, describe, map_leaves
 from mmfl.errors import UserError, nearest
 
@@ -137,9 +137,8 @@ class _Mapped:
 
 def read_items(items: Any, where: str, lazy: bool) -> Structure:
     """The items of anything with a length, as tensors or as lazy arrays."""
-    if lazy:
-        return Items(items, _entry, where).arrays()
-    return _stack((items[row] for row in range(len(items))), len(items), where)
+    arrays = Items(items, _entry, where).arrays()
+    return arrays if lazy else read(arrays, np.arange(len(items)))
 
 
 def _columns(
@@ -154,11 +153,12 @@ def _column(dataset: Any, name: str | Sequence[str], where: str, lazy: bool) -> 
     """The values of a column, or of several in a dictionary."""
     if not isinstance(name, str):
         return {each: _column(dataset, each, where, lazy) for each in name}
-    values, place = _values(dataset, name, where), f"{where}, column '{name}'"
-    if not lazy or not len(values):
-        return _stack(values, len(values), place)
-    only = dataset.select_columns([name]) if hasattr(dataset, "select_columns") else dataset
-    return read_items(_Mapped(only, lambda item: item[name]), place, lazy)
+    _check_column(dataset, name, where)
+    if lazy and hasattr(dataset, "select_columns") and len(dataset):
+        items = _Mapped(dataset.select_columns([name]), lambda item: item[name])
+        return read_items(items, f"{where}, column '{name}'", lazy)
+    values = _values(dataset, name, where)
+    return _stack(values, len(values), f"{where}, column '{name}'")
 
 
 def _names(dataset: Any, where: str) -> Sequence[str]:
@@ -168,11 +168,15 @@ def _names(dataset: Any, where: str) -> Sequence[str]:
     return list(names)
 
 
-def _values(dataset: Any, column: str, where: str) -> Any:
-    """The values of a column, which must have a length."""
+def _check_column(dataset: Any, column: str, where: str) -> None:
     names = _names(dataset, where)
     if column not in names:
         raise UserError(f"{where}: unknown column '{column}': {nearest(column, names)}")
+
+
+def _values(dataset: Any, column: str, where: str) -> Any:
+    """The values of a column, which must have a length."""
+    _check_column(dataset, column, where)
     try:
         values = dataset[column]
         len(values)

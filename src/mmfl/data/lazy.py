@@ -83,22 +83,24 @@ def subset(structure: Structure, rows: Rows) -> Structure:
 
 def read(structure: Structure, rows: Rows) -> Structure:
     """The examples of these numbers as tensors. Leaves of one source are read together, and no example twice."""
-    known: dict[tuple[int, int], tuple[Sequence[Tensor], Tensor, Rows]] = {}
+    known: dict[tuple[int, int], tuple[Sequence[Tensor], Tensor | None, Rows]] = {}
 
     def read_leaf(leaf: LazyArray | Tensor) -> Tensor:
         if isinstance(leaf, Tensor):
             return leaf[torch.from_numpy(rows)]
         key = id(leaf.source), id(leaf.rows)
         if key not in known:
-            distinct, inverse = np.unique(leaf.rows[rows], return_inverse=True)
-            known[key] = _read(leaf.source, distinct), torch.from_numpy(inverse), distinct
+            wanted = leaf.rows[rows]
+            distinct, inverse = np.unique(wanted, return_inverse=True)
+            place = None if np.array_equal(wanted, distinct) else torch.from_numpy(inverse)
+            known[key] = _read(leaf.source, distinct), place, distinct
         values, place, distinct = known[key]
         typed = values[leaf.leaf].to(leaf.dtype)
         if typed.is_floating_point():
             wrong = (~torch.isfinite(typed.reshape(len(typed), -1)).all(1)).nonzero()
             if len(wrong):
                 raise UserError(f"{leaf.source.where}: row {distinct[int(wrong[0])]} is not a finite number.")
-        return typed[place]
+        return typed if place is None else typed[place]
 
     return map_leaves(read_leaf, structure)
 
