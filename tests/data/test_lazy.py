@@ -165,7 +165,7 @@ def test_parts_of_a_mapped_array_are_read_from_their_place(tmp_path):
 def test_a_file_that_vanishes_or_shrinks_is_named(tmp_path):
     data = from_arrays(mapped(tmp_path / "x.npy"), Y, name="mine")
     (tmp_path / "x.npy").write_bytes((tmp_path / "x.npy").read_bytes()[:-400])
-    with refused("data 'mine'", "cannot be read", "greater than file size"):
+    with refused("data 'mine'", "cannot be read", "shorter than it was"):
         data.x[:]
     (tmp_path / "x.npy").unlink()
     with refused("data 'mine'", "cannot be read", "No such file", "x.npy"):
