@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.allocation import ALLOCATIONS
 from mmfl.data import SOURCES
+from mmfl.data.augmentation import AUGMENTATIONS
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
@@ -62,6 +63,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "Schedules": ("`lr` or `batch_size` of a task, as a table.", SCHEDULES),
     "Schedules of local steps": ("`lr_steps` of a task: factors of its learning rate.", STEP_SCHEDULES),
     "Optimisers": ("`optimiser` of a task.", OPTIMISERS),
+    "Augmentations": ("`augment` of a task: one, or a list of them.", AUGMENTATIONS),
     "Partitions": (
         "`partition` of a task or of the federation. In a file, `shared = true` takes the place of `seed`: "
         "random choices are then the same for every task.",
@@ -146,8 +148,10 @@ def toml(value: Any) -> str:
 
 def _options(make: Callable[..., Any]) -> str:
     """The options of a factory, with defaults."""
-    options = {} if make in (*LOSSES.values(), *METRICS.values()) else inspect.signature(make).parameters
-    return ", ".join(map(_option, options.values()))
+    options = inspect.signature(make).parameters.values()
+    if make in (*LOSSES.values(), *METRICS.values()):  # functions of outputs and targets, whose keywords are options
+        options = [option for option in options if option.kind is option.KEYWORD_ONLY]
+    return ", ".join(map(_option, options))
 
 
 def _option(option: inspect.Parameter) -> str:

@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     POINTS = 12
     ARRIVALS = 13
     NOISE = 14
+    AUGMENTATION = 15
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64

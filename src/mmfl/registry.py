@@ -3,6 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from mmfl.errors import UserError, nearest
@@ -39,6 +40,23 @@ def build(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Any
         if (key == "inner" and isinstance(value, str)) or (isinstance(value, Mapping) and "name" in value):
             options[key] = build(kind, value, known)
     return call(kind, name, find(kind, name, known), options)
+
+
+def bind(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """The function that a spec names, with the options of a table bound to its keywords.
+
+    An option `inner` is a spec of the same kind.
+    """
+    name, options = read_spec(kind, spec)
+    function: Callable[..., Any] = find(kind, name, known)
+    if not options:
+        return function
+    parameters = inspect.signature(function).parameters.values()
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    unknown = next((key for key in options if key not in keywords), None)
+    if unknown is not None:
+        raise UserError(f"{kind} '{name}': unknown option '{unknown}': {nearest(unknown, keywords)}")
+    return partial(function, **{k: bind(kind, v, known) if k == "inner" else v for k, v in options.items()})
 
 
 def read_spec(kind: str, spec: Spec) -> tuple[str, dict[str, Any]]:

@@ -175,7 +175,10 @@ IMAGES = {"image": [[1.0], [2.0]], "label": [0, 1]}
     (lambda: from_huggingface(Columns(**IMAGES), owner="who"), "column 'who'", "image, label"),
     (lambda: from_huggingface(Columns(**IMAGES), test=Columns(image=[[1.0]])), "(test)", "column 'label'"),
     (lambda: from_huggingface(Columns(image=[[1], [1, 2]], label=[0, 1])), "column 'image' at row 1", "(2,)", "(1,)"),
-    (lambda: from_huggingface(Columns(image=[{"bytes": b"0" * 99}], label=[0])), "column 'image' at row 0 is a dict"),
+    (
+        lambda: from_huggingface(Columns(image=[{"bytes": b"0" * 99}], label=[0])),
+        "column 'image' at row 0, 'bytes' is a bytes",
+    ),
     (lambda: from_huggingface(Columns(image=[[1.0]] * 2, label=[0])), "2 inputs", "1 targets"),
     (lambda: from_huggingface({"validation": Columns(**IMAGES)}), "no part 'train'", "validation"),
     (lambda: from_huggingface({"train": Columns(**IMAGES)}, test="tset"), "no part 'tset'", "train"),

@@ -1,15 +1,27 @@
 """Modules of every kind that the engines must train alike, each as a small task."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from small import IMAGES, TOKENS, VECTORS, Model, normal, numbers, task
+from small import CLASSES, IMAGES, TOKENS, VECTORS, Model, linear, normal, numbers, task
 from torch import Tensor, nn
 
 from mmfl import models
-from mmfl.federation.objectives import next_token, squared_error, value
+from mmfl.federation.objectives import (
+    accuracy,
+    binary_accuracy,
+    binary_cross_entropy,
+    cross_entropy,
+    next_token,
+    per_example,
+    squared_error,
+    unweighted,
+    value,
+    weighted,
+)
 from mmfl.federation.task import Task
 
 
@@ -111,6 +123,40 @@ def tracking() -> nn.Module:
     return images(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3, affine=False), features=108)
 
 
+def masked_attention() -> nn.Module:
+    """Next tokens by a causal transformer whose padding is masked."""
+
+    def compute(self: Any, ids: Tensor, mask: Tensor) -> Tensor:
+        causal = torch.ones(5, 5, dtype=torch.bool, device=ids.device).triu(1)
+        return self.output(self.encoder(self.embedding(ids), causal, ~mask))
+
+    encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0)
+    return Model(compute, embedding=nn.Embedding(5, 4), encoder=encoder, output=nn.Linear(4, 5))
+
+
+LENGTHS = numbers(5, 100, seed=5) + 1  # of texts that are padded to 5 tokens
+MASK = torch.arange(5) < LENGTHS[:, None]
+
+
+def two_heads() -> nn.Module:
+    """Two inputs, and outputs by name."""
+
+    def compute(self: Any, left: Tensor, right: Tensor) -> dict[str, Any]:
+        both = torch.cat([left, right], 1)
+        return {"kind": self.kind(both), "place": (self.place(both), right)}
+
+    return Model(compute, kind=nn.Linear(8, 3), place=nn.Linear(8, 1))
+
+
+def loss_of_two_heads(outputs: dict[str, Any], targets: dict[str, Tensor]) -> Tensor:
+    place = per_example(squared_error(outputs["place"][0], targets["place"]))
+    return cross_entropy(outputs["kind"], targets["kind"]) + place
+
+
+def accuracy_of_two_heads(outputs: dict[str, Any], targets: dict[str, Tensor]) -> Tensor:
+    return accuracy(outputs["kind"], targets["kind"])
+
+
 PICTURES = normal(100, 2, 18, 18)
 
 
@@ -185,6 +231,27 @@ KINDS: dict[str, Task] = {
     ),
     "batch norm as a function": task(lambda: apply(functional_norm, 108, conv=nn.Conv2d(2, 3, 3)), IMAGES, lr=0.02),
     "batch centred by hand": task(lambda: apply(lambda self, x: self.output(x - x.mean(0)))),
+    "tokens with a mask": task(
+        masked_attention,
+        {"ids": TOKENS, "mask": MASK},
+        torch.where(MASK, numbers(5, 100, 5, seed=2), -100),
+        loss=next_token,
+        lr=0.5,
+    ),
+    "two inputs and two heads": task(
+        two_heads,
+        (VECTORS, normal(100, 2, seed=6)),
+        {"kind": CLASSES, "place": normal(100, seed=3)},
+        loss=loss_of_two_heads,
+        metric=accuracy_of_two_heads,
+    ),
+    "several labels, weighted": task(
+        linear,
+        VECTORS,
+        {"target": numbers(2, 100, 3, seed=7), "weight": normal(100, seed=8).square()},
+        loss=partial(weighted, inner=partial(binary_cross_entropy, pos_weight=[1.0, 2.0, 3.0])),
+        metric=partial(unweighted, inner=binary_accuracy),
+    ),
     "regression": task(lambda: nn.Linear(6, 1), VECTORS, normal(100, seed=3), loss=squared_error),
     "regression of two": task(
         lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=squared_error

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from mmfl.data import Dataset
+from mmfl.data.structure import Structure, call_module, rows
 from mmfl.engine import Simulation, Training, trainer
 from mmfl.engine.cohort import Cohort
 from mmfl.engine.gpu.recorder import Recorder
@@ -45,8 +46,8 @@ class Model(nn.Module):
         for name, part in parts.items():
             setattr(self, name, part)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.compute(self, x)
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
+        return self.compute(self, *inputs, **named)
 
 
 def linear() -> nn.Module:
@@ -55,13 +56,14 @@ def linear() -> nn.Module:
 
 def task(
     model: Callable[[], nn.Module] = linear,
-    x: Tensor = VECTORS,
-    y: Tensor = CLASSES,
+    x: Structure = VECTORS,
+    y: Structure = CLASSES,
     name: str = "t",
     **options: Any,
 ) -> Task:
     """A task whose last 20 rows are its test set."""
-    data = Dataset("small", x[:-20], y[:-20], x[-20:], y[-20:])
+    train, test = (rows((x, y), part) for part in (slice(-20), slice(-20, None)))
+    data = Dataset("small", *train, *test)
     return Task(name, model, data, **{"lr": 0.2, "epochs": 3, "batch_size": 4, **options})
 
 
@@ -127,16 +129,16 @@ def assert_agree(one: Trained, other: Trained, tolerance: float = 1e-4) -> None:
     assert (other.flat.abs().amax(1) > 1e-3).all()
 
 
-def by_hand(task: Task, start: dict[str, Tensor], rows: np.ndarray, mu: float = 0.0) -> tuple[dict[str, Tensor], float]:
+def by_hand(task: Task, start: dict[str, Tensor], own: np.ndarray, mu: float = 0.0) -> tuple[dict[str, Tensor], float]:
     """Full-batch training as anyone would write it: start minus end by name, and the mean loss on the way."""
     module = task.build()
     module.load_state_dict(start, strict=False)  # a tied weight has a name for each of its places
     optimiser = torch.optim.SGD(module.parameters(), task.lr)
-    x, y = task.data.x[rows], task.data.y[rows]
+    x, y = rows((task.data.x, task.data.y), own)
     seen = []
     for _ in range(task.epochs):
         optimiser.zero_grad()
-        loss = task.loss(module(x), y).mean()
+        loss = task.loss(call_module(module, x), y).mean()
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         pull = sum((p - start[name]).square().sum() for name, p in trained.items())
         (loss + mu / 2 * pull).backward()

@@ -122,10 +122,7 @@ def batches_of_jobs() -> list[list[tuple[Tensor, Tensor]]]:
     """The mini-batches that each client sees."""
     jobs = Jobs.of([ask(Simulation("cpu"), POOL)])
     batches = Batches(jobs, DeviceData(torch.device("cpu")))
-    return [
-        [batches.examples(*map(int, batches.position(step, job))) for step in range(jobs.steps[job])]
-        for job in range(len(jobs))
-    ]
+    return [list(batches.of_job(job)) for job in range(len(jobs))]
 
 
 @pytest.mark.parametrize(

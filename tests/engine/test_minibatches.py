@@ -31,9 +31,7 @@ def steps_of(*clients: int, **options) -> dict[int, Steps]:
     seen = {}
     for job, client in enumerate(training.client):
         place = {row: n for n, row in enumerate(training.federation.shards[0].of(client))}
-        rows = [
-            batches.examples(*batches.position(step, job))[0][:, 0].int().tolist() for step in range(jobs.steps[job])
-        ]
+        rows = [x[:, 0].int().tolist() for x, _ in batches.of_job(job)]
         seen[int(client)] = [[place[row] for row in batch] for batch in rows]
     return seen
 
@@ -87,12 +85,13 @@ def test_a_cohort_sees_what_its_clients_see_alone_and_weighs_nothing_else():
     whole, _ = batches_of()
     for bucket in buckets(whole):
         batches = Batches(bucket, DeviceData(torch.device("cpu")))
+        alone = [list(batches.of_job(job)) for job in range(len(bucket))]
         for step in range(bucket.steps.max()):
             active = int((bucket.steps > step).sum())
             x, y, share, length, _ = batches.cohort(step, active)
             torch.testing.assert_close(share.sum(1), torch.ones(active))
             for job in range(active):
-                alone_x, alone_y = batches.examples(*batches.position(step, job))
+                alone_x, alone_y = alone[job][step]
                 assert torch.equal(x[job, : length[job]], alone_x)
                 assert torch.equal(y[job, : length[job]], alone_y)
                 assert (share[job, : length[job]] > 0).all()
@@ -104,14 +103,14 @@ def test_no_step_is_computed_for_a_client_that_is_done(monkeypatch, batch_size):
     pool, engine = federation(task(batch_size=batch_size)), Simulation("cpu", "vectorised")
     training = ask(engine, pool)
     engine.train([training])  # finds out whether the module can be vectorised at all
-    computed, cohort = [], Batches.cohort
+    computed, cohorts = [], Batches.cohorts
 
-    def recorded(self, step, active, keys):
-        batch = cohort(self, step, active, keys)
-        computed.append(len(batch.x))
-        return batch
+    def recorded(self, keys):
+        for batch in cohorts(self, keys):
+            computed.append(len(batch.x))
+            yield batch
 
-    monkeypatch.setattr(Batches, "cohort", recorded)
+    monkeypatch.setattr(Batches, "cohorts", recorded)
     engine.train([training])
     assert sum(computed) == Jobs.of([training]).steps.sum()
     assert len(computed) < sum(computed)

@@ -115,7 +115,7 @@ def broken(outputs, targets):
     (lambda: toy_task(model=Counting), "'toy'", "buffer 'seen'", "only the statistics of batch norm"),
     (lambda: toy_task(model=lambda: 3), "'toy'", "returned a int", "torch.nn.Module"),
     (lambda: toy_task(model=network(nn.Unflatten(1, (1, 5)))), "'toy'", "(2, 1, 4)", "[examples, classes]"),
-    (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model", "tuple"),
+    (lambda: toy_task(model=partial(nn.LSTM, 3, 4)), "'toy'", "the model gives", "outputs[1][0]", "a row for each"),
     (lambda: toy_task(model=lambda: nn.Linear(-3, 4)), "'toy'", "the model cannot be built:", "negative"),
     (lambda: toy_task(model=nn.Linear), "'toy'", "the model", "in_features"),
     (lambda: toy_task(data=from_arrays(np.zeros((9, 3)), np.zeros(9))), "'toy'", "not class", "squared_error"),

@@ -201,6 +201,7 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (["tasks.digits.model.input=3"], ["model 'logistic'", "unknown option 'input'", "did you mean 'inputs'"]),
         (["tasks.digits.data.sed=3"], ["data 'digits'", "unknown option 'sed'", "did you mean 'seed'"]),
         (["tasks.digits.loss=crossentropy"], ["unknown loss", "did you mean 'cross_entropy'"]),
+        (["tasks.digits.loss={name='cross_entropy',smoothing=0.1}"], ["loss 'cross_entropy'", "'label_smoothing'"]),
         (["tasks.digits.metric=accurate"], ["unknown metric", "did you mean 'accuracy'"]),
         (["federation.partition=label"], ["unknown partition 'label'", "did you mean 'labels'"]),
         (["federation.partition.fraction=3"], ["a table needs a 'name'"]),

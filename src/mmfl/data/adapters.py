@@ -1,6 +1,7 @@
 """Adapters for data sets of other libraries: map-style data sets of PyTorch, and those of Hugging Face."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from mmfl.data.dataset import Dataset, from_arrays
+from mmfl.data.lazy import Items, read
+from mmfl.data.structure import Structure, describe, map_leaves
 from mmfl.errors import UserError, nearest
 
 
@@ -18,15 +21,19 @@ def from_torch_dataset(
     owner: ArrayLike | None = None,
     owner_test: ArrayLike | None = None,
     *,
+    lazy: bool = False,
     test_share: float = 0.2,
     name: str = "data",
     seed: int = 0,
 ) -> Dataset:
     """A data set from anything with a length whose items are (input, label), such as those of torchvision.
 
-    Inputs and labels may be tensors, arrays, numbers or PIL images, which become bytes [channels, height, width]. The
-    data set is read once, so a random transform is applied once. `test` is another such data set; `owner` and
-    `owner_test` have one entry per row. Without `test`, `test_share` of the rows (of each owner) is set aside.
+    Inputs and labels may be tensors, arrays, numbers or PIL images, which become bytes [channels, height, width], and
+    dictionaries or tuples of these. `test` is another such data set; `owner` and `owner_test` have one entry per row.
+    Without `test`, `test_share` of the rows (of each owner) is set aside.
+
+    The data set is read once, so a random transform is applied once. With `lazy` an input is read whenever it is needed
+    instead, so that the data may be larger than memory; labels are read once, from `dataset.targets` if there are such.
 
     >>> pairs = [(torch.full((3,), float(n)), n % 2) for n in range(10)]
     >>> data = from_torch_dataset(pairs, owner=["ann", "bob"] * 5)
@@ -35,26 +42,30 @@ def from_torch_dataset(
     """
     if test is None and owner_test is not None:
         raise UserError(f"data '{name}': owner_test is given, but no test set.")
-    test_part = None if test is None else _part(*_pairs(test, f"data '{name}' (test)"), owner_test)
-    x, y = _pairs(dataset, f"data '{name}'")
+    test_part = None if test is None else _part(*_pairs(test, f"data '{name}' (test)", lazy), owner_test)
+    x, y = _pairs(dataset, f"data '{name}'", lazy)
     return from_arrays(x, y, owner, test=test_part, test_share=test_share, name=name, seed=seed)
 
 
 def from_huggingface(
     dataset: Any,
-    x: str = "image",
-    y: str = "label",
+    x: str | Sequence[str] = "image",
+    y: str | Sequence[str] = "label",
     owner: str | None = None,
     test: Any = None,
     *,
+    lazy: bool = False,
     test_share: float = 0.2,
     name: str = "data",
     seed: int = 0,
 ) -> Dataset:
     """A data set from the columns `x`, `y` and, if there is one, `owner` of a `datasets.Dataset`.
 
-    Columns may contain numbers, lists of numbers or images. Of a `DatasetDict`, the part `train` is for training and
-    `test`, if there is one, for testing. `test` names another part or is a data set itself; without one, `test_share`
+    Columns may contain numbers, lists of numbers or images; a list of column names makes a dictionary of them. With
+    `lazy` inputs are read whenever they are needed, so that the data may be larger than memory.
+
+    Of a `DatasetDict`, the part `train` is for training and `test`, if there is one, for testing. `test` names another
+    part or is a data set itself; without one, `test_share`
     of the rows (of each owner) is set aside. Test rows have owners if they have the owner column too.
     """
     if isinstance(dataset, Mapping):
@@ -69,41 +80,85 @@ def from_huggingface(
     test_part = None
     if test is not None:
         where = f"data '{name}' (test)"
-        test_part = _part(*_columns(test, x, y, owner if owner in _names(test, where) else None, where))
-    train = _columns(dataset, x, y, owner, f"data '{name}'")
+        test_part = _part(*_columns(test, x, y, owner if owner in _names(test, where) else None, where, lazy))
+    train = _columns(dataset, x, y, owner, f"data '{name}'", lazy)
     return from_arrays(*train, test=test_part, test_share=test_share, name=name, seed=seed)
 
 
-def _part(x: Tensor, y: Tensor, owner: ArrayLike | None) -> tuple[Any, ...]:
+def _part(x: Structure, y: Structure, owner: ArrayLike | None) -> tuple[Any, ...]:
     """A test set, with owners if it has any."""
     return (x, y) if owner is None else (x, y, owner)
 
 
-def _pairs(dataset: Any, where: str) -> tuple[Tensor, Tensor]:
+def _pairs(dataset: Any, where: str, lazy: bool) -> tuple[Structure, Structure]:
     """Inputs and labels of a map-style data set."""
     try:
         rows = len(dataset)
     except TypeError:
         raise UserError(f"{where}: a {type(dataset).__name__} has no length; expected a map-style data set.") from None
 
-    labels: list[Any] = []
+    def pair(row: int) -> Any:
+        item = dataset[row]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise UserError(f"{where}: row {row} is a {type(item).__name__}; expected a pair (input, label).")
+        return item
 
-    def inputs() -> Iterable[Any]:
+    if lazy and rows:
+        targets = getattr(dataset, "targets", None)
+        labels: Iterable[Any] = (pair(row)[1] for row in range(rows))
+        if targets is not None and len(targets) == rows and np.array_equal(targets[0], pair(0)[1]):
+            labels = targets
+        inputs = read_items(_Mapped(dataset, lambda item: item[0]), f"{where}, input", lazy)
+        return inputs, _stack(labels, rows, f"{where}, label")
+
+    seen: list[Any] = []
+
+    def inputs_of_pairs() -> Iterable[Any]:
         for row in range(rows):
-            item = dataset[row]
-            if not isinstance(item, tuple | list) or len(item) != 2:
-                raise UserError(f"{where}: row {row} is a {type(item).__name__}; expected a pair (input, label).")
-            labels.append(item[1])
-            yield item[0]
+            value, label = pair(row)
+            seen.append(label)
+            yield value
 
-    return _stack(inputs(), rows, f"{where}, input"), _stack(labels, rows, f"{where}, label")
+    return _stack(inputs_of_pairs(), rows, f"{where}, input"), _stack(seen, rows, f"{where}, label")
 
 
-def _columns(dataset: Any, x: str, y: str, owner: str | None, where: str) -> tuple[Tensor, Tensor, list[Any] | None]:
+class _Mapped:
+    """The items of a data set, each passed through a function."""
+
+    def __init__(self, items: Any, function: Callable[[Any], Any]):
+        self.items, self.function = items, function
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, row: int) -> Any:
+        return self.function(self.items[row])
+
+
+def read_items(items: Any, where: str, lazy: bool) -> Structure:
+    """The items of anything with a length, as tensors or as lazy arrays."""
+    arrays = Items(items, _entry, where).arrays()
+    return arrays if lazy else read(arrays, np.arange(len(items)))
+
+
+def _columns(
+    dataset: Any, x: str | Sequence[str], y: str | Sequence[str], owner: str | None, where: str, lazy: bool
+) -> tuple[Structure, Structure, list[Any] | None]:
     """The inputs, the targets and, if there is an owner column, the owners."""
-    columns = {name: _values(dataset, name, where) for name in (owner, x, y) if name is not None}
-    inputs, targets = (_stack(columns[name], len(columns[name]), f"{where}, column '{name}'") for name in (x, y))
-    return inputs, targets, None if owner is None else list(columns[owner])
+    owners = None if owner is None else list(_values(dataset, owner, where))
+    return _column(dataset, x, where, lazy), _column(dataset, y, where, lazy=False), owners
+
+
+def _column(dataset: Any, name: str | Sequence[str], where: str, lazy: bool) -> Structure:
+    """The values of a column, or of several in a dictionary."""
+    if not isinstance(name, str):
+        return {each: _column(dataset, each, where, lazy) for each in name}
+    _check_column(dataset, name, where)
+    if lazy and hasattr(dataset, "select_columns") and len(dataset):
+        items = _Mapped(dataset.select_columns([name]), lambda item: item[name])
+        return read_items(items, f"{where}, column '{name}'", lazy)
+    values = _values(dataset, name, where)
+    return _stack(values, len(values), f"{where}, column '{name}'")
 
 
 def _names(dataset: Any, where: str) -> Sequence[str]:
@@ -113,11 +168,15 @@ def _names(dataset: Any, where: str) -> Sequence[str]:
     return list(names)
 
 
-def _values(dataset: Any, column: str, where: str) -> Any:
-    """The values of a column, which must have a length."""
+def _check_column(dataset: Any, column: str, where: str) -> None:
     names = _names(dataset, where)
     if column not in names:
         raise UserError(f"{where}: unknown column '{column}': {nearest(column, names)}")
+
+
+def _values(dataset: Any, column: str, where: str) -> Any:
+    """The values of a column, which must have a length."""
+    _check_column(dataset, column, where)
     try:
         values = dataset[column]
         len(values)
@@ -126,21 +185,41 @@ def _values(dataset: Any, column: str, where: str) -> Any:
     return values
 
 
-def _stack(values: Iterable[Any], rows: int, where: str) -> Tensor:
-    """One tensor [rows, ...] of the values, filled row by row to avoid a second copy."""
-    stacked: Tensor | None = None
+def _stack(values: Iterable[Any], rows: int, where: str) -> Structure:
+    """Tensors [rows, ...] of the values, filled row by row to avoid a second copy."""
+    stacked: Structure = None
     for row, value in enumerate(values):
-        entry = _tensor(value, f"{where} at row {row}")
+        entry = _entry(value, f"{where} at row {row}")
         if stacked is None:
-            stacked = torch.empty((rows, *entry.shape), dtype=entry.dtype)
-        if entry.shape != stacked.shape[1:]:
-            shapes = f"{tuple(entry.shape)}, but that at row 0 has {tuple(stacked.shape[1:])}"
+            first = describe(entry)
+            stacked = map_leaves(lambda leaf: torch.empty((rows, *leaf.shape), dtype=leaf.dtype), entry)
+        if describe(entry) != first:
+            shapes = f"{describe(entry)}, but that at row 0 has {first}"
             raise UserError(f"{where} at row {row} has shape {shapes}; all must have the same.")
-        stacked = stacked.to(torch.promote_types(entry.dtype, stacked.dtype))  # integers, then a real number
-        stacked[row] = entry
+        stacked = map_leaves(partial(_put, row), stacked, entry)
     if stacked is None:
         raise UserError(f"{where}: no rows.")
     return stacked
+
+
+def _put(row: int, stacked: Tensor, entry: Tensor) -> Tensor:
+    """Writes a row; what were integers so far are real numbers from the first real one on."""
+    stacked = stacked.to(torch.promote_types(entry.dtype, stacked.dtype))
+    stacked[row] = entry
+    return stacked
+
+
+def _entry(value: Any, where: str) -> Structure:
+    """One value as tensors: dictionaries, and tuples or lists of arrays, keep their structure."""
+    if isinstance(value, dict):
+        return {key: _entry(part, f"{where}, {key!r}") for key, part in value.items()}
+    if isinstance(value, tuple | list) and any(map(_is_array, value)):
+        return tuple(_entry(part, f"{where}, part {n}") for n, part in enumerate(value))
+    return _tensor(value, where)
+
+
+def _is_array(value: Any) -> bool:
+    return getattr(value, "ndim", 0) > 0 or isinstance(value, dict) or hasattr(value, "getbands")
 
 
 def _tensor(value: Any, where: str) -> Tensor:

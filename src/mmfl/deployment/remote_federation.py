@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mmfl.checks import check_whole
 from mmfl.data import Dataset, from_arrays
-from mmfl.errors import UserError
+from mmfl.data.lazy import join
+from mmfl.data.structure import Structure, length, rows
+from mmfl.errors import UserError, first_line
 from mmfl.federation import Federation, RoundView
 from mmfl.federation.availability import Always
 from mmfl.federation.task import Task
@@ -128,18 +129,27 @@ class NodeFederation(Federation):
         """A task with the data of all clients of the node, and the rows and the test rows of each client."""
         given = {client: data_of(task.name, client) for client in self.members}
         parts = {client: _read(task, client, data) for client, data in given.items() if data is not None}
-        owner = np.repeat(np.array(list(parts), dtype=np.int64), [len(data.x) for data in parts.values()])
+        owner = np.repeat(np.array(list(parts), dtype=np.int64), [length(data.x) for data in parts.values()])
         shards = Shards.by_owner(owner, self.clients)
         if not parts:
             return task, shards, None
         with_tests = {client: data for client, data in given.items() if isinstance(data, Dataset)}
         tests = list(with_tests.values()) or list(parts.values())[:1]
-        x, y = (torch.cat([getattr(data, name) for data in parts.values()]) for name in ("x", "y"))
-        x_test, y_test = (torch.cat([getattr(data, name) for data in tests]) for name in ("x_test", "y_test"))
-        local_task = replace(task, data=Dataset(task.name, x, y, x_test, y_test))
+        train = _join(task, [(data.x, data.y) for data in parts.values()])
+        test = _join(task, [(data.x_test, data.y_test) for data in tests])
+        local_task = replace(task, data=Dataset(task.name, *train, *test))
         local_task.check()
-        tester = np.repeat(np.array(list(with_tests), dtype=np.int64), [len(d.x_test) for d in with_tests.values()])
+        counts = [length(data.x_test) for data in with_tests.values()]
+        tester = np.repeat(np.array(list(with_tests), dtype=np.int64), counts)
         return local_task, shards, Shards.by_owner(tester, self.clients) if with_tests else None
+
+
+def _join(task: Task, parts: Sequence[Structure]) -> Structure:
+    """The examples of several clients, one after another."""
+    try:
+        return join(*parts)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(f"task '{task.name}': the clients' data differ: {first_line(error)}") from None
 
 
 def _read(task: Task, client: int, data: LocalData) -> Dataset:
@@ -152,4 +162,4 @@ def _read(task: Task, client: int, data: LocalData) -> Dataset:
             "mmfl.data.Dataset, or None where the client lacks the task."
         )
     x, y = data
-    return from_arrays(x, y, test=(x[:1], y[:1]), name=task.name)
+    return from_arrays(x, y, test=(rows(x, slice(1)), rows(y, slice(1))), name=task.name)

@@ -4,6 +4,7 @@ import hashlib
 import sys
 import uuid
 from collections.abc import MutableMapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mmfl.data.dataset import as_inputs
+from mmfl.data.structure import Structure, call_module, leaves, length, map_leaves, rows, tensors
 from mmfl.engine.layout import FunctionalModule, Layout
 from mmfl.engine.operators import BATCH_NORM, FASTER_ON_GPU, NOT_BATCHED, RANDOM, RECURRENT, STRIDED_1X1, Operators
 from mmfl.engine.precision import Precision, matmul_precision, to_float32
@@ -47,8 +49,10 @@ class Architecture:
         self.functional = FunctionalModule(self.module, self.layout)
         self.loss: Objective = task.loss
         self.task_names: list[str] = []
-        rows = torch.linspace(0, len(task.data.x) - 1, 6).long()
-        two, six = (as_inputs(task.data.x[some].to(device)) for some in (slice(2), rows))
+        spread = torch.linspace(0, length(task.data.x) - 1, 6).long()
+        two, six = (
+            as_inputs(map_leaves(lambda leaf: leaf.to(device), rows(task.data.x, some))) for some in (slice(2), spread)
+        )
         with torch.random.fork_rng(), matmul_precision("float32"):
             self.operators, self.activation_bytes = self._probe(two)
             self.coupled = self._is_coupled(six)
@@ -95,7 +99,7 @@ class Architecture:
         drops = any(isinstance(part, nn.RNNBase) and part.dropout > 0 for part in self.module.modules())
         return (RANDOM - (frozenset() if drops else RECURRENT) | BATCH_NORM | STRIDED_1X1) & self.operators
 
-    def _probe(self, x: Tensor) -> tuple[frozenset[str], int]:
+    def _probe(self, x: Structure) -> tuple[frozenset[str], int]:
         """Which substitutable operators are used, and the bytes of one example's activations, by running two: those
         kept for its gradient, or the largest of a frozen part, which keeps none."""
         saved: dict[int, int] = {}
@@ -107,49 +111,55 @@ class Architecture:
             return tensor
 
         with _Watched(frozenset()) as mode, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-            self.module(x)
+            call_module(self.module, x)
         return frozenset(mode.seen), max(1, mode.largest // 2, sum(saved.values()) // 2)
 
-    def _addressed_outputs(self, x: Tensor) -> Tensor:
+    def _addressed_outputs(self, x: Structure) -> list[Tensor]:
         """Outputs in training mode, with all addressable random numbers at one address."""
         with Operators(RANDOM & self.operators), torch.no_grad():
-            return self.module(x)  # type: ignore[no-any-return]
+            return tensors(call_module(self.module, x))
 
-    def _is_coupled(self, x: Tensor) -> bool:
+    def _is_coupled(self, x: Structure) -> bool:
         """Whether an example's output depends on the others in its batch, as batch norm's does in training: then a
         client's batches must not be padded, nor mixed with another's."""
         if any(layer.training for _, layer in batch_norm_layers(self.module)):
             return True
         torch.manual_seed(0)
-        half = self._addressed_outputs(x[:3])
+        half = self._addressed_outputs(rows(x, slice(3)))
         torch.manual_seed(0)
-        whole = self._addressed_outputs(x)[:3]
-        return half.shape != whole.shape or not torch.allclose(half, whole, rtol=1e-3, atol=1e-4)
+        whole = [leaf[:3] for leaf in self._addressed_outputs(x)]
+        return any(
+            one.shape != other.shape or not torch.allclose(one, other, rtol=1e-3, atol=1e-4)
+            for one, other in zip(half, whole, strict=True)
+        )
 
-    def _is_coupled_in_tests(self, x: Tensor) -> bool:
+    def _is_coupled_in_tests(self, x: Structure) -> bool:
         self.module.eval()
         coupled = self._is_coupled(x)
         self.set_training(self.module)
         return coupled
 
-    def _draws_random_numbers(self, x: Tensor) -> bool:
+    def _draws_random_numbers(self, x: Structure) -> bool:
         """Whether the module draws random numbers beyond those that the engine can address."""
-        state = partial(torch.cuda.get_rng_state, x.device) if x.is_cuda else torch.get_rng_state
+        device = leaves(x)[0].device
+        state = partial(torch.cuda.get_rng_state, device) if device.type == "cuda" else torch.get_rng_state
         before = state()
         self._addressed_outputs(x)
         return not torch.equal(before, state())
 
-    def _find_precision_obstacle(self, x: Tensor) -> str:
+    def _find_precision_obstacle(self, x: Structure) -> str:
         """Tries to train and evaluate in bfloat16, and returns the error if that fails.
 
         Without AVX-512, for example, oneDNN has no LSTM in bfloat16.
         """
         try:
             with matmul_precision("bfloat16"), Operators(self.sequential_operators):
-                trained = self.layout.trainable(self.module)
-                torch.autograd.grad(to_float32(self.module(x)).sum(), trained, allow_unused=True)
+                outputs = [
+                    leaf.sum() for leaf in tensors(to_float32(call_module(self.module, x))) if leaf.requires_grad
+                ]
+                torch.autograd.grad(outputs, self.layout.trainable(self.module), allow_unused=True)
             with matmul_precision("bfloat16"), Operators(BATCH_NORM & self.operators), torch.no_grad():
-                self.module.eval()(x)
+                call_module(self.module.eval(), x)
         except (RuntimeError, ValueError, TypeError) as error:
             return first_line(error)
         finally:
@@ -182,9 +192,11 @@ _INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"
 
 
 def signature(task: Task) -> str:
-    """Equal for two tasks only if their jobs can run in one cohort: same structure, loss and shapes of examples."""
+    """Equal for two tasks only if their jobs can run in one cohort: same structure, loss, shapes of examples
+    and augmentation."""
     module = task.build()
     parts = [_identity(task.loss), _shape_of_examples(task.data.x), _shape_of_examples(task.data.y), task.batch_norm]
+    parts.append(_constant(task.augmentation))
     for name, part in module.named_modules():
         hooked = any(getattr(part, key) for key in vars(part) if key.endswith("_hooks"))
         parts.append(f"{name}:{_identity(type(part))}:{part.training}:{_unlike_any_other() if hooked else ''}")
@@ -195,9 +207,9 @@ def signature(task: Task) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _shape_of_examples(tensor: Tensor) -> str:
-    """Shape and type of one example of a data set."""
-    return f"{tuple(tensor.shape[1:])}{tensor.dtype}"
+def _shape_of_examples(examples: Structure) -> str:
+    """Shapes and types of one example of a data set."""
+    return str(map_leaves(lambda leaf: f"{tuple(leaf.shape[1:])}{leaf.dtype}", examples))
 
 
 def _unlike_any_other() -> str:
@@ -206,7 +218,12 @@ def _unlike_any_other() -> str:
 
 
 def _identity(thing: Any) -> str:
-    """The name under which a class or function can be imported; one that cannot be imported equals nothing else."""
+    """The name under which a class or function can be imported, with the options of a `partial` or the fields of a
+    dataclass; one that cannot be imported equals nothing else."""
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return f"{_identity(type(thing))}{_constant([getattr(thing, each.name) for each in fields(thing)])}"
+    if isinstance(thing, partial):
+        return f"{_identity(thing.func)}{_constant(thing.args)}{_constant(sorted(thing.keywords.items()))}"
     path, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     found: Any = sys.modules.get(path or "")
     for step in (name or "").split("."):

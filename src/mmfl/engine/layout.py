@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mmfl.data.structure import Structure, call_module
 from mmfl.engine.factored import FactoredGradient, GradientFactors, GradientParts
 from mmfl.federation.batch_norm import BatchNormMode, batch_norm_layers
 
@@ -166,12 +167,12 @@ class FunctionalModule:
             if isinstance(part, nn.RNNBase):  # it would look at the memory behind the tensors
                 part.flatten_parameters = lambda: None  # type: ignore[method-assign]
 
-    def __call__(self, parameters: Sequence[Tensor | None], statistics: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+    def __call__(self, parameters: Sequence[Tensor | None], statistics: Sequence[Tensor], x: Structure) -> Structure:
         """The module's outputs at these parameters and statistics."""
         self._set(parameters)
         for (layer, key), values in zip(self.statistics, statistics, strict=True):
             layer._buffers[key] = values
-        return self.module(*inputs)  # type: ignore[no-any-return]
+        return call_module(self.module, x)
 
     def _set(self, parameters: Sequence[Tensor | None]) -> None:
         """Sets the parameters, both as attributes and in `parameters()`, which a forward pass may read for a

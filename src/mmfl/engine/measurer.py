@@ -5,10 +5,13 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 
 from mmfl.data.dataset import as_inputs
+from mmfl.data.lazy import is_lazy
+from mmfl.data.structure import arguments, length
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.device import forward_batch_size, is_out_of_memory
@@ -40,8 +43,9 @@ class Measurer:
     def losses(self, architecture: Architecture, workloads: Sequence[Workload]) -> Sequence[Tensor]:
         """Mean losses of the clients of each workload, in ascending order. They stay on the device, so that nobody
         waits for it."""
+        data = [workload.federation.tasks[workload.task].data for workload in workloads]
         alike = all(each.batch_norm is None or len(each.batch_norm) == 1 for each in workloads)
-        if alike and self.can_batch(architecture):
+        if alike and self.can_batch(architecture) and not any(is_lazy((each.x, each.y)) for each in data):
             means = self._batched_losses(architecture, workloads)
             if means is not None:
                 return list(means.split([len(workload.client) for workload in workloads]))
@@ -57,7 +61,7 @@ class Measurer:
         """Mean loss and metric of the test examples, on the device."""
         shards = workload.federation.test_shards[workload.task]
         if shards is None:
-            rows = len(workload.federation.tasks[workload.task].data.x_test)
+            rows = length(workload.federation.tasks[workload.task].data.x_test)
             # Batches matter only where the examples of a batch influence one another: then they must be fixed.
             shards = Shards(np.arange(rows), np.append(np.arange(0, rows, _COUPLED_TEST_BATCH), rows))
         elif len(workload.client):
@@ -90,8 +94,7 @@ class Measurer:
     def _forward(self, architecture: Architecture, workload: Workload, shards: Shards, test: bool) -> list[Tensor]:
         """The loss of every example of the shards, in their order, as float64; of test examples the metric as well."""
         task = workload.federation.tasks[workload.task]
-        x, y = (task.data.x_test, task.data.y_test) if test else (task.data.x, task.data.y)
-        x, y = self.device_data(x), self.device_data(y)
+        data = (task.data.x_test, task.data.y_test) if test else (task.data.x, task.data.y)
         objectives = (task.loss, task.metric) if test else (task.loss,)
         module = architecture.module.eval()
         values: list[list[Tensor]] = [[] for _ in objectives]
@@ -100,29 +103,26 @@ class Measurer:
         with operators, matmul_precision(architecture.precision), torch.random.fork_rng(enabled=architecture.draws):
             if architecture.draws:
                 torch.manual_seed(0)
-            for rows, parameters in self._batches(architecture, workload, shards):
-                outputs = to_float32(functional_call(module, parameters, (as_inputs(x.index_select(0, rows)),)))
-                targets = y.index_select(0, rows)
-                for column, objective in zip(values, objectives, strict=True):
-                    column.append(per_example(objective(outputs, targets)).double())
+            for index, sizes, parameters in self._portions(architecture, workload, shards):
+                for x, targets in self.device_data.chunks(data, index, sizes):
+                    outputs = to_float32(functional_call(module, parameters, *arguments(as_inputs(x))))
+                    for column, objective in zip(values, objectives, strict=True):
+                        column.append(per_example(objective(outputs, targets)).double())
         architecture.set_training(module)
         return [torch.cat(column) for column in values]
 
-    def _batches(
+    def _portions(
         self, architecture: Architecture, workload: Workload, shards: Shards
-    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        """The rows of each forward pass, and the parameters and statistics by name: those of all clients together, or
-        of one after another where each has batch norm of its own."""
-        index, layout, weights = to_device(shards.index, self.device), architecture.layout, workload.weights
-        sizes, size = shards.sizes[shards.sizes > 0].tolist(), forward_batch_size(architecture, self.device)
+    ) -> Iterator[tuple[NDArray[np.int64], int | list[int], dict[str, Tensor]]]:
+        """Rows, how many of them are in each forward pass, and parameters and statistics by name: those of all clients
+        together, or of one after another where each has batch norm of its own."""
+        layout, weights, coupled = architecture.layout, workload.weights, architecture.coupled_in_tests
+        sizes, size = shards.sizes[shards.sizes > 0], forward_batch_size(architecture, self.device)
         given = architecture.batch_norm[None] if workload.batch_norm is None else workload.batch_norm
         if len(given) == 1:
-            parameters = layout.values(weights, given[0])
-            for rows in index.split(sizes if architecture.coupled_in_tests else size):
-                yield rows, parameters
+            yield shards.index, sizes.tolist() if coupled else size, layout.values(weights, given[0])
             return
         with_rows = np.argsort(workload.client)[shards.sizes > 0]
-        for own, client_rows in zip(given[to_device(with_rows, given.device)], index.split(sizes), strict=True):
-            parameters = layout.values(weights, own)
-            for rows in client_rows.split(len(client_rows) if architecture.coupled_in_tests else size):
-                yield rows, parameters
+        own = np.split(shards.index, np.cumsum(sizes)[:-1])
+        for batch_norm, rows in zip(given[to_device(with_rows, given.device)], own, strict=True):
+            yield rows, len(rows) if coupled else size, layout.values(weights, batch_norm)

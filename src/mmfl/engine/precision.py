@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Literal, cast, get_args
 
 import torch
-from torch import Tensor
 
+from mmfl.data.structure import Structure, map_tensors
 from mmfl.errors import UserError, nearest
 
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -41,6 +41,6 @@ def autocast(precision: Precision) -> torch.autocast:
     return torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16", cache_enabled=False)
 
 
-def to_float32(outputs: Tensor) -> Tensor:
+def to_float32(outputs: Structure) -> Structure:
     """Outputs in float32, as losses and metrics want them."""
-    return outputs.float() if outputs.dtype == torch.bfloat16 else outputs
+    return map_tensors(lambda leaf: leaf.float() if leaf.dtype == torch.bfloat16 else leaf, outputs)

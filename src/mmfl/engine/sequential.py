@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from mmfl.data.structure import call_module
 from mmfl.engine.cohort import Cohort
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.layout import copy_trainable
@@ -15,6 +16,7 @@ from mmfl.engine.local_steps import LocalSteps
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import autocast, to_float32
 from mmfl.federation.objectives import per_example
+from mmfl.randomness import Purpose
 
 
 def train_sequential(cohort: Cohort, workers: int = 1) -> None:
@@ -71,17 +73,16 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
             cohort.rule, cohort.optimiser
         )
         steps = LocalSteps(cohort.rule, cohort.optimiser, layout, tensors, factored=own.device.type != "cpu")
-        begins, lengths = batches.position(np.arange(cohort.jobs.steps[job]), job)
+        _, lengths = batches.position(np.arange(cohort.jobs.steps[job]), job)
         losses = []
-        for step, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
-            x, y = batches.examples(begin, length)
+        for step, (x, y) in enumerate(batches.of_job(job)):
             if operators:
-                operators.begin(batches.key(step, job))
+                operators.begin(batches.key(step, job, Purpose.DROPOUT))
             if architecture.draws:
-                torch.manual_seed(int(batches.key(step, job)) % 2**63)
+                torch.manual_seed(int(batches.key(step, job, Purpose.DROPOUT)) % 2**63)
             with operators or nullcontext():
                 with autocast(architecture.precision):
-                    outputs = module(x)
+                    outputs = call_module(module, x)
                 loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
             cohort.set_rates(tensors.rates, step, slice(job, job + 1))
             steps.take(layout.gradients(loss, parameters, factors))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from mmfl.data.structure import Structure, leaves, map_tensors
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.batches import CohortBatch
 from mmfl.engine.cohort import Cohort, JobTensors
@@ -24,8 +25,8 @@ def train_vectorised(cohort: Cohort) -> None:
     architecture, tensors = cohort.architecture, cohort.tensors.with_state(cohort.rule, cohort.optimiser)
     module = VmappedModule(architecture, tensors.weights.device)
     cohort.copy_starts(tensors)
-    for step, active in enumerate(cohort.jobs.active()):
-        batch = cohort.batches.cohort(step, active, keys=architecture.addressed)
+    batches = cohort.batches.cohorts(keys=architecture.addressed)
+    for step, (active, batch) in enumerate(zip(cohort.jobs.active(), batches, strict=True)):
         on_gpu, jobs = tensors.weights.device.type != "cpu", slice(0, active)
         cohort.set_rates(tensors.rates[jobs], step, jobs)
         module.step(cohort.rule, cohort.optimiser, tensors.rows(jobs), batch, factored=on_gpu)
@@ -42,7 +43,9 @@ class VmappedModule:
         self.operators = Operators(substitutes) if substitutes else None
         self._vmapped = vmap(self._outputs, randomness="error")
 
-    def _outputs(self, parameters: Sequence[Tensor], statistics: Sequence[Tensor], x: Tensor, *key: Tensor) -> Tensor:
+    def _outputs(
+        self, parameters: Sequence[Tensor], statistics: Sequence[Tensor], x: Structure, *key: Tensor
+    ) -> Structure:
         if self.operators and key:
             self.operators.begin(*key)
         return self.architecture.functional(parameters, statistics, x)
@@ -52,8 +55,8 @@ class VmappedModule:
         parameters: Sequence[Tensor],
         statistics: Sequence[Tensor],
         factors: GradientFactors,
-        x: Tensor,
-        y: Tensor,
+        x: Structure,
+        y: Structure,
         *key: Tensor,
     ) -> Tensor:
         """The loss of every example, [jobs, examples], each job's at its own parameters.
@@ -64,8 +67,9 @@ class VmappedModule:
             self.operators.factors = factors
         with self.operators or nullcontext():
             outputs = to_float32(self._vmapped(tuple(parameters), tuple(statistics), x, *key))
-            losses = per_example(self.architecture.loss(outputs.flatten(0, 1), y.flatten(0, 1)))
-        return losses.view(y.shape[:2])
+            flat = (map_tensors(lambda leaf: leaf.flatten(0, 1), structure) for structure in (outputs, y))
+            losses = per_example(self.architecture.loss(*flat))
+        return losses.view(leaves(y)[0].shape[:2])
 
     def step(
         self, rule: LocalRule, optimiser: Optimiser, tensors: JobTensors, batch: CohortBatch, factored: bool

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from mmfl.checks import check, check_positive, check_whole
 from mmfl.data import Dataset
+from mmfl.data.augmentation import Augment, chain
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.errors import UserError, check_name, first_line, nearest
 from mmfl.federation.batch_norm import BatchNormMode
@@ -37,6 +38,7 @@ class Task:
     - `lr_steps`: how the learning rate changes during local training: a function of (step, steps) that gives a factor.
     - `optimiser`: how a client turns gradients into steps, such as `optimisers.AdamW()`; plain SGD by default.
     - `epochs`: how many passes a client makes over its data in a round.
+    - `augment`: random changes of training inputs, such as `data.augmentation.Flip()`, or a list of them.
     - `batch_size`: examples in a mini-batch. None: all of a client's data. A function of the round: a share of it.
     - `batch_norm`: where the statistics of batch norm live, "shared", "local" (FedBN) or "frozen".
 
@@ -56,6 +58,7 @@ class Task:
     optimiser: Optimiser = field(default_factory=SGD)
     lr_steps: StepSchedule | None = None
     batch_norm: BatchNormMode = "shared"
+    augment: Augment | Sequence[Augment] | None = None
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -77,6 +80,9 @@ class Task:
         if self.batch_norm not in get_args(BatchNormMode):
             choice = nearest(str(self.batch_norm), get_args(BatchNormMode))
             raise UserError(f"{where}: unknown batch_norm '{self.batch_norm}': {choice}")
+        given = self.augment if isinstance(self.augment, Sequence) else [self.augment]
+        valid = self.augment is None or all(map(callable, given))
+        check(valid, where, "augment", self.augment, "a function of (inputs, random numbers), or a list of them")
         check_whole(where, "epochs", self.epochs)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)
@@ -88,6 +94,11 @@ class Task:
         check_name("task", self.name)
         if self.name in _RESERVED_NAMES:
             raise UserError(f"task '{self.name}': the name is reserved for a column of the results; expected another.")
+
+    @property
+    def augmentation(self) -> Augment | None:
+        """All changes of training inputs as one."""
+        return chain(self.augment)
 
     def learning_rate(self, round: int) -> float:
         """The learning rate of a round."""

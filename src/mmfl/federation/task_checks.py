@@ -5,13 +5,29 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from mmfl.data.augmentation import Random
 from mmfl.data.dataset import ELSEWHERE, as_inputs
+from mmfl.data.lazy import is_lazy
+from mmfl.data.structure import (
+    Structure,
+    call_module,
+    describe,
+    leaves,
+    length,
+    map_tensors,
+    named_leaves,
+    rows,
+    tensors,
+)
 from mmfl.errors import UserError, first_line
 from mmfl.federation.batch_norm import batch_norm_layers, set_training
-from mmfl.federation.objectives import Objective, cross_entropy, per_example
+from mmfl.federation.objectives import IGNORE, Objective, cross_entropy, options_of, per_example
 
 if TYPE_CHECKING:
     from mmfl.federation.task import Task
+
+
+_MAX_TARGETS_READ = 256  # of targets that are read when needed, so many are looked at
 
 
 def check_task(task: "Task") -> None:
@@ -22,13 +38,15 @@ def check_task(task: "Task") -> None:
     module = task.build()
     _check_module(task, module)
     outputs = _try_model(task, module)
-    if task.loss is cross_entropy:
-        _check_labels(task, outputs)
+    loss, options = options_of(task.loss)
+    if loss is cross_entropy:
+        _check_labels(task, outputs, options.get("ignore_index", IGNORE))
     for kind, objective in (("loss", task.loss), ("metric", task.metric)):
-        values = _values(task, kind, objective, outputs, task.data.y[: len(outputs)])
+        values = _values(task, kind, objective, outputs, rows(task.data.y, slice(2)))
         if not torch.isfinite(per_example(values.float())).all():
             raise _error(task, f"the {kind} is not finite at the initial weights.")
     _check_examples_are_independent(task, module, outputs)
+    _check_augmentation(task)
 
 
 def check_memory_of_parameters(task: "Task", module: nn.Module) -> None:
@@ -57,77 +75,85 @@ def _check_module(task: "Task", module: nn.Module) -> None:
             raise _error(task, f"parameter '{name}' is {kind}; expected float32.")
 
 
-def _try_model(task: "Task", module: nn.Module) -> Tensor:
+def _try_model(task: "Task", module: nn.Module) -> Structure:
     """The model's outputs for the first two examples; refuses a model that fails on them or changes its buffers."""
-    x = as_inputs(task.data.x[:2])
+    x = as_inputs(rows(task.data.x, slice(2)))
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            set_training(module, task.batch_norm)(x)
-            outputs = module.eval()(x)
+            call_module(set_training(module, task.batch_norm), x)
+            outputs = call_module(module.eval(), x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise _error(task, f"the model fails on inputs of shape {tuple(x.shape)}: {first_line(error)}") from None
+        raise _error(task, f"the model fails on inputs of shape {describe(x)}: {first_line(error)}") from None
     layers = [name for name, _ in batch_norm_layers(module)]
     for name, buffer in module.named_buffers():
         if not torch.equal(buffer, before[name]) and name.rpartition(".")[0] not in layers:
             reason = "only the statistics of batch norm can be shared; keep it constant, or make it a parameter"
             raise _error(task, f"training changes the model's buffer '{name}': {reason}.")
-    if not isinstance(outputs, Tensor):
-        raise _error(task, f"the model gives a {type(outputs).__name__}; expected a tensor.")
+    for name, leaf in named_leaves(outputs).items():
+        if not isinstance(leaf, Tensor) or len(leaf.shape[:1]) == 0 or len(leaf) != length(x):
+            given = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"a {type(leaf).__name__}"
+            given = f"{given} as outputs{name}" if name else given
+            raise _error(task, f"the model gives {given} for 2 examples; expected tensors with a row for each.")
     return outputs
 
 
-def _check_labels(task: "Task", outputs: Tensor) -> None:
+def _check_labels(task: "Task", outputs: Structure, ignored: int) -> None:
+    if not isinstance(outputs, Tensor):
+        remedy = "give a loss that picks one of them"
+        raise _error(task, f"the model gives {describe(outputs)}, and cross_entropy needs one tensor; {remedy}.")
     if outputs.dim() != 2:
         raise _error(task, f"the model gives shape {tuple(outputs.shape)}; expected [examples, classes].")
     classes = outputs.shape[1]
     for test, labels in ((False, task.data.y), (True, task.data.y_test)):
         part = "test " if test and task.data.rows is None else ""
-        if labels.is_floating_point() or labels.dim() != 1:
+        if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() != 1:
             raise _error(task, f"{part}targets are not class numbers; choose a loss such as squared_error.")
-        wrong = ((labels < 0) | (labels >= classes)).nonzero()
+        wrong = (((labels < 0) | (labels >= classes)) & (labels != ignored)).nonzero()
         if len(wrong):
             row = int(wrong[0])
             label = f"{part}label {int(labels[row])} at row {task.data.original_row(row, test)}"
             raise _error(task, f"{label}, but the model has {classes} outputs (labels 0 to {classes - 1}).")
 
 
-def _values(task: "Task", kind: str, objective: Objective, outputs: Tensor, y: Tensor) -> Tensor:
+def _values(task: "Task", kind: str, objective: Objective, outputs: Structure, y: Structure) -> Tensor:
     """The values of a loss or metric, whose first dimension must be the example."""
     try:
         values = objective(outputs, y)
     except Exception as error:
-        shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"
+        shapes = f"outputs {describe(outputs)} and targets {describe(y)}"
         raise _error(task, f"the {kind} fails on {shapes}: {first_line(error)}") from None
     if not isinstance(values, Tensor):
         raise _error(task, f"the {kind} gives a {type(values).__name__}; expected one value per example.")
-    if values.dim() == 0 or len(values) != len(y):
-        given = f"shape {tuple(values.shape)} for {len(y)} example{'s' if len(y) > 1 else ''}"
+    if values.dim() == 0 or len(values) != length(y):
+        given = f"shape {tuple(values.shape)} for {length(y)} example{'s' if length(y) > 1 else ''}"
         raise _error(task, f"the {kind} gives {given}; expected one value per example (reduction='none').")
     return values
 
 
-def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: Tensor) -> None:
+def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: Structure) -> None:
     """Refuses a loss or metric whose value for an example depends on the other examples of the batch.
 
     Outputs [n, 1] minus targets [n] broadcast to a table [n, n], which looks like one value per position. So each
     example is also tried alone. The examples have different targets if the data has any, the weights are perturbed in
     case they start at zero, and the number of examples differs from every other dimension of outputs and targets.
     """
-    y = task.data.y
-    lengths = {*outputs.shape[1:], *y.shape[1:]}
+    x, y = task.data.x, task.data.y
+    lengths = {size for leaf in (*tensors(outputs), *leaves(y)) for size in leaf.shape[1:]}
     number = next(n for n in range(2, len(lengths) + 3) if n not in lengths)
-    different = (y != y[0]).reshape(len(y), -1).any(1).nonzero().flatten()
-    rows = torch.cat([torch.zeros(1, dtype=torch.long), different[:1], torch.arange(1, number + 1)])[:number] % len(y)
+    known = leaves(rows(y, slice(_MAX_TARGETS_READ)) if is_lazy(y) else y)
+    different = torch.stack([(leaf != leaf[0]).reshape(len(leaf), -1).any(1) for leaf in known]).any(0)
+    chosen = torch.cat([torch.zeros(1, dtype=torch.long), different.nonzero()[:1, 0], torch.arange(1, number + 1)])
+    chosen = chosen[:number] % length(y)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-        outputs, y = module.eval()(as_inputs(task.data.x[rows])), y[rows]
+        outputs, y = call_module(module.eval(), as_inputs(rows(x, chosen))), rows(y, chosen)
         for kind, objective in (("loss", task.loss), ("metric", task.metric)):
             together = _values(task, kind, objective, outputs, y)
-            alone = [_values(task, kind, objective, outputs[n : n + 1], y[n : n + 1]) for n in range(number)]
-            shapes = f"outputs {tuple(outputs.shape)} and targets {tuple(y.shape)}"
+            alone = [_values(task, kind, objective, *_only(n, outputs, y)) for n in range(number)]
+            shapes = f"outputs {describe(outputs)} and targets {describe(y)}"
             if any(values.shape != together[:1].shape for values in alone):
                 problem = f"gives shape {tuple(together.shape)} for {shapes}, as if every output met every target"
                 remedy = "give both the same shape: targets of shape [n, 1], or outputs.squeeze(1) in the model"
@@ -136,3 +162,32 @@ def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: Te
                 problem = f"the {kind} of an example changes with the other examples of its batch"
                 remedy = "expected value n to depend on output n and target n alone"
                 raise _error(task, f"{problem}; {remedy} ({shapes}).")
+
+
+def _check_augmentation(task: "Task") -> None:
+    """Refuses an augmentation that fails, changes shapes or its own input, or lets examples depend on one another."""
+    if task.augmentation is None:
+        return
+    x = as_inputs(rows(task.data.x, torch.arange(3) % length(task.data.x)))
+    before, keys = map_tensors(Tensor.clone, x), torch.arange(3)
+    try:
+        together = task.augmentation(x, Random(keys))
+        alone = task.augmentation(_only(1, x)[0], Random(keys[1:2]))
+    except Exception as error:
+        raise _error(task, f"augment fails on inputs of shape {describe(x)}: {first_line(error)}") from None
+    if describe(together) != describe(x) or describe(alone) != describe(_only(1, x)[0]):
+        raise _error(task, f"augment gives {describe(together)} for inputs {describe(x)}; expected the same shapes.")
+    if not _equal(x, before):
+        raise _error(task, "augment changes its inputs in place; expected new tensors.")
+    if not _equal(_only(1, together)[0], alone):
+        remedy = "expected random numbers from its second argument, one by one"
+        raise _error(task, f"augment changes an example by the others of its batch, or by chance; {remedy}.")
+
+
+def _equal(one: Structure, other: Structure) -> bool:
+    return all(torch.equal(*pair) for pair in zip(tensors(one), tensors(other), strict=True))
+
+
+def _only(n: int, *structures: Structure) -> list[Structure]:
+    """One of the examples, as a batch."""
+    return [map_tensors(lambda leaf: leaf[n : n + 1], structure) for structure in structures]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from mmfl.checks import check, is_whole
 from mmfl.data import Dataset
 from mmfl.data.owners import find_owners, is_text
+from mmfl.data.structure import length
 from mmfl.errors import UserError
 from mmfl.partition.shards import Partition, Shards, Split
 from mmfl.partition.sizes import SizesLike, requested_sizes
@@ -21,13 +22,13 @@ def iid(sizes: SizesLike = None) -> Partition:
     """Examples are divided at random; `sizes` gives the clients' numbers of examples (default: equal)."""
 
     def partition(dataset: Dataset, clients: int, rng: np.random.Generator) -> Split:
-        size = requested_sizes(sizes, clients, len(dataset.x), rng)
-        if size.sum() > len(dataset.x):
+        size = requested_sizes(sizes, clients, length(dataset.x), rng)
+        if size.sum() > length(dataset.x):
             raise UserError(
                 f"partition 'iid': {clients} clients need {size.sum()} examples, but data '{dataset.name}' "
-                f"has {len(dataset.x)}."
+                f"has {length(dataset.x)}."
             )
-        rows = rng.permutation(len(dataset.x))[: size.sum()]
+        rows = rng.permutation(length(dataset.x))[: size.sum()]
         return Split(Shards(rows, np.concatenate([[0], np.cumsum(size)])))
 
     return partition

@@ -23,9 +23,10 @@ class Supply:
     @classmethod
     def of(cls, dataset: Dataset, where: str) -> "Supply":
         """The labels of a data set; `where` names the partition in errors."""
-        if dataset.y.is_floating_point() or dataset.y.dim() != 1:
+        labels = dataset.labels
+        if labels is None or labels.dim() != 1:
             raise UserError(f"{where}: the targets of data '{dataset.name}' are not class numbers.")
-        return cls(where, dataset.name, *np.unique(dataset.y.numpy(), return_inverse=True))
+        return cls(where, dataset.name, *np.unique(labels.numpy(), return_inverse=True))
 
     @property
     def rows(self) -> int:

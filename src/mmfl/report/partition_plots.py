@@ -11,6 +11,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from mmfl.data.structure import length
 from mmfl.errors import UserError, nearest, shorten
 from mmfl.federation import Federation
 from mmfl.report.palette import COLOURS, style
@@ -30,7 +31,7 @@ def draw_labels(federation: Federation, task: str) -> Figure:
     if task not in federation.task_names:
         raise UserError(f"unknown task '{task}': {nearest(task, federation.task_names)}")
     s = federation.task_names.index(task)
-    if federation.tasks[s].data.y.is_floating_point():
+    if federation.tasks[s].data.labels is None:
         raise UserError(f"task '{task}': the targets are not class numbers, so there are no labels to draw.")
     classes, pool, counts = _label_counts(federation, s)
     minor = 2 * counts < counts.max(1, keepdims=True)
@@ -43,7 +44,7 @@ def draw_labels(federation: Federation, task: str) -> Figure:
     )
     corner.set_visible(False)
     figure.suptitle(
-        f"{task}: {len(volume):,} clients, {volume.sum():,} of {len(federation.tasks[s].data.y):,} examples"
+        f"{task}: {len(volume):,} clients, {volume.sum():,} of {length(federation.tasks[s].data.y):,} examples"
     )
 
     _heat_map(heat, share, "part of the client's examples", "Blues", Normalize(0, _runs(share).max()))
@@ -107,7 +108,7 @@ def draw(federation: Federation, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         paths = [save(draw_volumes(federation), folder / "volumes.png")]
         for n, task in enumerate(federation.tasks, start=1):
-            if not task.data.y.is_floating_point():
+            if task.data.labels is not None:
                 name = re.sub(r"[^\w.-]+", "-", task.name)
                 paths.append(save(draw_labels(federation, task.name), folder / f"labels-{n}-{name}.png"))
     except OSError as error:
@@ -120,7 +121,8 @@ def _label_counts(federation: Federation, s: int) -> tuple[Counts, Counts, Count
 
     Where an example has several targets (a text), each of them counts.
     """
-    targets, shards = federation.tasks[s].data.y, federation.shards[s]
+    targets, shards = federation.tasks[s].data.labels, federation.shards[s]
+    assert targets is not None
     classes, label, pool = np.unique(targets.numpy(), return_inverse=True, return_counts=True)
     label = label.reshape(len(targets), -1)
     client = np.repeat(np.arange(federation.clients), shards.sizes)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mmfl.data import SOURCES, Dataset
+from mmfl.data.augmentation import AUGMENTATIONS, Augment
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError
 from mmfl.federation import Federation
@@ -23,7 +24,7 @@ from mmfl.methods import make_method
 from mmfl.models import MODELS
 from mmfl.partition import PARTITIONS, SIZES, Partition
 from mmfl.privacy import Privacy
-from mmfl.registry import build, call, find, read_spec
+from mmfl.registry import bind, build, call, find, read_spec
 from mmfl.runs.directory import MADE_WITH
 from mmfl.runs.experiment import Experiment, seeds_of
 
@@ -59,10 +60,17 @@ class TaskConfig(ConfigSection):
     batch_size: int | dict[str, Any] | None = Field(default=None, examples=[32])
     """Examples in a local step: a number, or a schedule that gives the share of the client's data. Without it a step
     takes all of them."""
-    loss: str = Field(default="cross_entropy", examples=["squared_error", "my_module.loss"])
-    """What training makes small, by name: one value per example."""
+    loss: Spec = Field(
+        default="cross_entropy",
+        examples=["squared_error", {"name": "cross_entropy", "label_smoothing": 0.1}, "my_module.loss"],
+    )
+    """What training makes small: one value per example. The options of a table are keywords of the function."""
     metric: str = Field(default="accuracy", examples=["absolute_error", "my_module.score"])
     """What is reported of the test examples, by name: one value per example."""
+    augment: Spec | list[Spec] | None = Field(
+        default=None, examples=["flip", [{"name": "crop", "padding": 4}, "flip"], "my_module.augment"]
+    )
+    """Random changes of training inputs: one, or several in this order. Without it there are none."""
     partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
     """Who holds which of its examples, where it is not as `federation.partition` says."""
 
@@ -81,8 +89,9 @@ class TaskConfig(ConfigSection):
             epochs=self.epochs,
             batch_norm=self.batch_norm,
             batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
-            loss=find("loss", self.loss, LOSSES),
+            loss=bind("loss", self.loss, LOSSES),
             metric=find("metric", self.metric, METRICS),
+            augment=None if self.augment is None else _augmentations(self.augment),
         )
 
 
@@ -235,6 +244,16 @@ class Config(ConfigSection):
 def _build_named(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
     """What a name or a table stands for; anything else as it is, such as a number in place of a schedule."""
     return build(kind, value, known) if isinstance(value, str | Mapping) else value
+
+
+def _augmentations(given: Spec | list[Spec]) -> list[Augment]:
+    """The augmentations that one or several specs stand for: classes are built, functions used as they are."""
+    made = []
+    for spec in given if isinstance(given, list) else [given]:
+        name, _ = read_spec("augmentation", spec)
+        found = find("augmentation", name, AUGMENTATIONS)
+        made.append((build if isinstance(found, type) else bind)("augmentation", spec, AUGMENTATIONS))
+    return made
 
 
 def _load(spec: Spec) -> Dataset:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mmfl.data.dataset import as_inputs
+from mmfl.data.structure import Structure, leaves, map_leaves, select
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.device_data import DeviceData
@@ -75,11 +76,11 @@ class PaddedExamples:
             for (federation, task, client), each in zip(self._clients, workloads, strict=True)
         )
 
-    def gather(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, index: Tensor) -> tuple[Structure, Structure]:
         """Inputs and targets [workloads, rows, ...]."""
-        pairs = list(zip(self._data, index, strict=True))
-        x = torch.stack([self._device_data(data.x).index_select(0, rows) for data, rows in pairs])
-        y = torch.stack([self._device_data(data.y).index_select(0, rows) for data, rows in pairs])
+        pairs = zip(self._data, index, strict=True)
+        parts = [select(self._device_data((data.x, data.y)), rows) for data, rows in pairs]
+        x, y = map_leaves(lambda *leaves: torch.stack(leaves), *parts)
         return as_inputs(x), y
 
     def means(self, values: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ class PaddedExamples:
         return means[self._client_segments]
 
 
-def _losses(architecture: Architecture, weights: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _losses(architecture: Architecture, weights: Tensor, x: Structure, y: Structure) -> Tensor:
     """The loss of every example, [workloads, examples]; `weights` are followed by the statistics of batch norm."""
     module, layout = VmappedModule(architecture, weights.device), architecture.layout
     parameters, statistics = weights.split([layout.length, layout.statistics.length], 1)
@@ -107,7 +108,7 @@ class _RecordedPass:
     def __init__(self, architecture: Architecture, weights: Tensor, examples: PaddedExamples, stream: Stream):
         self._examples, self._weights = examples, weights.clone()
         self._x, self._y = examples.gather(examples.index)
-        self._values = weights.new_empty(self._y.shape[:2])
+        self._values = weights.new_empty(leaves(self._y)[0].shape[:2])
 
         def run() -> None:
             self._values.copy_(_losses(architecture, self._weights, self._x, self._y))
@@ -117,10 +118,8 @@ class _RecordedPass:
     def __call__(self, weights: Tensor, workloads: Sequence[Workload], device_data: DeviceData) -> Tensor:
         """The mean losses; examples are gathered again only if the clients are others than the last time."""
         if not self._examples.belong_to(workloads):
-            self._examples = PaddedExamples(workloads, self._x.shape[1], device_data)
-            x, y = self._examples.gather(self._examples.index)
-            self._x.copy_(x)
-            self._y.copy_(y)
+            self._examples = PaddedExamples(workloads, self._values.shape[1], device_data)
+            map_leaves(Tensor.copy_, (self._x, self._y), self._examples.gather(self._examples.index))
         self._weights.copy_(weights)
         self._replay()
         return self._examples.means(self._values)

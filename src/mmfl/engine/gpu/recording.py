@@ -5,10 +5,15 @@ them. A CUDA graph has a fixed number of jobs and a fixed batch width, so both a
 changes nothing.
 """
 
-import torch
+import itertools
+from functools import partial
 
+import torch
+from torch import Tensor
+
+from mmfl.data.structure import map_leaves
 from mmfl.engine.architecture import Architecture
-from mmfl.engine.batches import Batches, CohortBatch
+from mmfl.engine.batches import CohortBatch
 from mmfl.engine.cohort import Cohort, JobTensors
 from mmfl.engine.gpu.recorder import Recorder, Stream
 from mmfl.engine.jobs import Jobs
@@ -49,8 +54,8 @@ class RecordedStep:
     def __init__(self, cohort: Cohort, jobs: int, width: int, starts: int, stream: Stream):
         given, (x, y, share, length, _) = cohort.tensors, cohort.batches.cohort(0, 1)
         self._batch = CohortBatch(
-            x[:, :1].repeat(jobs, width, *(1 for _ in x.shape[2:])),  # padding is a real example, with weight 0
-            y[:, :1].repeat(jobs, width, *(1 for _ in y.shape[2:])),
+            map_leaves(partial(_repeat, jobs, width), x),  # padding is a real example, with weight 0
+            map_leaves(partial(_repeat, jobs, width), y),
             share.new_zeros(jobs, width),
             length.new_zeros(jobs),
         )
@@ -74,10 +79,15 @@ class RecordedStep:
         """All local steps of a cohort; full batches are the same at every step."""
         self._copy_from(cohort)
         own, loaded = self._tensors, 0  # jobs whose batches are in the buffers
-        full_batches = bool((cohort.jobs.batch == cohort.jobs.size).all())
-        for step, active in enumerate(cohort.jobs.active()):
-            if not full_batches or active != loaded:
-                self._load_batches(cohort.batches, step, active)
+        full_batches = bool((cohort.jobs.batch == cohort.jobs.size).all()) and cohort.batches.augment is None
+        steps = list(enumerate(cohort.jobs.active()))
+        changed = [not full_batches or step == 0 or active != steps[step - 1][1] for step, active in steps]
+        jobs, width = self._batch.share.shape
+        batches = cohort.batches.gather(itertools.compress(steps, changed), (jobs, width))
+        for step, active in steps:
+            if changed[step]:
+                copy = partial(Tensor.copy_, non_blocking=True)
+                map_leaves(copy, tuple(self._batch[:4]), tuple(next(batches)[:4]))
             if active != loaded:
                 own.rates[:active] = cohort.tensors.rates[:active]
                 own.rates[active:] = 0
@@ -99,12 +109,10 @@ class RecordedStep:
         for vector in (*own.state, own.loss_sums, own.number):
             vector.zero_()
 
-    def _load_batches(self, batches: Batches, step: int, active: int) -> None:
-        jobs, width = self._batch.share.shape
-        positions, share, length = batches.padded(step, active, (jobs, width))
-        given = *batches.gather(positions), torch.from_numpy(share), torch.from_numpy(length)
-        for buffer, new in zip(self._batch[:4], given, strict=True):
-            buffer.copy_(new, non_blocking=True)
+
+def _repeat(jobs: int, width: int, leaf: Tensor) -> Tensor:
+    """The first example [1, examples, ...] in all places of a batch [jobs, width, ...]."""
+    return leaf[:, :1].repeat(jobs, width, *(1 for _ in leaf.shape[2:]))
 
 
 def _round_jobs(jobs: int) -> int:

@@ -51,7 +51,8 @@ class Chain:
     @cached_property
     def vectors(self) -> Array:
         """b_k, [clients, size]."""
-        return self.data.x.double().numpy()[..., -1]
+        centres: Array = self.data.x.double().numpy()[..., -1]
+        return centres
 
     @cached_property
     def mean(self) -> Array:
