@@ -32,6 +32,7 @@ API = [
     "mmfl.models",
     "mmfl.federation",
     "mmfl.federation.objectives",
+    "mmfl.federation.metrics",
     "mmfl.federation.schedules",
     "mmfl.federation.optimisers",
     "mmfl.federation.arrivals",

@@ -20,7 +20,8 @@ from mmfl.data.augmentation import AUGMENTATIONS
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
-from mmfl.federation.objectives import LOSSES, METRICS
+from mmfl.federation.metrics import METRICS
+from mmfl.federation.objectives import LOSSES
 from mmfl.federation.optimisers import OPTIMISERS
 from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.local import LOCAL_RULES
@@ -59,7 +60,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "Data": ("`data` of a task; [data](data.md) describes what each source needs.", SOURCES),
     "Models": ("`model` of a task.", MODELS),
     "Losses": ("`loss` of a task.", LOSSES),
-    "Metrics": ("`metric` of a task.", METRICS),
+    "Metrics": ("`metric` and entries of `metrics` of a task; [metrics](metrics.md) describes them.", METRICS),
     "Schedules": ("`lr` or `batch_size` of a task, as a table.", SCHEDULES),
     "Schedules of local steps": ("`lr_steps` of a task: factors of its learning rate.", STEP_SCHEDULES),
     "Optimisers": ("`optimiser` of a task.", OPTIMISERS),
@@ -149,8 +150,8 @@ def toml(value: Any) -> str:
 def _options(make: Callable[..., Any]) -> str:
     """The options of a factory, with defaults."""
     options = inspect.signature(make).parameters.values()
-    if make in (*LOSSES.values(), *METRICS.values()):  # functions of outputs and targets, whose keywords are options
-        options = [option for option in options if option.kind is option.KEYWORD_ONLY]
+    if make in (*LOSSES.values(), *METRICS.values()) and not isinstance(make, type):
+        options = [option for option in options if option.kind is option.KEYWORD_ONLY]  # not outputs and targets
     return ", ".join(map(_option, options))
 
 

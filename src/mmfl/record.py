@@ -1,6 +1,6 @@
 """What a round leaves behind: a record of plain numbers, and its JSON. Nothing here needs torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -17,6 +17,29 @@ class Cost:
     stored_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ClientSpread:
+    """How a task's main metric differs from client to client, each measured on its own test examples.
+
+    `worst_tenth` is the mean over the tenth of the clients (rounded up) for which the metric is worst. `fairness` is
+    Jain's index (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything; None where values are negative
+    or all 0. The metric is undefined for `undefined` clients, such as AUC with examples of one class; all other numbers
+    are of the remaining `clients`.
+    """
+
+    clients: int = 0
+    undefined: int = 0
+    mean: float | None = None
+    worst_tenth: float | None = None
+    deviation: float | None = None
+    least: float | None = None
+    lower_quartile: float | None = None
+    median: float | None = None
+    upper_quartile: float | None = None
+    most: float | None = None
+    fairness: float | None = None
+
+
 class Drawn(NamedTuple):
     """The clients that were drawn for a task, and how many processors of each."""
 
@@ -30,6 +53,9 @@ class TaskRecord:
 
     `active` clients trained it, and `rejected` updates were left out because they were not finite. `extras` are the
     quantiles of the clients' probabilities and what the aggregation reports about itself, such as statistics of beta.
+
+    Where the round was tested, `metrics` has all metrics by name, the main one first; None is undefined, such as AUC
+    with a single class. `clients` says how the main one differs between clients whose test examples are their own.
     """
 
     metric: float | None = None
@@ -41,23 +67,44 @@ class TaskRecord:
     step_size_variance: float | None = None
     loss_variance: float | None = None
     update_variance: float | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
+    clients: ClientSpread | None = None
     extras: Mapping[str, float] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, float | None]:
-        """All numbers by their names."""
-        return {**{name: getattr(self, name) for name in _TASK_FIELDS}, **self.extras}
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON values; `metrics` and `clients` are left out where there are none."""
+        return {
+            **{name: getattr(self, name) for name in _TASK_NUMBERS},
+            **({"metrics": dict(self.metrics)} if self.metrics else {}),
+            **({"clients": asdict(self.clients)} if self.clients else {}),
+            **self.extras,
+        }
+
+    def numbers(self) -> dict[str, float | None]:
+        """All numbers by their names: further metrics under theirs, those of `clients` as `client_mean` and so on."""
+        spread = (
+            {f"{CLIENT_PREFIX}{name}": value for name, value in asdict(self.clients).items()} if self.clients else {}
+        )
+        return {**self.extras, **self.metrics, **spread, **{name: getattr(self, name) for name in _TASK_NUMBERS}}
 
     def value(self, quantity: str) -> float | None:
         """A number by its name; None where it was not recorded."""
-        recorded: float | None = getattr(self, quantity) if quantity in _TASK_FIELDS else self.extras.get(quantity)
-        return recorded
+        if quantity in _TASK_NUMBERS:
+            recorded: float | None = getattr(self, quantity)
+            return recorded
+        if quantity.startswith(CLIENT_PREFIX) and self.clients:
+            return getattr(self.clients, quantity.removeprefix(CLIENT_PREFIX), None)
+        return self.metrics[quantity] if quantity in self.metrics else self.extras.get(quantity)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> "TaskRecord":
         """The record again. What an older version did not record is None, or 0 where it is a count."""
         extras = dict(values)
-        known = {name: extras.pop(name) for name in _TASK_FIELDS if name in extras}
-        return cls(**known, extras=extras)
+        known = {name: extras.pop(name) for name in _TASK_NUMBERS if name in extras}
+        metrics, spread = extras.pop("metrics", {}), extras.pop("clients", None)
+        return cls(
+            **known, metrics=metrics, clients=spread and ClientSpread(**_known(ClientSpread, spread)), extras=extras
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +163,31 @@ class RoundRecord:
         known = {name: extras.pop(name) for name in _ROUND_FIELDS if name in extras}
         cost = known.get("cost", {})
         known["tasks"] = {name: TaskRecord.from_json(task) for name, task in known.get("tasks", {}).items()}
-        known["cost"] = Cost(**{each.name: cost[each.name] for each in fields(Cost) if each.name in cost})
+        known["cost"] = Cost(**_known(Cost, cost))
         known["drawn"] = {name: Drawn(*drawn) for name, drawn in known.get("drawn", {}).items()}
         return cls(**known, extras=extras)
 
 
-def _names(record: type[TaskRecord] | type[RoundRecord]) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(record) if each.name != "extras")
+@dataclass(frozen=True, slots=True)
+class TestDetails:
+    """What a test of a task found besides single numbers: each client's main metric, on the client's own `examples`,
+    and tables such as a confusion matrix, by the names of the metrics. Kept of the last tested round alone."""
+
+    __test__ = False  # for pytest
+
+    round: int
+    clients: Sequence[int] = ()
+    examples: Sequence[int] = ()
+    values: Sequence[float | None] = ()
+    tables: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
 
 
-_TASK_FIELDS, _ROUND_FIELDS = _names(TaskRecord), _names(RoundRecord)
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the fields that a class has."""
+    return {each.name: values[each.name] for each in fields(kind) if each.name in values}
+
+
+CLIENT_PREFIX = "client_"
+"""Begins the names of numbers of a `ClientSpread` among those of a task."""
+_TASK_NUMBERS = tuple(each.name for each in fields(TaskRecord) if each.name not in ("metrics", "clients", "extras"))
+_ROUND_FIELDS = tuple(each.name for each in fields(RoundRecord) if each.name != "extras")

@@ -1,5 +1,6 @@
 """A deployment within one process: the same run as a simulation, whatever goes wrong on the way."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -13,8 +14,12 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from digits import assert_same_weights
 from inside import NODES, InsideTransport, deployed, federation, trained_by, transport
 
+from conftest import toy_task
 from mmfl.aggregation import AGGREGATIONS
+from mmfl.data.dataset import ELSEWHERE
+from mmfl.deployment.node_service import NodeService
 from mmfl.deployment.payload import Payload
+from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.deployment.server_app import record_outcome
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.methods import METHODS
@@ -112,6 +117,60 @@ def test_nodes_test_where_the_server_has_no_data_and_tell_losses_at_once():
     assert_same_weights(real.weights, same.weights)
     asked = [(round, Payload.unpack(sent).fields) for _, round, sent in nodes.sent]
     assert not any("losses" in fields and "test" not in fields for round, fields in asked if round > 1)
+
+
+def owned(**options) -> mmfl.Federation:
+    """Six clients with test examples of their own, two of whom have none."""
+    rng = np.random.default_rng(0)
+    x, owner = rng.normal(size=(120, 3)), np.arange(120) % 6
+    y, test = np.argmax(x, axis=1), owner[:60] < 4
+    data = mmfl.data.from_arrays(x[60:], y[60:], owner[60:], test=(x[:60][test], y[:60][test], owner[:60][test]))
+    metrics = ["macro_f1", "confusion"]
+    return mmfl.Federation([toy_task("a", classes=3, data=data, metrics=metrics, **options)])
+
+
+def node_of(pool: mmfl.Federation, clients) -> NodeService:
+    """A node with some clients, each with its own training and test examples."""
+
+    def data(task: str, client: int) -> mmfl.data.Dataset | tuple:
+        whole, rows, tests = pool.tasks[0].data, pool.shards[0].of(client), pool.test_shards[0].of(client)
+        x, y = whole.x[rows], whole.y[rows]
+        return mmfl.data.Dataset(task, x, y, whole.x_test[tests], whole.y_test[tests]) if len(tests) else (x, y)
+
+    return NodeService(NodeFederation(pool.tasks, clients, data), mmfl.engine.Simulation("cpu"))
+
+
+@pytest.mark.parametrize("options", [{}, {"metric": "balanced_accuracy"}], ids=["mean", "whole"])
+def test_metrics_of_nodes_add_up_to_those_of_all_test_examples_and_clients_keep_their_own(options, tmp_path):
+    pool = owned(**options)
+    nodes = InsideTransport({node: node_of(pool, clients) for node, clients in NODES.items()})
+    bare = [dataclasses.replace(pool.tasks[0], data=ELSEWHERE)]
+    real = deployed("full", 2, 1.0, to=nodes, tasks=bare, directory=tmp_path / "run")
+    same = mmfl.train(pool, "full", 2, 1.0, device="cpu")
+    assert real.metrics["metric"].tolist() == same.metrics["metric"].tolist()
+    np.testing.assert_allclose(real.metrics["value"], same.metrics["value"], atol=1e-6)
+    assert real.confusion("a").equals(same.confusion("a"))
+    assert real.client_metric("a").index.tolist() == [0, 1, 2, 3]
+    assert real.client_metric("a").equals(mmfl.load(tmp_path / "run").runs[0].client_metric("a"))
+    np.testing.assert_allclose(real.client_metric("a"), same.client_metric("a"), atol=1e-6)
+    assert not real.faults.size
+
+
+@pytest.mark.parametrize("statistics", [[[1, 2]], [[1, 2], [3], [4]], [[1], [2], ["x"]], [[1e40, 1], [1] * 9, [1] * 9]])
+def test_a_node_whose_statistics_cannot_be_right_is_left_out_of_the_test(statistics, tmp_path):
+    pool = owned()
+
+    def trouble(node, round, reply):
+        payload = Payload.unpack(reply)
+        for row in payload.fields.get("tests", []) if node == 101 else []:
+            row[3] = statistics
+        return payload.pack()
+
+    nodes = InsideTransport({node: node_of(pool, clients) for node, clients in NODES.items()}, trouble)
+    real = deployed("full", 2, 1.0, to=nodes, tasks=[dataclasses.replace(pool.tasks[0], data=ELSEWHERE)])
+    assert real.faults["rejected"].tolist() == [1, 1]
+    assert real.confusion("a").to_numpy().sum() == 30  # of forty, those of client 1 are missing
+    assert real.accuracy["a"].between(0, 1).all()
 
 
 # --- stopping and going on ---

@@ -166,6 +166,11 @@ def written(folder: Path, text: str = MODULE) -> Path:
             "def data(task, client): ...\n",
             "two tasks are named 'a'",
         ),
+        (
+            'import mmfl\ndef tasks():\n    return [mmfl.Task("a", mmfl.models.Perceptron, metrics=["auc"])]\n'
+            "def data(task, client): ...\n",
+            "task 'a': metric 'auc' is not available where nodes test",
+        ),
     ],
 )
 def test_a_module_that_cannot_be_used_is_named(text, expected, tmp_path):

@@ -26,6 +26,7 @@ from mmfl.runs.directory import RunDirectory
 from mmfl.runs.results import Comparison, Run, load
 
 SCRIPT = "<script>alert(1)</script>"
+ONLY_WITH_METRICS = ("metrics", "clients", "client_distribution", "confusion")  # several, or of clients
 METHODS = ["random", "mmfl-stalevre", "mmfl-group", "full"]
 
 
@@ -106,7 +107,7 @@ def shown(runs) -> Page:
 
 
 def test_all_figures_are_there_with_their_data(shown):
-    expected = [name for name in FIGURES if name != "faults"]
+    expected = [name for name in FIGURES if name not in ("faults", *ONLY_WITH_METRICS)]
     assert list(shown.sections) == ["results", *expected, "configuration"]
     for name in expected:
         traces = shown.traces(name)
@@ -115,6 +116,32 @@ def test_all_figures_are_there_with_their_data(shown):
             numbers = array(trace["z"] if trace["type"] == "heatmap" else trace["x"])
             assert len(numbers), name
             assert np.isfinite(numbers).any(), name
+
+
+def test_further_metrics_clients_and_confusion_matrices_are_shown(tmp_path):
+    rng, owner = np.random.default_rng(0), np.arange(120) % 12
+    x = rng.normal(size=(120, 3))
+    data = mmfl.data.from_arrays(x, np.argmax(x, axis=1), owner)
+    pool = mmfl.Federation([toy_task(SCRIPT, 3, data=data, lr=0.5, metrics=["perplexity", "confusion"])])
+    mmfl.compare(pool, ["random", "full"], 3, 0.5, 2, directory=tmp_path / "run")
+    comparison = load(tmp_path / "run")
+    made = {name: FIGURES[name](comparison) for name in ONLY_WITH_METRICS}
+    titles = {name: [panel.title for panel in figure.panels] for name, figure in made.items()}
+    assert titles["metrics"] == [f"{SCRIPT}: perplexity, lower is better"]
+    assert titles["clients"] == [f"{SCRIPT}: median client", f"{SCRIPT}: worst tenth of clients"]
+    assert titles["confusion"] == [f"random, {SCRIPT}", f"full, {SCRIPT}"]
+    counts = sum(run.confusion(SCRIPT).to_numpy() for run in comparison.of("full"))
+    (heat,) = made["confusion"].panels[1].marks
+    np.testing.assert_allclose(heat.values, counts / counts.sum(1, keepdims=True))
+    line = made["client_distribution"].panels[0].marks[1]
+    values = [run.client_metric(SCRIPT)["value"] for run in comparison.of("full")]
+    np.testing.assert_allclose(line.y, np.sort(pd.concat(values)))
+    mmfl_page = Page(page(comparison, list(made.values())))
+    assert all(mmfl_page.traces(name) for name in ONLY_WITH_METRICS)
+    captions = mmfl_page.words["caption"]
+    assert "all test metrics: last tested round" in captions
+    assert "test metric by client, on its own examples: last tested round" in captions
+    export(made.values(), tmp_path, ["png", "csv"])
 
 
 def test_lines_are_means_over_seeds_and_bands_a_standard_deviation(runs, shown):

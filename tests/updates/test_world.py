@@ -92,6 +92,8 @@ def test_two_processes_train_what_one_does(alone, two):
             for quantity, value in task.items():
                 found = mine["tasks"][name][quantity]
                 assert found is value is None or found == pytest.approx(value, rel=1e-3, abs=1e-4), quantity
+    ours, theirs = (mmfl.load(place).runs[-1].confusion("linear").to_numpy() for place in (two[1], alone[1]))
+    assert np.abs(ours - theirs).sum() < 0.01 * theirs.sum()
 
 
 def test_three_processes_go_on_where_two_stopped(alone, two, tmp_path):

@@ -24,7 +24,9 @@ def federation(seed: int) -> mmfl.Federation:
     """Eleven clients, which no small number of processes divides, some of whom come late or go."""
     digits = mmfl.data.digits()
     tasks = [
-        mmfl.Task("linear", lambda: network(), digits, lr=0.1, epochs=2, batch_norm="local"),
+        mmfl.Task(
+            "linear", lambda: network(), digits, lr=0.1, epochs=2, batch_norm="local", metrics=["auc", "confusion"]
+        ),
         mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
     ]
     arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]

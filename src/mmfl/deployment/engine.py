@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.deployment.exchange import NodeExchange
+from mmfl.deployment.node_tests import add_up, keep_alike
 from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
 from mmfl.deployment.remote_federation import ServerFederation
 from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport
@@ -150,7 +151,7 @@ class Deployment:
         for workload in on_nodes:
             self._remember_losses(workload, replies)
         on_server = iter(self.server_engine.evaluate([w for w in workloads if w not in on_nodes]))
-        return [self._mean_test(w, replies) if w in on_nodes else next(on_server) for w in workloads]
+        return [self._test_result(w, replies) if w in on_nodes else next(on_server) for w in workloads]
 
     def faults(self) -> dict[str, int]:
         """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
@@ -259,10 +260,12 @@ class Deployment:
         marks = [name.endswith("running_var") for name in statistics.names]
         return torch.tensor(marks).repeat_interleave(torch.tensor(statistics.sizes))
 
-    def _mean_test(self, workload: Workload, replies: Replies) -> Evaluation:
-        """The mean over all examples that nodes tested on."""
-        results = np.array(replies.tests.get(self._task_name(workload), []), dtype=float).reshape(-1, 3)
-        if not results[:, 0].sum():
-            return Evaluation(float("nan"), float("nan"))
-        loss, metric = np.average(results[:, 1:], axis=0, weights=results[:, 0])
-        return Evaluation(float(loss), float(metric))
+    def _test_result(self, workload: Workload, replies: Replies) -> Evaluation:
+        """Of all examples that nodes tested on; tests that do not fit the others are left out."""
+        task, name = self.federation.tasks[workload.task], self._task_name(workload)
+        tests = replies.tests.get(name, [])
+        kept = keep_alike(task, tests)
+        for _ in range(len(tests) - len(kept)):
+            self.events.add("rejected", detail=f"task '{name}': a test whose statistics do not fit the metrics")
+        known = {i: test for i, test in replies.client_tests.get(name, {}).items() if 0 <= i < self.federation.clients}
+        return add_up(task, kept, known)

@@ -147,13 +147,17 @@ class NodeService:
         return None
 
     def _test(self, request: Payload, reply: Payload) -> None:
-        """The number of the node's test examples for each task, and loss and metric on them."""
+        """The number of the node's test examples for each task, the loss on them and the sums that the metrics are
+        computed from; and the metric of each client."""
         names = [name for (name,) in request.rows("test", str)]
         workloads = [self._workload(request, name, self._testers(name)) for name in names]
         workloads = [each for each in workloads if self.federation.test_examples[each.task]]
         for workload, result in zip(workloads, self.engine.evaluate(workloads), strict=True):
             name, count = self.federation.task_names[workload.task], self.federation.test_examples[workload.task]
-            reply.add("tests", name, count, float(result.loss), float(result.metric))
+            reply.add("tests", name, count, float(result.loss), [each.tolist() for each in result.statistics])
+            if (found := result.clients) is not None:
+                for client, examples, value in found.rows:
+                    reply.add("client_tests", name, client, examples, value if np.isfinite(value) else None)
 
     def _workload(self, request: Payload, name: str, client: NDArray[np.int64]) -> Workload:
         """The clients of a task, all of which must hold it, and the weights that the server sent."""

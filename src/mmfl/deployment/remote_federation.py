@@ -11,11 +11,13 @@ import numpy as np
 
 from mmfl.checks import check_whole
 from mmfl.data import Dataset, from_arrays
+from mmfl.data.dataset import ELSEWHERE
 from mmfl.data.lazy import join
 from mmfl.data.structure import Structure, length, rows
 from mmfl.errors import UserError, first_line
 from mmfl.federation import Federation, RoundView
 from mmfl.federation.availability import Always
+from mmfl.federation.metric_kinds import CollectedMetric
 from mmfl.federation.task import Task
 from mmfl.partition import Shards
 
@@ -56,6 +58,8 @@ class UserModule:
         repeated = next((name for name in names if names.count(name) > 1), None)
         if repeated is not None:
             raise UserError(f"module '{path}': two tasks are named '{repeated}'; names must differ.")
+        for task in tasks:
+            _check_metrics_add_up(f"module '{path}'", task)
         return cls(tasks, module.data)
 
 
@@ -141,7 +145,17 @@ class NodeFederation(Federation):
         local_task.check()
         counts = [length(data.x_test) for data in with_tests.values()]
         tester = np.repeat(np.array(list(with_tests), dtype=np.int64), counts)
-        return local_task, shards, Shards.by_owner(tester, self.clients) if with_tests else None
+        return local_task, shards, Shards.by_owner(tester, self.clients) if sum(counts) else None
+
+
+def _check_metrics_add_up(where: str, task: Task) -> None:
+    """Refuses metrics of which nodes would have to send the outputs of single examples, which stay with them."""
+    collected = [name for name, metric in task.measures.items() if isinstance(metric, CollectedMetric)]
+    if task.data is ELSEWHERE and collected:
+        raise UserError(
+            f"{where}, task '{task.name}': metric '{collected[0]}' is not available where nodes test, since it needs "
+            "the outputs of all examples; expected one that adds up, such as macro_f1, or test data on the server."
+        )
 
 
 def _join(task: Task, parts: Sequence[Structure]) -> Structure:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mmfl.deployment.node_tests import MAX_VALUE, NodeTest
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload
 from mmfl.engine import Training
 from mmfl.updates import Trained
 from mmfl.updates.world import SINGLE_PROCESS
 
-MAX_VALUE = 1e30  # a larger loss or metric cannot be right
 _ROUNDING = 1e-3
 _ANSWERS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
     # part of a request: field of the answer, what it holds, and its columns after task and client
@@ -110,7 +110,8 @@ class Replies:
     def __init__(self) -> None:
         self.losses: dict[str, dict[int, float]] = {}
         self.trained: dict[Pair, TrainingReport] = {}
-        self.tests: dict[str, list[tuple[int, float, float]]] = {}
+        self.tests: dict[str, list[NodeTest]] = {}
+        self.client_tests: dict[str, dict[int, tuple[int, float]]] = {}
         self.updates: dict[Pair, Tensor] = {}
         self.batch_norms: dict[Pair, Tensor] = {}
         self.missing: list[tuple[int | None, str]] = []
@@ -119,7 +120,8 @@ class Replies:
         """Reads a node's reply. One that answers what was not asked, or anything twice, is refused as a whole."""
         pairs = {part: {(row[0], row[1]) for row in asked.get(part, [])} for part in _ANSWERS}
         answers = {part: payload.table(key, (str, int), kinds) for part, (key, _, kinds) in _ANSWERS.items()}
-        tests = payload.table("tests", (str,), (int, float, float))
+        tests = payload.table("tests", (str,), (int, float, list))
+        client_tests = payload.table("client_tests", (str, int), (int, float | None))
         for part, found in answers.items():
             for name, client in found:
                 if (name, client) not in pairs[part]:
@@ -144,8 +146,14 @@ class Replies:
         for pair, (loss, steps, norm, inner_product) in answers["train"].items():
             vectors = self.updates.get(pair), self.batch_norms.get(pair)
             self.trained[pair] = TrainingReport(pair[1], float(loss), steps, float(norm), inner_product, *vectors)
-        for (name,), (count, loss, metric) in tests.items():
-            if [name] in asked.get("test", []) and count > 0 and abs(loss) <= MAX_VALUE and abs(metric) <= MAX_VALUE:
-                self.tests.setdefault(name, []).append((count, float(loss), float(metric)))
+        for (name,), row in tests.items():
+            try:
+                _require([name] in asked.get("test", []), "was not asked for")
+                self.tests.setdefault(name, []).append(NodeTest.read(*row))
+            except InvalidPayloadError as error:
+                self.missing.append((None, f"task '{name}': a test: {error}"))
+        for (name, client), (count, value) in client_tests.items():
+            if [name] in asked.get("test", []) and count > 0 and (value is None or abs(value) <= MAX_VALUE):
+                self.client_tests.setdefault(name, {})[client] = (count, np.nan if value is None else float(value))
             else:
-                self.missing.append((None, f"task '{name}': a test of {count} examples with loss {loss}"))
+                self.missing.append((client, f"task '{name}': a test of {count} examples with metric {value}"))

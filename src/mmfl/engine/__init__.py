@@ -6,7 +6,8 @@ client). `simulation` is the engine of one process: its `trainer` chooses how ea
 `sequential`), its `measurer` runs forward passes. What only a GPU needs is in `gpu`.
 """
 
-from mmfl.engine.base import Engine, Evaluation, Training, Workload
+from mmfl.engine.base import Engine, Training, Workload
+from mmfl.engine.evaluation import Evaluation
 from mmfl.engine.simulation import Simulation
 
 __all__ = ["Engine", "Evaluation", "Simulation", "Training", "Workload"]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.engine.choices import Choices
+from mmfl.engine.evaluation import Evaluation
 from mmfl.federation import Federation
 from mmfl.local import LocalRule
 from mmfl.updates import ClientVectorStore, Trained, World
@@ -47,14 +48,6 @@ class Training(Workload):
     remembered: ClientVectorStore | None = None
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Mean loss and metric of global weights on the test examples."""
-
-    loss: float
-    metric: float
-
-
 class Engine(Protocol):
     """Runs the clients' work. Requests of several tasks and replicas come in one call, so that they can run as one.
 
@@ -89,7 +82,7 @@ class Engine(Protocol):
         """f: mean loss of the given weights on each client's training data."""
 
     def evaluate(self, workloads: Sequence[Workload]) -> list[Evaluation]:
-        """Loss and metric on the task's test examples (of the clients, where test sets are theirs).
+        """Loss and metrics on the task's test examples (of the clients, where test sets are theirs).
 
         All processes are asked for the same, and all get the answer.
         """

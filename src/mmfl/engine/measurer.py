@@ -1,6 +1,6 @@
 """Measurer: losses of clients and evaluation of global weights, by forward passes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -11,11 +11,12 @@ from torch.func import functional_call
 
 from mmfl.data.dataset import as_inputs
 from mmfl.data.lazy import is_lazy
-from mmfl.data.structure import arguments, length
+from mmfl.data.structure import Structure, arguments, length
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
 from mmfl.engine.device import forward_batch_size, is_out_of_memory
 from mmfl.engine.device_data import DeviceData
+from mmfl.engine.evaluation import TaskTest
 from mmfl.engine.gpu.batched_losses import batched_losses
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.operators import BATCH_NORM, Operators
@@ -50,23 +51,31 @@ class Measurer:
             if means is not None:
                 return list(means.split([len(workload.client) for workload in workloads]))
             self._not_batchable.add(architecture)
-        parts = []
-        for workload in workloads:
-            shards = workload.federation.shards[workload.task].only(workload.client)
-            (values,) = self._forward(architecture, workload, shards, test=False)
-            parts.append(torch.segment_reduce(values, "mean", lengths=to_device(shards.sizes, self.device)))
-        return parts
+        return [self._losses(architecture, workload) for workload in workloads]
 
-    def evaluate(self, architecture: Architecture, workload: Workload) -> Tensor:
-        """Mean loss and metric of the test examples, on the device."""
-        shards = workload.federation.test_shards[workload.task]
+    def _losses(self, architecture: Architecture, workload: Workload) -> Tensor:
+        """Mean losses of the clients of one workload, in ascending order."""
+        shards = workload.federation.shards[workload.task].only(workload.client)
+        loss, values = workload.federation.tasks[workload.task].loss, []
+
+        def observe(outputs: Structure, targets: Structure) -> None:
+            values.append(per_example(loss(outputs, targets)).double())
+
+        self._forward(architecture, workload, shards, False, observe)
+        return torch.segment_reduce(torch.cat(values), "mean", lengths=to_device(shards.sizes, self.device))
+
+    def evaluate(self, architecture: Architecture, workload: Workload) -> list[Tensor]:
+        """Loss and metrics of the test examples, as `TaskTest.parts`."""
+        task, shards = workload.federation.tasks[workload.task], workload.federation.test_shards[workload.task]
+        test = TaskTest(task, None if shards is None else shards.sizes)
         if shards is None:
-            rows = length(workload.federation.tasks[workload.task].data.x_test)
+            rows = length(task.data.x_test)
             # Batches matter only where the examples of a batch influence one another: then they must be fixed.
             shards = Shards(np.arange(rows), np.append(np.arange(0, rows, _COUPLED_TEST_BATCH), rows))
         elif len(workload.client):
             shards = shards.only(workload.client)
-        return torch.stack([column.mean() for column in self._forward(architecture, workload, shards, test=True)])
+        self._forward(architecture, workload, shards, True, test.add)
+        return test.parts()
 
     def can_batch(self, architecture: Architecture) -> bool:
         """Whether workloads of this architecture share forward passes."""
@@ -91,25 +100,27 @@ class Measurer:
         return None
 
     @torch.no_grad()
-    def _forward(self, architecture: Architecture, workload: Workload, shards: Shards, test: bool) -> list[Tensor]:
-        """The loss of every example of the shards, in their order, as float64; of test examples the metric as well."""
-        task = workload.federation.tasks[workload.task]
-        data = (task.data.x_test, task.data.y_test) if test else (task.data.x, task.data.y)
-        objectives = (task.loss, task.metric) if test else (task.loss,)
+    def _forward(
+        self,
+        architecture: Architecture,
+        workload: Workload,
+        shards: Shards,
+        test: bool,
+        observe: Callable[[Structure, Structure], None],
+    ) -> None:
+        """Shows outputs and targets of the shards' training or test examples, batch by batch in their order."""
+        data = workload.federation.tasks[workload.task].data
+        examples = (data.x_test, data.y_test) if test else (data.x, data.y)
         module = architecture.module.eval()
-        values: list[list[Tensor]] = [[] for _ in objectives]
         substitutes = BATCH_NORM & architecture.operators
         operators = Operators(substitutes) if substitutes else nullcontext()
         with operators, matmul_precision(architecture.precision), torch.random.fork_rng(enabled=architecture.draws):
             if architecture.draws:
                 torch.manual_seed(0)
             for index, sizes, parameters in self._portions(architecture, workload, shards):
-                for x, targets in self.device_data.chunks(data, index, sizes):
-                    outputs = to_float32(functional_call(module, parameters, *arguments(as_inputs(x))))
-                    for column, objective in zip(values, objectives, strict=True):
-                        column.append(per_example(objective(outputs, targets)).double())
+                for x, targets in self.device_data.chunks(examples, index, sizes):
+                    observe(to_float32(functional_call(module, parameters, *arguments(as_inputs(x)))), targets)
         architecture.set_training(module)
-        return [torch.cat(column) for column in values]
 
     def _portions(
         self, architecture: Architecture, workload: Workload, shards: Shards

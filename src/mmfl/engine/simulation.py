@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.engine.architecture import Architecture, signature
-from mmfl.engine.base import Evaluation, Training, Workload
+from mmfl.engine.base import Training, Workload
 from mmfl.engine.choices import Choices
 from mmfl.engine.cohort import JobTensors
 from mmfl.engine.device import UpdateBuffer, choose_device, max_update_bytes
 from mmfl.engine.device_data import DeviceData
+from mmfl.engine.evaluation import Evaluation, read_parts, tell_all
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.jobs import Jobs
 from mmfl.engine.layout import Layout
@@ -151,10 +152,11 @@ class Simulation:
         """One forward pass over the test examples; where there are several processes, each takes some of them."""
         if not workloads:
             return []
-        means = torch.zeros(len(workloads), 2, dtype=torch.float64, device=self.device)
+        found: list[list[Tensor] | None] = [None] * len(workloads)
         for n in range(self.world.rank, len(workloads), self.world.size):
-            means[n] = self.measurer.evaluate(self._architecture_of(workloads[n]), workloads[n])
-        return [Evaluation(loss, metric) for loss, metric in self.world.sum(means).tolist()]
+            found[n] = self.measurer.evaluate(self._architecture_of(workloads[n]), workloads[n])
+        parts = tell_all(self.world, found, self.device)
+        return [read_parts(each.federation, each.task, mine) for each, mine in zip(workloads, parts, strict=True)]
 
     def architecture(self, task: Task) -> Architecture:
         """The architecture of a task, shared with every task of equal structure."""

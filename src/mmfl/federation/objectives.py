@@ -75,7 +75,7 @@ def next_token(
     losses = cross_entropy(
         outputs.transpose(1, 2), targets, weight=weight, label_smoothing=label_smoothing, ignore_index=ignore_index
     )
-    return _mean_of_counted(losses, targets, ignore_index)
+    return mean_of_counted(losses, targets, ignore_index)
 
 
 def weighted(outputs: Structure, targets: dict[str, Any], *, inner: Objective = cross_entropy) -> Tensor:
@@ -98,7 +98,7 @@ def accuracy(outputs: Tensor, targets: Tensor, *, ignore_index: int = IGNORE) ->
             "accuracy needs scores per class and class numbers as targets; choose a metric such as absolute_error"
         )
     correct = (outputs.argmax(-1) == targets).float()
-    return correct if correct.dim() == 1 else _mean_of_counted(correct, targets, ignore_index)
+    return correct if correct.dim() == 1 else mean_of_counted(correct, targets, ignore_index)
 
 
 def binary_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def _reshape_like(targets: Tensor, outputs: Tensor) -> Tensor:
     return targets.reshape(outputs.shape)
 
 
-def _mean_of_counted(values: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
+def mean_of_counted(values: Tensor, targets: Tensor, ignore_index: int = IGNORE) -> Tensor:
     """The mean of each example's values [examples, time] where the target counts; 0 if none does."""
     counts = (targets != ignore_index).flatten(1)
     return (values.flatten(1) * counts).sum(1) / counts.sum(1).clamp(min=1)
@@ -150,14 +150,6 @@ LOSSES: dict[str, Objective] = {
     "squared_error": squared_error,
     "next_token": next_token,
     "weighted": weighted,
-    "value": value,
-}
-METRICS: dict[str, Objective] = {
-    "accuracy": accuracy,
-    "binary_accuracy": binary_accuracy,
-    "absolute_error": absolute_error,
-    "squared_error": squared_error,
-    "unweighted": unweighted,
     "value": value,
 }
 

@@ -2,8 +2,9 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, get_args
 
 import numpy as np
@@ -17,6 +18,8 @@ from mmfl.data.augmentation import Augment, chain
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.errors import UserError, check_name, first_line, nearest
 from mmfl.federation.batch_norm import BatchNormMode
+from mmfl.federation.metric_kinds import Metric
+from mmfl.federation.metric_names import MetricSpec, read_measures
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
 from mmfl.federation.optimisers import SGD, Optimiser
 from mmfl.federation.schedules import Schedule, StepSchedule
@@ -33,7 +36,8 @@ class Task:
     - `model`: any function without arguments that returns an `nn.Module`; usually its class.
     - `data`: a `Dataset`; may be left out in a deployment, where the data is on the nodes.
     - `loss`, `metric`: functions of (outputs, targets) that return one value per example; the defaults are for
-      classification.
+      classification. `metric` may also be a metric of the whole test set, such as `mmfl.metrics.AUC()`, or a name.
+    - `metrics`: further metrics to report, a list or by name: `["macro_f1", mmfl.metrics.TopK(3)]`.
     - `lr`: the learning rate, a number or a function of the round.
     - `lr_steps`: how the learning rate changes during local training: a function of (step, steps) that gives a factor.
     - `optimiser`: how a client turns gradients into steps, such as `optimisers.AdamW()`; plain SGD by default.
@@ -54,11 +58,12 @@ class Task:
     epochs: int = 1
     batch_size: int | Schedule | None = None
     loss: Objective = cross_entropy
-    metric: Objective = accuracy
+    metric: MetricSpec = accuracy
     optimiser: Optimiser = field(default_factory=SGD)
     lr_steps: StepSchedule | None = None
     batch_norm: BatchNormMode = "shared"
     augment: Augment | Sequence[Augment] | None = None
+    metrics: Mapping[str, MetricSpec] | Sequence[MetricSpec] = ()
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -86,6 +91,7 @@ class Task:
         check_whole(where, "epochs", self.epochs)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)
+        _ = self.measures  # so that a wrong name is found now
 
     def _check_name(self) -> None:
         check(isinstance(self.name, str), "task", "the name", self.name, "text")
@@ -99,6 +105,16 @@ class Task:
     def augmentation(self) -> Augment | None:
         """All changes of training inputs as one."""
         return chain(self.augment)
+
+    @cached_property
+    def measures(self) -> dict[str, Metric]:
+        """All metrics by name, the main one first; functions as means over the test set."""
+        return read_measures(f"task '{self.name}'", self.metric, self.metrics)
+
+    @property
+    def main_metric(self) -> Metric:
+        """The metric by which tables and comparisons go."""
+        return next(iter(self.measures.values()))
 
     def learning_rate(self, round: int) -> float:
         """The learning rate of a round."""

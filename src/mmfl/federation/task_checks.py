@@ -1,5 +1,6 @@
 """Checks of a task before training: its model, its labels, its loss and its metric, tried on a few examples."""
 
+import warnings
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +22,7 @@ from mmfl.data.structure import (
 )
 from mmfl.errors import UserError, first_line
 from mmfl.federation.batch_norm import batch_norm_layers, set_training
+from mmfl.federation.metric_kinds import AdditiveMetric, Mean, Metric
 from mmfl.federation.objectives import IGNORE, Objective, cross_entropy, options_of, per_example
 
 if TYPE_CHECKING:
@@ -41,10 +43,12 @@ def check_task(task: "Task") -> None:
     loss, options = options_of(task.loss)
     if loss is cross_entropy:
         _check_labels(task, outputs, options.get("ignore_index", IGNORE))
-    for kind, objective in (("loss", task.loss), ("metric", task.metric)):
-        values = _values(task, kind, objective, outputs, rows(task.data.y, slice(2)))
+    y = rows(task.data.y, slice(2))
+    for kind, objective in _objectives(task).items():
+        values = _values(task, kind, objective, outputs, y)
         if not torch.isfinite(per_example(values.float())).all():
             raise _error(task, f"the {kind} is not finite at the initial weights.")
+    _check_metrics(task, outputs, y)
     _check_examples_are_independent(task, module, outputs)
     _check_augmentation(task)
 
@@ -56,6 +60,47 @@ def check_memory_of_parameters(task: "Task", module: nn.Module) -> None:
         other = frozen.get(parameter.untyped_storage().data_ptr())
         if parameter.requires_grad and other is not None:
             raise _error(task, f"'{name}' is trained but shares its memory with '{other}', which is frozen; clone one.")
+
+
+def _objectives(task: "Task") -> dict[str, Objective]:
+    """The loss, and what each metric gives for an example."""
+    rows = {
+        _kind(task, name): metric.function if isinstance(metric, Mean) else metric.statistics
+        for name, metric in task.measures.items()
+        if isinstance(metric, AdditiveMetric)
+    }
+    return {"loss": task.loss, **rows}
+
+
+def _kind(task: "Task", name: str) -> str:
+    """What a metric is called in errors."""
+    return "metric" if task.measures[name] is task.main_metric else f"metric '{name}'"
+
+
+def _check_metrics(task: "Task", outputs: Structure, y: Structure) -> None:
+    """Refuses metrics of the whole test set that fail, or give neither one value nor a table, and a table as the main
+    metric."""
+    for name, metric in task.measures.items():
+        kind, shapes = _kind(task, name), f"outputs {describe(outputs)} and targets {describe(y)}"
+        try:
+            found = _value(metric, outputs, y)
+        except Exception as error:
+            raise _error(task, f"the {kind} fails on {shapes}: {first_line(error)}") from None
+        if found.dim() not in (0, 2):
+            raise _error(task, f"the {kind} gives shape {tuple(found.shape)}; expected one value, or a table.")
+        if found.dim() and metric is task.main_metric:
+            raise _error(task, f"the metric '{name}' is a table; expected one value (give tables in metrics=[...]).")
+
+
+def _value(metric: Metric, outputs: Structure, y: Structure) -> Tensor:
+    """The metric of the first example or, if it needs all outputs, of all of them."""
+    if isinstance(metric, AdditiveMetric):
+        return metric.value(metric.statistics(outputs, y).double())[0]
+    meter = metric.start()
+    with warnings.catch_warnings():  # that the few examples lack classes means nothing
+        warnings.simplefilter("ignore")
+        meter.update(outputs, y)
+        return meter.compute()
 
 
 def _error(task: "Task", problem: str) -> UserError:
@@ -150,7 +195,7 @@ def _check_examples_are_independent(task: "Task", module: nn.Module, outputs: St
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
         outputs, y = call_module(module.eval(), as_inputs(rows(x, chosen))), rows(y, chosen)
-        for kind, objective in (("loss", task.loss), ("metric", task.metric)):
+        for kind, objective in _objectives(task).items():
             together = _values(task, kind, objective, outputs, y)
             alone = [_values(task, kind, objective, *_only(n, outputs, y)) for n in range(number)]
             shapes = f"outputs {describe(outputs)} and targets {describe(y)}"

@@ -55,7 +55,7 @@ class Display(Listener):
     def round(self, records: Sequence[RoundRecord]) -> None:
         """Shows the round that ended."""
         for record in records:
-            if record.mean is not None:
+            if record.mean is not None or any(task.metrics for task in record.tasks.values()):
                 self.latest[record.method, record.seed] = record
         t = records[0].round
         if self.live:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from mmfl.report.costs import costs, efficiency, faults
 from mmfl.report.figure import Figure
+from mmfl.report.metrics import client_distribution, clients, confusion, metrics
 from mmfl.report.participation import clusters, participation, probabilities, seen
 from mmfl.report.scores import accuracy, differences, loss, relative
 from mmfl.report.steps import beta, step_size, variances
@@ -14,6 +15,10 @@ FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
     "accuracy": accuracy,
     "relative": relative,
     "loss": loss,
+    "metrics": metrics,
+    "clients": clients,
+    "client_distribution": client_distribution,
+    "confusion": confusion,
     "efficiency": efficiency,
     "participation": participation,
     "seen": seen,

@@ -13,7 +13,6 @@ import tomli_w
 
 import mmfl
 from mmfl.errors import UserError
-from mmfl.federation.objectives import METRICS, lower_is_better
 from mmfl.report import tables
 from mmfl.report.figure import Figure
 from mmfl.report.figures import figures
@@ -113,8 +112,8 @@ def _tasks(comparison: Comparison, sources: Sequence[Source]) -> Iterable[str]:
     known = {task.get("name"): task.get("metric") for source in sources for task in source.config.get("tasks", [])}
     for task in comparison.tasks:
         metric = known.get(task)
-        direction = ", lower is better" if metric in METRICS and lower_is_better(METRICS[metric]) else ""
-        yield f"{task} ({metric}{direction})" if metric else task
+        name = metric.get("name") if isinstance(metric, Mapping) else metric
+        yield f"{task} ({tables.with_direction(name)})" if name else task
 
 
 def _settings(sources: Sequence[Source], name: str) -> str:

@@ -32,7 +32,7 @@ def draw(figure: Figure) -> Picture:
     height = max([4.0 if heat else 3.0, *bars, *(_CELL * len(mark.rows) + 1 for mark in cells)])
     picture, axes = grid(len(figure.panels), figure.columns(), height)
     if cells:
-        picture.set_figwidth(max(5.0, 0.65 * len(cells[0].columns) + 2.5))
+        picture.set_figwidth(figure.columns() * max(5.0, 0.65 * len(cells[0].columns) + 2.5))
     for panel, place in zip(figure.panels, axes, strict=True):
         _draw_panel(place, panel)
     if any(isinstance(mark, Line | Dots) for mark in marks):
@@ -95,7 +95,8 @@ def _(mark: Heat, axes: Axes) -> None:
         axes.set_yticks(range(len(mark.rows)), [_text(name) for name in mark.rows])
         for row, texts in enumerate(mark.texts):
             for column, text in enumerate(texts):
-                colour = ink((mark.values[row, column] - mark.low) / (mark.high - mark.low)) if text else "black"
+                share = (mark.values[row, column] - mark.low) / (mark.high - mark.low)
+                colour = ink(share, mark.low < 0) if text else "black"
                 axes.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)
 
 

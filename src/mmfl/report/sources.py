@@ -69,7 +69,8 @@ def combine_sources(sources: Sequence[Source]) -> Comparison:
         holders = [each for each in (source, *alike) if "full" in each.runs.methods]
         full = name("full", holders[0]) if holders else ""
         runs += [
-            Run(run.records, name(run.method, source), run.seed, tasks, run.clients, full=full) for run in source.runs
+            Run(run.records, name(run.method, source), run.seed, tasks, run.clients, full=full, tested=run.tested)
+            for run in source.runs
         ]
     return Comparison(runs)
 

@@ -1,9 +1,12 @@
 """The results of a comparison as tables of texts: for the terminal as for a page."""
 
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
+from mmfl.federation.metrics import METRICS
+from mmfl.federation.objectives import lower_is_better
 from mmfl.report.differences import difference
 from mmfl.runs.results import Comparison
 
@@ -28,7 +31,41 @@ def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
     if len(faults.columns):
         counts = faults.fillna(0).astype(int).rename_axis("method").reset_index()
         tables["what went wrong with nodes, in all rounds"] = counts.astype(str)
-    return tables
+    return tables | further_metrics(comparison) | by_client(comparison)
+
+
+def further_metrics(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """All metrics of tasks that have several, or one that is undefined: a row per method and task."""
+    frame, rows = comparison.metrics(), []
+    for method, task in product(comparison.methods, comparison.tasks):
+        found = frame.loc[method].loc[[task]].droplevel("task") if task in frame.columns.unique("task") else pd.Series()
+        if len(found) > 1 or found.isna().any():
+            texts = {with_direction(str(name)): _or_undefined(value) for name, value in found.items()}
+            rows.append({"method": method, "task": task, **texts})
+    return {f"all test metrics: {final_rounds(comparison)}": pd.DataFrame(rows).fillna("")} if rows else {}
+
+
+def by_client(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """How the metric is distributed over clients with test examples of their own: a row per method and task."""
+    frame = comparison.clients()
+    if frame.empty:
+        return {}
+    words = {name: name.replace("_", " ") for name in ("mean", "worst_tenth", "deviation", "median", "fairness")}
+    texts = {word: frame[name].map(_or_undefined) for name, word in words.items()}
+    table = pd.DataFrame({**texts, "clients": frame["clients"].map("{:,.0f}".format)})
+    if frame["undefined"].any():
+        table["undefined for"] = frame["undefined"].map("{:,.0f}".format)
+    return {f"test metric by client, on its own examples: {final_rounds(comparison)}": table.reset_index()}
+
+
+def with_direction(metric: str) -> str:
+    """A metric's name, and whether lower is better as far as the package knows."""
+    lower = metric in METRICS and lower_is_better(METRICS[metric])
+    return f"{metric}, lower is better" if lower else metric
+
+
+def _or_undefined(value: Any) -> str:
+    return "undefined" if pd.isna(value) else f"{value:.3f}"
 
 
 def final_title(comparison: Comparison) -> str:

@@ -103,7 +103,7 @@ def _(mark: Heat) -> Iterator[dict[str, Any]]:
         yield common | {"z": _array(mark.values)}
         return
     shares = (np.where(blank, 0.0, mark.values) - mark.low) / (mark.high - mark.low)
-    inks = np.vectorize(ink, otypes=[str])(shares)
+    inks = np.vectorize(ink, otypes=[str])(shares, mark.low < 0)
     for colour in np.unique(inks[~blank]):  # a trace has one colour of texts
         subset = (inks == colour) & ~blank
         yield common | {

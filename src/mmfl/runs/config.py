@@ -1,5 +1,6 @@
 """Configurations: TOML files, presets and `key=value` settings, read and checked."""
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ _SECTIONS: dict[str, type[ConfigSection]] = {
     "federation": FederationConfig,
     "privacy": PrivacyConfig,
 }
-_TYPES = ("str", "int", "float", "list[int]", "dict[str,any]")  # of values that may be of several
+_TYPES = re.compile(r"str|int|float|(list|dict)\[.*\]")  # of values that may be of several
 
 
 def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any) -> Config:
@@ -122,8 +123,8 @@ def parse(values: dict[str, Any], source: str) -> Config:
 def _place(location: tuple[Any, ...], mistake: str, values: Mapping[str, Any]) -> str:
     """Where a mistake is, as --set would name it: a task by its name, and without the types that were tried there."""
     names_key = mistake in ("extra_forbidden", "missing")  # which may be called like a type
-    keys = [part for part in location[:-1] if part not in _TYPES]
-    keys += [part for part in location[-1:] if part not in _TYPES or names_key]
+    keys = [part for part in location[:-1] if not _TYPES.fullmatch(str(part))]
+    keys += [part for part in location[-1:] if names_key or not _TYPES.fullmatch(str(part))]
     match keys:
         case ["tasks", int(number), *_]:
             task = values["tasks"][number]

@@ -16,7 +16,7 @@ from mmfl.federation import Federation
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.batch_norm import BatchNormMode
-from mmfl.federation.objectives import LOSSES, METRICS
+from mmfl.federation.objectives import LOSSES
 from mmfl.federation.optimisers import OPTIMISERS
 from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.federation.task import Task
@@ -65,8 +65,13 @@ class TaskConfig(ConfigSection):
         examples=["squared_error", {"name": "cross_entropy", "label_smoothing": 0.1}, "my_module.loss"],
     )
     """What training makes small: one value per example. The options of a table are keywords of the function."""
-    metric: str = Field(default="accuracy", examples=["absolute_error", "my_module.score"])
-    """What is reported of the test examples, by name: one value per example."""
+    metric: Spec = Field(default="accuracy", examples=["absolute_error", "auc", "my_module.score"])
+    """What tables and comparisons go by, measured on the test examples: a function with one value per example, or a
+    metric of the whole test set."""
+    metrics: list[Spec] | dict[str, Spec] = Field(
+        default_factory=list, examples=[["macro_f1", {"name": "top_k", "k": 3}], {"roc": "auc"}]
+    )
+    """Further metrics to report: a list, or a table that names each."""
     augment: Spec | list[Spec] | None = Field(
         default=None, examples=["flip", [{"name": "crop", "padding": 4}, "flip"], "my_module.augment"]
     )
@@ -90,7 +95,8 @@ class TaskConfig(ConfigSection):
             batch_norm=self.batch_norm,
             batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
             loss=bind("loss", self.loss, LOSSES),
-            metric=find("metric", self.metric, METRICS),
+            metric=self.metric,
+            metrics=self.metrics,
             augment=None if self.augment is None else _augmentations(self.augment),
         )
 

@@ -6,8 +6,9 @@ import os
 import platform
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import tomli_w
 import torch
 
 import mmfl
-from mmfl.errors import UserError, check_name, shorten
-from mmfl.record import RoundRecord
+from mmfl.errors import UserError, check_name, first_line, shorten
+from mmfl.record import RoundRecord, TestDetails
 from mmfl.runs.files import write_atomically
-from mmfl.runs.layout import CHECKPOINTS, CONFIG, FORMAT, METRICS, format_problem
+from mmfl.runs.layout import CHECKPOINTS, CONFIG, FORMAT, METRICS, TESTED, format_problem
 from mmfl.runs.listing import read_config_summary
 from mmfl.runs.lock import hold, is_lock
 from mmfl.runs.records import Records
@@ -27,6 +28,8 @@ from mmfl.runs.status import read as read_state
 
 MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
 _MAX_NAMED = 10  # runs that a message lists
+Pair = tuple[str, int]
+"""A method and a seed."""
 _log = logging.getLogger(__name__)
 
 
@@ -145,6 +148,31 @@ class RunDirectory:
         with self.writing():
             write_atomically(self.metrics, _lines(kept))
         return kept
+
+    def write_details(self, details: Mapping[Pair, Mapping[str, TestDetails]]) -> None:
+        """Replaces what the last tests found besides single numbers, by method and seed, and task; no file where that
+        is nothing."""
+        rows = [
+            {"method": method, "seed": seed, "tasks": {name: asdict(found) for name, found in tasks.items()}}
+            for (method, seed), tasks in details.items()
+            if tasks
+        ]
+        if rows:
+            write_atomically(self.path / TESTED, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+    def details(self) -> dict[Pair, dict[str, TestDetails]]:
+        """What the last tests found besides single numbers, by method and seed, and task."""
+        try:
+            rows = [json.loads(line) for line in (self.path / TESTED).read_text().splitlines()]
+            return {
+                (row["method"], row["seed"]): {name: TestDetails(**found) for name, found in row["tasks"].items()}
+                for row in rows
+            }
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            problem = f"{self.path / TESTED} cannot be read: {first_line(error)}"
+            raise UserError(f"{problem}.\nWithout the file, the run has no metrics by client.") from None
 
     def _read_metrics(self, done: int, replicas: int, until: int | None = None, but: str = "") -> Records:
         """All records; an error where those of the rounds up to `until` are damaged."""

@@ -232,9 +232,10 @@ def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> C
     for replica in replicas:
         name, seed, federation = replica.method.name, replica.seed, replica.federation
         known = [record for record in records if (record.method, record.seed) == (name, seed)]
-        weights = replica.state.weights
+        weights, tested = replica.state.weights, replica.tested
         batch_norm = [None if norm is None else norm.mean() for norm in replica.state.batch_norm]
-        runs.append(Run(known, name, seed, federation.task_names, federation.clients, federation, weights, batch_norm))
+        tasks, clients = federation.task_names, federation.clients
+        runs.append(Run(known, name, seed, tasks, clients, federation, weights, batch_norm, tested=tested))
     return Comparison(runs)
 
 

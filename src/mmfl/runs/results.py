@@ -1,7 +1,7 @@
 """The results of a run: records, weights and tables of one method and seed, or of several side by side."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +11,18 @@ from torch import Tensor, nn
 from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.record import RoundRecord
-from mmfl.runs.directory import RunDirectory
+from mmfl.record import RoundRecord, TestDetails
+from mmfl.runs.directory import Pair, RunDirectory
 from mmfl.runs.layout import REPORT_PAGE
+from mmfl.runs.metric_tables import all_metrics, client_values, final_metrics, final_spread, table_of
 
 
 @dataclass(eq=False, repr=False)
 class Run:
     """One method with one seed: its record of every round and, after training, its weights.
 
-    `full` is the name of full participation in the same experiment, to which the run is compared.
+    `full` is the name of full participation in the same experiment, to which the run is compared. `tested` has what
+    the last test of each task found besides single numbers.
     """
 
     records: list[RoundRecord]
@@ -32,10 +34,11 @@ class Run:
     weights: Sequence[Tensor] | None = None
     batch_norm: Sequence[Tensor | None] | None = None
     full: str = "full"
+    tested: Mapping[str, TestDetails] = field(default_factory=dict)
 
     def frame(self, quantity: str) -> pd.DataFrame:
         """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
-        known = {name for record in self.records for task in record.tasks.values() for name in task.to_json()}
+        known = {name for record in self.records for task in record.tasks.values() for name in task.numbers()}
         if self.records and quantity not in known:
             raise UserError(f"run: no quantity '{quantity}' was recorded: {nearest(quantity, known)}")
         rows = {r.round: {name: task.value(quantity) for name, task in r.tasks.items()} for r in self.records}
@@ -50,6 +53,29 @@ class Run:
     def loss(self) -> pd.DataFrame:
         """Test loss, rounds x tasks, of the rounds that were evaluated."""
         return self.frame("loss").dropna(how="all")
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """All metrics of the rounds that were evaluated: `round`, `task`, `metric` (its name, the main one first) and
+        `value`, which is `nan` where the metric is undefined, such as AUC with a single class."""
+        return all_metrics(self.records)
+
+    def client_metric(self, task: str) -> pd.DataFrame:
+        """The main metric of each client, and the number of its test examples, in the last evaluated round.
+
+        Only for tasks whose test examples belong to clients. `frame("client_worst_tenth")` and the like say how the
+        metric is distributed over clients in every evaluated round.
+        """
+        return client_values(task, self._tested(task))
+
+    def confusion(self, task: str, metric: str = "confusion") -> pd.DataFrame:
+        """The confusion matrix of a task in the last evaluated round, targets x predictions; or another table."""
+        return table_of(task, metric, self._tested(task))
+
+    def _tested(self, task: str) -> TestDetails:
+        if task not in self.tasks:
+            raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
+        return self.tested.get(task) or TestDetails(0)
 
     @property
     def step_size(self) -> pd.DataFrame:
@@ -188,6 +214,18 @@ class Comparison:
         rows = {(run.method, run.seed): run.final(window) for run in self.runs}
         return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["method", "seed"])
 
+    def metrics(self, window: int | None = None) -> pd.DataFrame:
+        """One row per method: final values of all metrics by task and name, averaged over seeds."""
+        finals = [final_metrics(run.records, window or run.window).rename(run.method) for run in self.runs]
+        return pd.DataFrame(finals).groupby(level=0, sort=False).mean().rename_axis("method")
+
+    def clients(self, window: int | None = None) -> pd.DataFrame:
+        """One row per method and task: how the final metric is distributed over clients, averaged over seeds; `mean`,
+        `worst_tenth`, `deviation`, `fairness` and so on. No rows where test examples belong to no clients."""
+        spreads = {(run.method, run.seed): final_spread(run.records, self.tasks, window or run.window) for run in self}
+        table = pd.concat(spreads, names=["method", "seed", "task"])
+        return table.groupby(["method", "task"], sort=False).mean()
+
     def plot(self, path: str | Path) -> None:
         """Draws accuracy, participation and step size on one page."""
         from matplotlib import pyplot
@@ -227,16 +265,22 @@ def load(path: str | Path) -> Comparison:
     ...
     mmfl.errors.UserError: 'runs/nothing-here' is not a run directory: it has no config.toml.
     """
-    records = RunDirectory.open(path).records()
+    directory = RunDirectory.open(path)
+    records = directory.records()
     if not records:
         raise UserError(f"run '{path}' has no finished round yet.")
-    return from_records(records)
+    return from_records(records, directory.details())
 
 
-def from_records(records: Sequence[RoundRecord]) -> Comparison:
-    """The runs that records are of, by method and seed."""
+def from_records(
+    records: Sequence[RoundRecord], details: Mapping[Pair, Mapping[str, TestDetails]] | None = None
+) -> Comparison:
+    """The runs that records are of, by method and seed, with the details of their last tests."""
     tasks = list(dict.fromkeys(name for record in records for name in record.tasks))
     by_replica: dict[tuple[str, int], list[RoundRecord]] = {}
     for record in records:
         by_replica.setdefault((record.method, record.seed), []).append(record)
-    return Comparison([Run(known, *pair, tasks, known[0].clients) for pair, known in by_replica.items()])
+    tested = details or {}
+    return Comparison(
+        [Run(known, *pair, tasks, known[0].clients, tested=tested.get(pair, {})) for pair, known in by_replica.items()]
+    )

@@ -66,6 +66,8 @@ def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine
     """Writes a checkpoint of the round just finished."""
     snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
     with directory.writing():
+        if engine.world.first:  # before the checkpoint, after which a finished run is not tested again
+            directory.write_details({(each.method.name, each.seed): each.tested for each in replicas})
         checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
 
 
@@ -78,7 +80,13 @@ def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], eng
         replica.state = state
     engine.choices.made.update(snapshot.choices)
     with end_together(engine.world):
-        return directory.rewind(round, len(replicas)) if engine.world.first else []
+        if not engine.world.first:
+            return []
+        details = directory.details()
+        for replica in replicas:
+            last = details.get((replica.method.name, replica.seed), {})
+            replica.tested = {task: found for task, found in last.items() if found.round <= round}
+        return directory.rewind(round, len(replicas))
 
 
 @contextmanager

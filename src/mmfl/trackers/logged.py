@@ -24,7 +24,7 @@ def numbers(record: RoundRecord) -> dict[str, float]:
     (0.5, 0.5, 3.0, False)
     """
     found = {
-        **{f"{name}/{plain(task)}": value for task, of in record.tasks.items() for name, value in of.to_json().items()},
+        **{f"{name}/{plain(task)}": value for task, of in record.tasks.items() for name, value in of.numbers().items()},
         **{f"overall/{name}": getattr(record, name) for name in ("mean", "worst", "clients_seen")},
         **{f"cost/{name}": value for name, value in asdict(record.cost).items()},
         **{f"faults/{plain(kind)}": value for kind, value in record.faults.items()},

@@ -7,8 +7,8 @@ import numpy as np
 
 from mmfl.engine import Evaluation
 from mmfl.federation import Federation
-from mmfl.federation.objectives import lower_is_better
-from mmfl.record import Drawn, RoundRecord, TaskRecord
+from mmfl.federation.task import Task
+from mmfl.record import ClientSpread, Drawn, RoundRecord, TaskRecord, TestDetails
 from mmfl.training.diagnostics import loss_variance, probability_quantiles, round_cost, step_size
 from mmfl.training.round import Round
 from mmfl.updates.batch_norm import BatchNorm, SharedBatchNorm
@@ -17,7 +17,7 @@ from mmfl.updates.batch_norm import BatchNorm, SharedBatchNorm
 def record(
     each: Round, tested: dict[int, Evaluation], seconds: float, stored_bytes: int, faults: Mapping[str, int]
 ) -> RoundRecord:
-    """What happened in a round, as plain numbers."""
+    """What happened in a round, as plain numbers; the replica keeps the details of its last test."""
     replica, view, allocation = each.replica, each.view, each.allocation
     federation, state = replica.federation, replica.state
     here = federation.present_tasks(view.round)
@@ -25,6 +25,11 @@ def record(
         [step_size(each.outcomes[s].drawn, view) if here[s] else np.nan for s in range(len(federation.tasks))]
     )
     state.tally.add(allocation, step_sizes)
+    replica.tested |= {
+        federation.tasks[s].name: _details(view.round, found)
+        for s, found in tested.items()
+        if found.clients is not None or found.tables
+    }
     tasks = {}
     for s in np.flatnonzero(here).tolist():
         outcome = each.outcomes[s]
@@ -39,6 +44,8 @@ def record(
             step_size_variance=_number(state.tally.step_size_variance[s]),
             loss_variance=_number(loss_variance(view, allocation, s)),
             update_variance=_number(outcome.variance),
+            metrics={name: _number(value) for name, value in tested[s].metrics.items()} if s in tested else {},
+            clients=_spread(federation.tasks[s], tested[s]) if s in tested else None,
             extras={
                 **probability_quantiles(view, allocation, s),
                 **replica.method.aggregation.report(view, s, state.aggregation[s]),
@@ -76,11 +83,47 @@ def record(
 
 def _mean_and_worst(federation: Federation, tested: dict[int, Evaluation]) -> tuple[float | None, float | None]:
     """Mean and worst task, over the tasks whose metric is a score (over all, where none is)."""
-    scores = {s: e.metric for s, e in tested.items() if not lower_is_better(federation.tasks[s].metric)}
-    values = list(scores.values()) or [e.metric for e in tested.values()]
+    scores = [e.metric for s, e in tested.items() if not federation.tasks[s].main_metric.lower_is_better]
+    values = scores or [e.metric for e in tested.values()]
     if not values:
         return None, None
-    return _number(np.mean(values)), _number(min(values) if scores else max(values))
+    return _number(np.mean(values)), _number(np.min(values) if scores else np.max(values))
+
+
+def _spread(task: Task, tested: Evaluation) -> ClientSpread | None:
+    """How the main metric differs from client to client; None where test examples are shared."""
+    if tested.clients is None:
+        return None
+    values = np.sort(tested.clients.value[np.isfinite(tested.clients.value)])
+    undefined = len(tested.clients.value) - len(values)
+    if not len(values):
+        return ClientSpread(undefined=undefined)
+    worst = values[::-1] if task.main_metric.lower_is_better else values
+    least, lower, median, upper, most = np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()
+    squares = float(np.square(values).sum())
+    return ClientSpread(
+        clients=len(values),
+        undefined=undefined,
+        mean=float(values.mean()),
+        worst_tenth=float(worst[: -(-len(values) // 10)].mean()),
+        deviation=float(values.std()),
+        least=least,
+        lower_quartile=lower,
+        median=median,
+        upper_quartile=upper,
+        most=most,
+        fairness=float(values.sum()) ** 2 / (len(values) * squares) if squares and least >= 0 else None,
+    )
+
+
+def _details(round: int, tested: Evaluation) -> TestDetails:
+    """What a test found besides single numbers."""
+    tables = {name: table.tolist() for name, table in tested.tables.items()}
+    if tested.clients is None:
+        return TestDetails(round, tables=tables)
+    found = tested.clients
+    values = [_number(value) for value in found.value]
+    return TestDetails(round, found.client.tolist(), found.examples.tolist(), values, tables)
 
 
 def _sent_statistics(batch_norm: BatchNorm | None) -> int:

@@ -1,6 +1,6 @@
 """Replica: one method with one seed on one federation, and all that it remembers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -8,6 +8,7 @@ from torch import Tensor
 from mmfl.engine import Engine
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
+from mmfl.record import TestDetails
 from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.store import set_world
@@ -42,13 +43,17 @@ def start_batch_norm(federation: Federation, task: int, seed: int, engine: Engin
 
 @dataclass(eq=False)
 class Replica:
-    """One method with one seed on one federation. Replicas share nothing but the engine that runs them."""
+    """One method with one seed on one federation. Replicas share nothing but the engine that runs them.
+
+    `tested` holds what the last test of each task found besides single numbers, if it did.
+    """
 
     federation: Federation
     method: Method
     seed: int
     rate: float
     state: TrainingState
+    tested: dict[str, TestDetails] = field(default_factory=dict)
 
     @classmethod
     def start(cls, federation: Federation, method: Method, seed: int, rate: float, engine: Engine) -> "Replica":
