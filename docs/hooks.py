@@ -28,6 +28,7 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", "": "text"}
 API = [
     "mmfl",
     "mmfl.data",
+    "mmfl.data.augmentation",
     "mmfl.partition",
     "mmfl.models",
     "mmfl.federation",
