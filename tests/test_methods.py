@@ -51,34 +51,6 @@ def _own_module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_table_says_what_a_method_asks_of_clients_and_server(name):
-    method, entry = make_method(name), METHODS[name]
-    needs = method.allocation.needs
-    assert (entry.evaluates != "none") == ("losses" in needs)
-    before_the_draw = method.aggregation.needs_everyone or bool(needs & {"norms", "residuals"})
-    first = isinstance(method.allocation, allocation.WarmUp)
-    assert (entry.trains != "drawn") == (before_the_draw or first or name == "full")
-    memory = (method.aggregation.start(2, torch.zeros(3)), method.local.start(2, torch.zeros(3)))
-    assert (entry.stores != "none") == (memory != (None, None))
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_named_method_has_the_defaults_of_its_parts(name):
-    """Options of the table repeat defaults of the rules; only what makes the method its own may differ."""
-    method = make_method(name)
-    own = {
-        "lvr-systematic": {"draw"},
-        "stalevre-systematic": {"draw"},
-        "mmfl-group-inconsistent": {"consistent"},
-    }
-    for part in (method.allocation, getattr(method.allocation, "inner", None), method.aggregation):
-        if part is not None and "inner" not in vars(part):
-            default = vars(type(part)())
-            differ = {key for key, value in vars(part).items() if value != default[key]}
-            assert differ == (own.get(name, set()) if part is method.allocation else set())
-
-
 @pytest.mark.parametrize(
     ("spec", "name"),
     [

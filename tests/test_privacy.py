@@ -186,13 +186,6 @@ def test_one_update_costs_what_the_analytic_gaussian_mechanism_says(ratio, delta
         assert float(analytic_delta(ratio, 0)) <= delta
 
 
-@pytest.mark.parametrize("releases", [2, 7, 100, 10_000])
-@pytest.mark.parametrize("delta", DELTAS)
-def test_k_updates_cost_as_much_as_one_with_noise_divided_by_the_root_of_k(releases, delta):
-    many, one = epsilon(6.0, releases, delta), epsilon(6.0 / np.sqrt(releases), 1, delta)
-    assert many == pytest.approx(one, rel=1e-9)
-
-
 @pytest.mark.parametrize(("change", "sensitivity"), CHANGES)
 def test_the_cost_of_a_run_agrees_with_composed_privacy_loss_distributions(change, sensitivity):
     accounting = pytest.importorskip("dp_accounting")

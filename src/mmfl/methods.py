@@ -1,7 +1,9 @@
 """The table of named methods. Each is an allocation, a local rule and an aggregation."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from mmfl.aggregation import (
@@ -15,6 +17,7 @@ from mmfl.aggregation import (
     StaleVRE,
     Unbiased,
 )
+from mmfl.aggregation.stale import LastUpdates
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
@@ -55,21 +58,50 @@ class Method:
     local: LocalRule = field(default_factory=SGD)
 
 
+Part = Callable[..., Any] | AllocationRule | AggregationRule | LocalRule
+"""A rule, or what makes one: its options are then options of the method."""
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A row of the table: how to build the method, its paper, and what it requires of clients and server.
+    """A row of the table: the parts of a method, its paper, and what it requires of clients and server.
 
     `trains` and `evaluates` say which clients must train and evaluate in a round, `stores` what the server keeps for
-    every pair that has trained. `make` takes the method's options as keywords and returns the allocation, the
-    aggregation and, unless it is SGD, the local rule.
+    every pair that has trained. Unless they are given, they are what the parts declare.
     """
 
-    make: Callable[..., tuple[AllocationRule, AggregationRule] | tuple[AllocationRule, AggregationRule, LocalRule]]
+    allocation: Part
+    aggregation: Part
     summary: str
     paper: str
-    trains: str = "drawn"
-    evaluates: str = "none"
-    stores: str = "none"
+    local: Part = field(default_factory=SGD)
+    trains: str = ""
+    evaluates: str = ""
+    stores: str = ""
+
+    def __post_init__(self) -> None:
+        allocation, aggregation, _ = self.make()
+        everyone = aggregation.needs_everyone or allocation.needs & {"norms", "residuals"}
+        declared = {
+            "trains": "all" if everyone else "drawn",
+            "evaluates": "all" if "losses" in allocation.needs else "none",
+            "stores": "updates" if isinstance(aggregation, LastUpdates) else "none",
+        }
+        for name, value in declared.items():
+            object.__setattr__(self, name, getattr(self, name) or value)
+
+    @property
+    def make(self) -> Callable[..., tuple[AllocationRule, AggregationRule, LocalRule]]:
+        """Makes the parts; every option goes to the part that takes it."""
+        parts = (self.allocation, self.aggregation, self.local)
+        taken = [inspect.signature(part).parameters if callable(part) else {} for part in parts]
+
+        def make(**options: Any) -> Any:
+            given = ({key: value for key, value in options.items() if key in known} for known in taken)
+            return tuple(part(**own) if callable(part) else part for part, own in zip(parts, given, strict=True))
+
+        make.__signature__ = inspect.Signature([option for known in taken for option in known.values()])  # type: ignore[attr-defined]
+        return make
 
 
 _MFA = "Bhuyan, Moharir & Joshi 2022"
@@ -77,159 +109,96 @@ _UCB = "Bhuyan & Moharir 2022"
 _LVR = "Zhang et al. 2025"
 _GVR = "Zhang et al. 2024"
 _GROUP = "Gong et al."
-_UPDATES = "updates"
+_OURS = "this project"
 
 
 def _with_warm_up(rule: AllocationRule, warm_up: bool) -> AllocationRule:
     return WarmUp(rule) if warm_up else rule
 
 
+def _systematic_lvr(floor: float = FLOOR, mix: float = 0.0) -> LossVariance:
+    return LossVariance(floor, mix, "systematic")
+
+
 METHODS: dict[str, Entry] = {
     "fedavg": Entry(
-        lambda rounds=100: (SequentialTasks(RandomClients(), rounds), Average()),
+        partial(SequentialTasks, RandomClients()),
+        Average(),
         "one task after another, each for a number of rounds",
         "McMahan et al. 2017",
     ),
     "multi-fedavg": Entry(
-        lambda warm_up=False: (_with_warm_up(RandomClients(), warm_up), Average()),
+        lambda warm_up=False: _with_warm_up(RandomClients(), warm_up),
+        Average(),
         "random clients, one random task each",
         _UCB,
     ),
     "ranklist-multi-ucb": Entry(
-        lambda gamma=0.99, warm_up=True: (_with_warm_up(Ranklist(gamma), warm_up), Average()),
+        lambda gamma=0.99, warm_up=True: _with_warm_up(Ranklist(gamma), warm_up),
+        Average(),
         "tasks take turns to pick the client with the highest bandit index",
         _UCB,
         trains="all, once",
     ),
     "pareto-multi-ucb": Entry(
-        lambda gamma=0.99, fill=False, warm_up=True: (_with_warm_up(Pareto(gamma, fill), warm_up), Average()),
+        lambda gamma=0.99, fill=False, warm_up=True: _with_warm_up(Pareto(gamma, fill), warm_up),
+        Average(),
         "clients on the Pareto front of the bandit indices",
         _UCB,
         trains="all, once",
     ),
-    "mfa-rand": Entry(lambda: (RandomSplit(), Average()), "a new random split over the tasks every round", _MFA),
-    "mfa-rr": Entry(
-        lambda: (RotatingSplit(), Average()), "a split that rotates over the tasks and is redrawn each frame", _MFA
-    ),
-    "fedcluster": Entry(
-        lambda: (FixedSplit(), Average()), "one fixed split that rotates over the tasks", "Chen et al. 2020"
-    ),
-    "random": Entry(
-        lambda draw="independent": (RandomProcessors(draw), Unbiased()),
-        "every processor with the same probability, unbiased",
-        _LVR,
-    ),
+    "mfa-rand": Entry(RandomSplit(), Average(), "a new random split over the tasks every round", _MFA),
+    "mfa-rr": Entry(RotatingSplit(), Average(), "a split that rotates over the tasks and is redrawn each frame", _MFA),
+    "fedcluster": Entry(FixedSplit(), Average(), "one fixed split that rotates over the tasks", "Chen et al. 2020"),
+    "random": Entry(RandomProcessors, Unbiased(), "every processor with the same probability, unbiased", _LVR),
     "mmfl-gvr": Entry(
-        lambda floor=FLOOR, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), Unbiased()),
-        "probabilities that minimise the variance of the sampled update",
-        _GVR,
-        trains="all",
+        UpdateVariance, Unbiased(), "probabilities that minimise the variance of the sampled update", _GVR
     ),
-    "mmfl-gvr-star": Entry(
-        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (UpdateVariance(floor, mix, draw), FedVARP(keep)),
-        "GVR, with stale updates for clients that are not drawn",
-        _GVR,
-        trains="all",
-        stores=_UPDATES,
-    ),
-    "mmfl-lvr": Entry(
-        lambda floor=FLOOR, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), Unbiased()),
-        "probabilities that minimise the variance of the sampled loss",
-        _LVR,
-        evaluates="all",
-    ),
-    "mmfl-stalevr": Entry(
-        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVR(keep)),
-        "LVR, with stale updates weighted optimally",
-        _LVR,
-        trains="all",
-        evaluates="all",
-        stores=_UPDATES,
-    ),
-    "stalevr-opt": Entry(
-        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (ResidualVariance(floor, mix, draw), StaleVR(keep)),
-        "StaleVR, sampled by what stale updates do not explain",
-        "this project",
-        trains="all",
-        stores=_UPDATES,
-    ),
-    "mmfl-stalevre": Entry(
-        lambda keep=None, floor=FLOOR, mix=0.0, draw="independent": (LossVariance(floor, mix, draw), StaleVRE(keep)),
-        "StaleVR with estimated weights: only drawn clients train",
-        _LVR,
-        evaluates="all",
-        stores=_UPDATES,
-    ),
-    "lvr-systematic": Entry(
-        lambda floor=FLOOR, mix=0.0: (LossVariance(floor, mix, "systematic"), Unbiased()),
-        "LVR with a fixed number of trainings per round",
-        "this project",
-        evaluates="all",
-    ),
+    "mmfl-gvr-star": Entry(UpdateVariance, FedVARP, "GVR, with stale updates for clients that are not drawn", _GVR),
+    "mmfl-lvr": Entry(LossVariance, Unbiased(), "probabilities that minimise the variance of the sampled loss", _LVR),
+    "mmfl-stalevr": Entry(LossVariance, StaleVR, "LVR, with stale updates weighted optimally", _LVR),
+    "stalevr-opt": Entry(ResidualVariance, StaleVR, "StaleVR, sampled by what stale updates do not explain", _OURS),
+    "mmfl-stalevre": Entry(LossVariance, StaleVRE, "StaleVR with estimated weights: only drawn clients train", _LVR),
+    "lvr-systematic": Entry(_systematic_lvr, Unbiased(), "LVR with a fixed number of trainings per round", _OURS),
     "stalevre-systematic": Entry(
-        lambda keep=None, floor=FLOOR, mix=0.0: (LossVariance(floor, mix, "systematic"), StaleVRE(keep)),
-        "StaleVRE with a fixed number of trainings per round",
-        "this project",
-        evaluates="all",
-        stores=_UPDATES,
+        _systematic_lvr, StaleVRE, "StaleVRE with a fixed number of trainings per round", _OURS
     ),
     "fedvarp": Entry(
-        lambda keep=None, draw="independent": (RandomProcessors(draw), FedVARP(keep)),
-        "stale updates stand in for clients that are not drawn",
-        "Jhunjhunwala et al. 2022",
-        stores=_UPDATES,
+        RandomProcessors, FedVARP, "stale updates stand in for clients that are not drawn", "Jhunjhunwala et al. 2022"
     ),
-    "fedstale": Entry(
-        lambda beta=0.5, keep=None, draw="independent": (RandomProcessors(draw), FedStale(beta, keep)),
-        "stale updates stand in with weight beta",
-        "Rodio & Neglia 2024",
-        stores=_UPDATES,
-    ),
-    "mifa": Entry(
-        lambda keep=None, draw="independent": (RandomProcessors(draw), MIFA(keep)),
-        "the mean of all clients' latest updates",
-        "Gu et al. 2021",
-        stores=_UPDATES,
-    ),
+    "fedstale": Entry(RandomProcessors, FedStale, "stale updates stand in with weight beta", "Rodio & Neglia 2024"),
+    "mifa": Entry(RandomProcessors, MIFA, "the mean of all clients' latest updates", "Gu et al. 2021"),
     "scaffold": Entry(
-        lambda keep=None, draw="independent": (RandomProcessors(draw), Unbiased(), Scaffold(keep)),
+        RandomProcessors,
+        Unbiased(),
         "control variates against client drift",
         "Karimireddy et al. 2020",
+        local=Scaffold,
         stores="controls",
     ),
     "roundrobin-gvr": Entry(
-        lambda floor=FLOOR, mix=0.0, draw="independent": (
-            RoundRobinTasks(UpdateVariance(floor, mix, draw)),
-            Unbiased(),
-        ),
+        lambda floor=FLOOR, mix=0.0, draw="independent": RoundRobinTasks(UpdateVariance(floor, mix, draw)),
+        Unbiased(),
         "the whole budget for one task per round, sampled by GVR",
         _LVR,
         trains="all, one task",
     ),
     "mmfl-group": Entry(
-        lambda weighted=True, standardise=True, metric="cosine", largest=None: (
-            Groups(True, standardise, metric, largest),
-            Average(weighted),
-        ),
+        partial(Groups, True),
+        Average,
         "clusters of clients with similar losses rotate over the tasks",
         _GROUP,
         evaluates="all, at times",
     ),
     "mmfl-group-inconsistent": Entry(
-        lambda weighted=True, standardise=True, metric="cosine", largest=None: (
-            Groups(False, standardise, metric, largest),
-            Average(weighted),
-        ),
+        partial(Groups, False),
+        Average,
         "like mmfl-group, clustered by one task at a time",
         _GROUP,
         evaluates="all, at times",
     ),
-    "fedfair": Entry(
-        lambda alpha=3.0, draw="independent": (Fair(alpha, draw), Average()),
-        "more clients for the tasks with the highest losses",
-        "Siew et al. 2024",
-    ),
-    "full": Entry(lambda: (Full(), Unbiased()), "every client trains every task: the reference", _LVR, trains="all"),
+    "fedfair": Entry(Fair, Average(), "more clients for the tasks with the highest losses", "Siew et al. 2024"),
+    "full": Entry(Full(), Unbiased(), "every client trains every task: the reference", _LVR, trains="all"),
 }
 
 

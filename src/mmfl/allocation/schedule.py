@@ -1,6 +1,7 @@
 """Wrappers: the whole budget for one task at a time, or a first round in which everyone trains."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
 from mmfl.allocation.random import Full
-from mmfl.errors import UserError
+from mmfl.checks import check, is_whole
 from mmfl.federation import RoundView
 
 
@@ -29,12 +30,9 @@ class OneTask(AllocationWrapper):
         """The inner allocation, its probabilities converted to the client's full capacity."""
         restricted = self._restrict(view)
         inner, state = self.inner.allocate(restricted, state)
-        count = np.zeros(view.sizes.shape, dtype=np.int64)
-        count[inner.client, inner.task] = inner.count
         processors = restricted.capacity / np.maximum(view.capacity, 1)
-        probabilities = inner.probabilities * processors[:, None]
-        limits = {"certain": inner.certain, "beyond_capacity": inner.beyond_capacity}
-        return Allocation.of(count, probabilities, **limits), state
+        scaled = inner.probabilities * processors[:, None]
+        return replace(inner, probability=scaled[inner.client, inner.task], probabilities=scaled), state
 
     def _restrict(self, view: RoundView) -> RoundView:
         tasks = np.arange(view.sizes.shape[1])
@@ -63,8 +61,7 @@ class SequentialTasks(OneTask):
 
     def __init__(self, inner: AllocationRule, rounds: int = 100):
         super().__init__(inner)
-        if not isinstance(rounds, int | np.integer) or rounds < 1:
-            raise UserError(f"allocation '{self.name}': rounds is {rounds}; expected a whole number, at least 1.")
+        check(is_whole(rounds, 1), f"allocation '{self.name}'", "rounds", rounds, "a whole number, at least 1")
         self.rounds = rounds
 
     def task(self, view: RoundView) -> int:

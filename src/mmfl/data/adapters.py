@@ -42,7 +42,7 @@ def from_torch_dataset(
     """
     if test is None and owner_test is not None:
         raise UserError(f"data '{name}': owner_test is given, but no test set.")
-    test_part = None if test is None else _part(*_pairs(test, f"data '{name}' (test)", lazy), owner_test)
+    test_part = None if test is None else (*_pairs(test, f"data '{name}' (test)", lazy), owner_test)
     x, y = _pairs(dataset, f"data '{name}'", lazy)
     return from_arrays(x, y, owner, test=test_part, test_share=test_share, name=name, seed=seed)
 
@@ -80,14 +80,9 @@ def from_huggingface(
     test_part = None
     if test is not None:
         where = f"data '{name}' (test)"
-        test_part = _part(*_columns(test, x, y, owner if owner in _names(test, where) else None, where, lazy))
+        test_part = _columns(test, x, y, owner if owner in _names(test, where) else None, where, lazy)
     train = _columns(dataset, x, y, owner, f"data '{name}'", lazy)
     return from_arrays(*train, test=test_part, test_share=test_share, name=name, seed=seed)
-
-
-def _part(x: Structure, y: Structure, owner: ArrayLike | None) -> tuple[Any, ...]:
-    """A test set, with owners if it has any."""
-    return (x, y) if owner is None else (x, y, owner)
 
 
 def _pairs(dataset: Any, where: str, lazy: bool) -> tuple[Structure, Structure]:
@@ -108,7 +103,7 @@ def _pairs(dataset: Any, where: str, lazy: bool) -> tuple[Structure, Structure]:
         labels: Iterable[Any] = (pair(row)[1] for row in range(rows))
         if targets is not None and len(targets) == rows and np.array_equal(targets[0], pair(0)[1]):
             labels = targets
-        inputs = read_items(_Mapped(dataset, lambda item: item[0]), f"{where}, input", lazy)
+        inputs = read_items(dataset, lambda item: item[0], f"{where}, input", lazy)
         return inputs, _stack(labels, rows, f"{where}, label")
 
     seen: list[Any] = []
@@ -122,22 +117,9 @@ def _pairs(dataset: Any, where: str, lazy: bool) -> tuple[Structure, Structure]:
     return _stack(inputs_of_pairs(), rows, f"{where}, input"), _stack(seen, rows, f"{where}, label")
 
 
-class _Mapped:
-    """The items of a data set, each passed through a function."""
-
-    def __init__(self, items: Any, function: Callable[[Any], Any]):
-        self.items, self.function = items, function
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, row: int) -> Any:
-        return self.function(self.items[row])
-
-
-def read_items(items: Any, where: str, lazy: bool) -> Structure:
-    """The items of anything with a length, as tensors or as lazy arrays."""
-    arrays = Items(items, _entry, where).arrays()
+def read_items(items: Any, value_of: Callable[[Any], Any], where: str, lazy: bool) -> Structure:
+    """A value of each item of anything with a length, as tensors or as lazy arrays."""
+    arrays = Items(items, lambda item, place: _entry(value_of(item), place), where).arrays()
     return arrays if lazy else read(arrays, np.arange(len(items)))
 
 
@@ -155,8 +137,8 @@ def _column(dataset: Any, name: str | Sequence[str], where: str, lazy: bool) -> 
         return {each: _column(dataset, each, where, lazy) for each in name}
     _check_column(dataset, name, where)
     if lazy and hasattr(dataset, "select_columns") and len(dataset):
-        items = _Mapped(dataset.select_columns([name]), lambda item: item[name])
-        return read_items(items, f"{where}, column '{name}'", lazy)
+        column = dataset.select_columns([name])
+        return read_items(column, lambda item: item[name], f"{where}, column '{name}'", lazy)
     values = _values(dataset, name, where)
     return _stack(values, len(values), f"{where}, column '{name}'")
 

@@ -243,7 +243,7 @@ def _given_test(
         parts = f"{len(test)} parts" if isinstance(test, tuple | list) else f"a {type(test).__name__}"
         raise UserError(f"{where}: test has {parts}; expected (x, y) or (x, y, owner).")
     x, y = _tensors(test[0], test[1], f"{where}: test ")
-    if len(test) == 2:
+    if len(test) == 2 or test[2] is None:
         return x, y, None
     if names is None:
         raise UserError(f"{where}: test rows have owners, but the training rows have none (owner=...).")

@@ -1,6 +1,7 @@
 """Folders of images: a folder for each class."""
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,17 @@ def image_folder(
     if not classes:
         raise UserError(f"{where}: '{train}' has no folders; expected one for each class.")
 
+    def decode(path: Path) -> Image.Image:
+        with Image.open(path) as file:
+            image = file.convert("L" if grey else "RGB")
+        return image if shape is None else image.resize((shape[1], shape[0]))
+
     def load(part: Path) -> tuple[Any, Any]:
         paths = [sorted(p for p in (part / c).rglob("*") if p.suffix.lower() in _SUFFIXES) for c in classes]
-        labels = np.repeat(np.arange(len(classes)), [len(each) for each in paths])
-        images = _Images(
-            [path for each in paths for path in each], None if shape is None else (shape[0], shape[1]), grey
-        )
-        if not len(images):
+        if not any(paths):
             raise UserError(f"{where}: no images in the folders of '{part}'; expected files such as .png or .jpg.")
-        return read_items(images, f"{where}, image", lazy), labels
+        labels = np.repeat(np.arange(len(classes)), [len(each) for each in paths])
+        return read_items([*chain(*paths)], decode, f"{where}, image", lazy), labels
 
     test = load(root / "test") if divided else None
     return from_arrays(*load(train), owner, test=test, test_share=test_share, name=name, seed=seed)
@@ -64,18 +67,3 @@ def _list(folder: Path, where: str) -> list[Path]:
         return list(folder.iterdir())
     except OSError as error:
         raise UserError(f"{where}: folder '{folder}' cannot be read: {error.strerror}.") from None
-
-
-class _Images:
-    """Images by number, each decoded when it is asked for."""
-
-    def __init__(self, paths: Sequence[Path], size: tuple[int, int] | None, grey: bool):
-        self.paths, self.size, self.mode = paths, size, "L" if grey else "RGB"
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, row: int) -> Image.Image:
-        with Image.open(self.paths[row]) as file:
-            image = file.convert(self.mode)
-        return image if self.size is None else image.resize((self.size[1], self.size[0]))

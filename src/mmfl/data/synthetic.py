@@ -42,7 +42,8 @@ def synthetic(
     x = input_mean[owner] + _noise(len(owner), inputs, rng)
     bounds = np.cumsum(sizes)[:-1]
     logits = [part @ w + b for part, w, b in zip(np.split(x, bounds), weights, bias, strict=True)]
-    return _dataset(f"synthetic({alpha:g},{beta:g})", x, np.concatenate(logits), owner, seed)
+    y, name = np.concatenate(logits).argmax(1), f"synthetic({alpha:g},{beta:g})"
+    return from_arrays(x, y, owner, test_share=0.1, name=name, seed=seed)
 
 
 def synthetic_iid(
@@ -54,7 +55,8 @@ def synthetic_iid(
     owner = np.repeat(np.arange(clients), sizes)
     weights, bias = rng.normal(size=(inputs, classes)), rng.normal(size=classes)
     x = _noise(len(owner), inputs, rng)
-    return _dataset("synthetic-iid", x, x @ weights + bias, owner, seed)
+    y = (x @ weights + bias).argmax(1)
+    return from_arrays(x, y, owner, test_share=0.1, name="synthetic-iid", seed=seed)
 
 
 def _sizes(clients: int, inputs: int, classes: int, cap: int | None, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -73,12 +75,6 @@ def _sizes(clients: int, inputs: int, classes: int, cap: int | None, rng: np.ran
 def _noise(rows: int, inputs: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Gaussian inputs whose j-th coordinate has variance j^-1.2."""
     return rng.normal(size=(rows, inputs)) * np.arange(1, inputs + 1) ** -0.6
-
-
-def _dataset(
-    name: str, x: NDArray[np.float64], logits: NDArray[np.float64], owner: NDArray[np.int64], seed: int
-) -> Dataset:
-    return from_arrays(x, logits.argmax(1), owner, test_share=0.1, name=name, seed=seed)
 
 
 def quadratic(clients: int = 24, block: int = 4) -> Dataset:

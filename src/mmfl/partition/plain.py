@@ -34,19 +34,14 @@ def iid(sizes: SizesLike = None) -> Partition:
     return partition
 
 
-def owners(least: int = 1, most: int | None = None) -> "Owners":
+@dataclass(frozen=True)
+class Owners:
     """Each client is a natural owner (writer, role, device); if there are more owners than clients, a random subset.
 
     Owners with fewer than `least` training examples are left out; of an owner with more than `most`, `most` random
     examples are used. Test examples are not limited. In a federation an owner is the same client in every task with
-    this partition, and lacks a task if it has too few examples of it.
+    this partition, and lacks a task if it has too few examples of it: `OwnerPool` decides which owner is which client.
     """
-    return Owners(least, most)
-
-
-@dataclass(frozen=True)
-class Owners:
-    """The partition `owners`. In a federation of several tasks, `OwnerPool` decides which owner is which client."""
 
     least: int = 1
     most: int | None = None
@@ -78,6 +73,9 @@ class Owners:
         test = None if dataset.owner_test is None else Shards.by_owner(client_of[dataset.owner_test], len(clients))
         train = Shards.by_owner(client_of[dataset.owner], len(clients))
         return Split(train if self.most is None else _limit_rows(train, self.most, rng), test)
+
+
+owners = Owners  # as the other partitions are spelled
 
 
 def _limit_rows(shards: Shards, most: int, rng: np.random.Generator) -> Shards:
