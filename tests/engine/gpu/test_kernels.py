@@ -17,10 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mmfl import models
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.gpu import kernels
-from mmfl.engine.gpu.layers import convolution, max_pool
+from mmfl.engine.layers import convolution, group_norm, max_pool
 from mmfl.engine.layout import FunctionalModule, Layout
 from mmfl.engine.operators import FASTER_ON_GPU, NOT_BATCHED, Operators
-from mmfl.engine.vmap import group_norm
 
 pytest.importorskip("triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -285,8 +284,8 @@ def test_a_residual_network_trains_as_client_by_client_and_keeps_channels_last()
     operators.factors = GradientFactors([])
     with Copies() as copies:
         with operators:
-            outputs = vmap(functional)(parameters, x)
+            outputs = vmap(functional)(parameters, [], x)
         got = outcome(outputs, parameters)
-    alone = torch.stack([functional([p[client] for p in parameters], x[client]) for client in range(2)])
+    alone = torch.stack([functional([p[client] for p in parameters], [], x[client]) for client in range(2)])
     torch.testing.assert_close(got, outcome(alone, parameters), rtol=1e-3, atol=1e-4)
     assert not copies.noted

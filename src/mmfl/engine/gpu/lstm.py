@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mmfl.engine.vmap import clients_first
+from mmfl.engine.layers import clients_first
 
 _MAX_STATES = 1 << 30  # numbers of a time step that the kernels' 32-bit indices can address
 

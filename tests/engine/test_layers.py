@@ -11,7 +11,7 @@ from mmfl import models
 from mmfl.engine import Simulation
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.factored import GradientFactors
-from mmfl.engine.gpu.layers import linear
+from mmfl.engine.layers import linear
 from mmfl.engine.operators import FASTER_ON_GPU
 
 CLIENTS = 3
