@@ -85,9 +85,7 @@ class Literal:
     def batches(self, client, round):
         """The mini-batches of a client, as the engine draws them."""
         asked = Training(self.pool, self.index, self.x.float(), np.array([client]), round, 0, SGD())
-        jobs = Jobs.of([asked])
-        drawn = Batches(jobs, DeviceData(torch.device("cpu")))
-        return [drawn.examples(*map(int, drawn.position(step, 0))) for step in range(int(jobs.steps[0]))]
+        return list(Batches(Jobs.of([asked]), DeviceData(torch.device("cpu"))).of_job(0))
 
     def round(self, t, view):
         """A round in which those of the plan train who are there; c weighs the clients by their shares, as the
