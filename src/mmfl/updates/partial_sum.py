@@ -39,24 +39,21 @@ class PartialSum:
             return PartialSum(self.part + other.part, self.world)
         return self.tensor() + other
 
-    def __radd__(self, other: Any) -> Any:
-        return other + self.tensor()
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        if isinstance(other, PartialSum):
-            return PartialSum(self.part - other.part, self.world)
-        return self.tensor() - other
+        return self + (-other)
 
     def __rsub__(self, other: Any) -> Any:
         return other - self.tensor()
 
     def __mul__(self, factor: Any) -> Any:
-        return PartialSum(self.part * factor, self.world) if _is_number(factor) else self.tensor() * factor
+        return PartialSum(self.part * factor, self.world) if isinstance(factor, Number) else self.tensor() * factor
 
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> Any:
-        return PartialSum(self.part / divisor, self.world) if _is_number(divisor) else self.tensor() / divisor
+        return PartialSum(self.part / divisor, self.world) if isinstance(divisor, Number) else self.tensor() / divisor
 
     def __neg__(self) -> "PartialSum":
         return PartialSum(-self.part, self.world)
@@ -92,7 +89,3 @@ def add_up(value: Any) -> Any:
         for field in fields(value):
             object.__setattr__(value, field.name, add_up(getattr(value, field.name)))
     return value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Number)
