@@ -74,7 +74,8 @@ class DeviceData:
         distinct = list(dict.fromkeys(datasets))
         first = distinct[0]
         if all(each.x is first.x and each.y is first.y for each in distinct):
-            return Pool(*self((first.x, first.y)), dict.fromkeys(distinct, 0))
+            x, y = self((first.x, first.y))
+            return Pool(x, y, dict.fromkeys(distinct, 0))
         if any(is_lazy((each.x, each.y)) for each in distinct):
             return Pool.of(distinct, *join(*((each.x, each.y) for each in distinct)))
         kind = shape_of_examples((first.x, first.y))

@@ -48,12 +48,12 @@ class PartialSum:
         return other - self.tensor()
 
     def __mul__(self, factor: Any) -> Any:
-        return PartialSum(self.part * factor, self.world) if isinstance(factor, Number) else self.tensor() * factor
+        return PartialSum(self.part * factor, self.world) if _is_number(factor) else self.tensor() * factor
 
     __rmul__ = __mul__
 
     def __truediv__(self, divisor: Any) -> Any:
-        return PartialSum(self.part / divisor, self.world) if isinstance(divisor, Number) else self.tensor() / divisor
+        return PartialSum(self.part / divisor, self.world) if _is_number(divisor) else self.tensor() / divisor
 
     def __neg__(self) -> "PartialSum":
         return PartialSum(-self.part, self.world)
@@ -89,3 +89,7 @@ def add_up(value: Any) -> Any:
         for field in fields(value):
             object.__setattr__(value, field.name, add_up(getattr(value, field.name)))
     return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Number)

@@ -82,7 +82,7 @@ class CohortConvolution(torch.autograd.Function):
         (*sides, channels), (out, *window) = images.shape[2:], kernel.shape[1:4]
         steps = zip(sides, window, stride, padding, strict=True)
         output = [(side + 2 * edge - size) // step + 1 for side, size, step, edge in steps]
-        geometry = _Geometry(channels, out, *sides, *window, *stride, *padding, *output)
+        geometry = _Geometry._make([channels, out, *sides, *window, *stride, *padding, *output])
         ctx.save_for_backward(images, kernel)
         ctx.geometry, ctx.biased = geometry, bias is not None
         with torch.cuda.device_of(images):

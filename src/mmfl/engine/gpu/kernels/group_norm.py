@@ -44,12 +44,12 @@ class CohortGroupNorm(torch.autograd.Function):
         grad = grads[0].movedim(2, -1).contiguous()
         by_input = torch.empty_like(x)
         affine = weight is not None or ctx.biased
-        by_weight, by_bias = x.new_empty(2, *x.shape[:2], x.shape[-1]) if affine else (None, None)
+        parts: Any = x.new_empty(2, *x.shape[:2], x.shape[-1]) if affine else (None, None)
         _back[(mean.numel(),)](
-            grad, x, weight, mean, rate, by_input, by_weight, by_bias, x.shape[1], *strides(weight), **ctx.constants
+            grad, x, weight, mean, rate, by_input, *parts, x.shape[1], *strides(weight), **ctx.constants
         )
-        by_weight = by_weight.sum(1) if weight is not None and ctx.needs_input_grad[1] else None
-        by_bias = by_bias.sum(1) if ctx.biased and ctx.needs_input_grad[2] else None
+        by_weight = parts[0].sum(1) if weight is not None and ctx.needs_input_grad[1] else None
+        by_bias = parts[1].sum(1) if ctx.biased and ctx.needs_input_grad[2] else None
         return by_input.movedim(-1, 2), by_weight, by_bias, None, None
 
 
