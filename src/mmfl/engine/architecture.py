@@ -32,18 +32,11 @@ class Architecture:
     `precision_obstacle`: why it cannot run in the precision asked for; empty if it can.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        device: torch.device,
-        precision: Precision = "float32",
-        frozen: MutableMapping[str, Tensor] | None = None,
-    ):
+    def __init__(self, task: Task, device: torch.device, precision: Precision, frozen: MutableMapping[str, Tensor]):
         module = task.build()
         self.batch_norm_mode = task.batch_norm
         self.module = self.set_training(module.to(device))
-        if frozen is not None:
-            _share_frozen(module, frozen)
+        _share_frozen(module, frozen)
         self.layout = Layout(module, task.batch_norm)
         self.batch_norm = self.layout.batch_norm(module)
         self.functional = FunctionalModule(self.module, self.layout)
