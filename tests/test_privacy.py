@@ -79,7 +79,7 @@ NOT_FINITE = pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -floa
 def test_without_noise_an_update_that_is_not_finite_stays_so_and_is_rejected(wrong):
     updates = Privacy(clip=1.0).protect(torch.tensor([[1.0, wrong], [1.0, 0.0]]))
     trained = Trained(np.arange(2), updates, np.ones(2), np.ones(2, dtype=np.int64))
-    assert Updates.undrawn(0, trained).valid().client.tolist() == [1]
+    assert Updates.of(0, trained).valid().client.tolist() == [1]
 
 
 @NOT_FINITE

@@ -11,7 +11,7 @@ from conftest import refusals, refused
 from mmfl import Federation, Task, partition
 from mmfl.data import from_arrays, from_huggingface, from_torch_dataset, image_folder, lazy
 from mmfl.data.lazy import LazyArray, is_lazy, join, read
-from mmfl.engine import read_ahead
+from mmfl.engine import device_data
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(120, 6)), np.arange(120) % 3
@@ -75,14 +75,14 @@ def test_tasks_in_a_file_and_in_memory_train_together(tmp_path):
 
 def test_no_more_is_read_than_the_steps_under_way_need(monkeypatch):
     most = 0
-    plain = read_ahead.read
+    plain = device_data.read
 
     def counting(structure, rows):
         nonlocal most
         most = max(most, len(rows))
         return plain(structure, rows)
 
-    monkeypatch.setattr(read_ahead, "read", counting)
+    monkeypatch.setattr(device_data, "read", counting)
     source = Pairs()
     train(from_torch_dataset(source, lazy=True), "sequential", method="random")
     assert len(source.reads) > 300

@@ -52,7 +52,7 @@ def test_training_on_a_gpu_agrees_with_a_cpu_for(kind, mode):
 LINEAR = ["perceptron", "tied weights", "frozen weight", "half unseen", "part of a weight", "linear without bias"]
 LINEAR += ["changed in place", "weight norm"]
 BY_HAND = ["small cnn", "lstm", "character lstm", "strided convolution of single pixels", "two inputs and two heads"]
-BY_HAND += ["tokens with a mask", "several labels, weighted"]
+BY_HAND += ["tokens with a mask", "several labels, weighted", "strided convolution", "grouped convolution"]
 
 
 @pytest.mark.parametrize("rule", [SGD(), Prox(0.5)], ids=["sgd", "prox"])

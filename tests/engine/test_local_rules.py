@@ -139,18 +139,6 @@ def test_gradients_stay_factored_in_recorded_steps_of_rules_that_add_to_them(rul
     assert (not multiplied) == factored
 
 
-def test_a_recording_serves_other_corrections_and_starts():
-    engine, made, counts = recording_engine(lambda step: (made.append(step), step)[1]), [], []
-    for seed in (1, 2):
-        weights = engine.initial(POOL, 0, seed)
-        added = 0.1 * normal(len(POOL.sizes), len(weights), seed=seed)
-        asked = ask(engine, POOL, local=Scaffold(), correction=added, weights=weights)
-        eager = Simulation("cpu", "vectorised")
-        torch.testing.assert_close(train(engine, asked)[0].flat, train(eager, asked)[0].flat, rtol=1e-4, atol=1e-5)
-        counts.append(len(made))
-    assert counts[0] == counts[1]
-
-
 def test_a_rule_without_a_formula_is_refused():
     with pytest.raises(TypeError, match="Nothing defines neither `offset` nor `direction`"):
         train(engine := Simulation("cpu", "sequential"), ask(engine, POOL, local=type("Nothing", (LocalRule,), {})()))

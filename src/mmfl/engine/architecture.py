@@ -32,18 +32,11 @@ class Architecture:
     `precision_obstacle`: why it cannot run in the precision asked for; empty if it can.
     """
 
-    def __init__(
-        self,
-        task: Task,
-        device: torch.device,
-        precision: Precision = "float32",
-        frozen: MutableMapping[str, Tensor] | None = None,
-    ):
+    def __init__(self, task: Task, device: torch.device, precision: Precision, frozen: MutableMapping[str, Tensor]):
         module = task.build()
         self.batch_norm_mode = task.batch_norm
         self.module = self.set_training(module.to(device))
-        if frozen is not None:
-            _share_frozen(module, frozen)
+        _share_frozen(module, frozen)
         self.layout = Layout(module, task.batch_norm)
         self.batch_norm = self.layout.batch_norm(module)
         self.functional = FunctionalModule(self.module, self.layout)
@@ -61,7 +54,7 @@ class Architecture:
             self.precision_obstacle = self._find_precision_obstacle(two) if precision == "bfloat16" else ""
         self.precision: Precision = "float32" if self.precision_obstacle else precision
         self.vectorisable: bool | None = None
-        structure = f"{module} {self.layout.shapes} {_shape_of_examples(task.data.x)}"
+        structure = f"{module} {self.layout.shapes} {shape_of_examples(task.data.x)}"
         self.code = f"{type(module).__name__}-{hashlib.sha256(structure.encode()).hexdigest()[:12]}"
 
     @property
@@ -195,7 +188,7 @@ def signature(task: Task) -> str:
     """Equal for two tasks only if their jobs can run in one cohort: same structure, loss, shapes of examples
     and augmentation."""
     module = task.build()
-    parts = [_identity(task.loss), _shape_of_examples(task.data.x), _shape_of_examples(task.data.y), task.batch_norm]
+    parts = [_identity(task.loss), shape_of_examples(task.data.x), shape_of_examples(task.data.y), task.batch_norm]
     parts.append(_constant(task.augmentation))
     for name, part in module.named_modules():
         hooked = any(getattr(part, key) for key in vars(part) if key.endswith("_hooks"))
@@ -207,8 +200,8 @@ def signature(task: Task) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _shape_of_examples(examples: Structure) -> str:
-    """Shapes and types of one example of a data set."""
+def shape_of_examples(examples: Structure) -> str:
+    """Structure, shapes and types of one example of a data set."""
     return str(map_leaves(lambda leaf: f"{tuple(leaf.shape[1:])}{leaf.dtype}", examples))
 
 

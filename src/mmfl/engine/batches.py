@@ -1,7 +1,7 @@
 """Batches: which examples each job sees at each local step."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -111,13 +111,7 @@ class Batches:
 
     def cohorts(self, keys: bool = False) -> Iterator[CohortBatch]:
         """The batches of all active jobs, step by step, with the keys of their random numbers if asked for."""
-        yield from self._cohorts(list(enumerate(self.jobs.active())), keys)
-
-    def cohort(self, step: int, active: int) -> CohortBatch:
-        """The batches of the first `active` jobs at a step."""
-        return next(self._cohorts([(step, active)], keys=False))
-
-    def _cohorts(self, steps: Sequence[tuple[int, int]], keys: bool) -> Iterator[CohortBatch]:
+        steps = list(enumerate(self.jobs.active()))
         for (step, active), batch in zip(steps, self.gather(steps), strict=True):
             share, length = (part.to(self.device, non_blocking=True) for part in (batch.share, batch.length))
             key = self.key(step, slice(0, active), Purpose.DROPOUT) if keys else None

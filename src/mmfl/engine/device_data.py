@@ -1,42 +1,37 @@
 """DeviceData: data sets on a device, moved there once."""
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mmfl.data.dataset import Dataset
-from mmfl.data.lazy import Rows, is_lazy, join
-from mmfl.data.structure import Structure, leaves, length, map_leaves, rows, select
-from mmfl.engine.read_ahead import read_ahead
+from mmfl.data.lazy import Rows, is_lazy, join, read
+from mmfl.data.structure import Structure, leaves, length, map_leaves, select
+from mmfl.engine.architecture import shape_of_examples
 from mmfl.tensors import to_device
 
 _MAX_POOL_BYTES = 1 << 32  # of inputs
+_AHEAD = 2  # requests that are read or waiting; no more examples than theirs are in memory
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
+class Pool(NamedTuple):
     """Training examples of several data sets in one structure: inputs, targets, and the first row of each data set."""
 
     x: Structure
     y: Structure
     first_row: dict[Dataset, int]
 
-    def extend(self, datasets: Sequence[Dataset], device: torch.device) -> "Pool":
-        """A new pool with these data sets added."""
-        new = [each for each in dict.fromkeys(datasets) if each not in self.first_row]
-        begins = itertools.accumulate((length(each.x) for each in new), initial=length(self.x))
-
-        def extend(*leaves: Tensor) -> Tensor:
-            return torch.cat([leaf.to(device) for leaf in leaves])
-
-        return Pool(
-            map_leaves(extend, self.x, *(each.x for each in new)),
-            map_leaves(extend, self.y, *(each.y for each in new)),
-            self.first_row | dict(zip(new, begins, strict=False)),
-        )
+    @classmethod
+    def of(cls, datasets: Sequence[Dataset], x: Structure, y: Structure) -> "Pool":
+        """The examples of these data sets, which lie one after another in `x` and `y`."""
+        begins = itertools.accumulate((length(each.x) for each in datasets), initial=0)
+        return cls(x, y, dict(zip(datasets, begins, strict=False)))
 
 
 class DeviceData:
@@ -58,7 +53,7 @@ class DeviceData:
 
     def read(self, structure: Structure, requests: Iterable[Rows]) -> Iterator[Structure]:
         """The examples of each request on the device, read ahead."""
-        for examples in read_ahead(structure, requests):
+        for examples in _read_ahead(structure, requests):
             yield map_leaves(lambda leaf: leaf.to(self.device), examples)
 
     def chunks(self, structure: Structure, index: Rows, sizes: int | list[int]) -> Iterator[Structure]:
@@ -76,37 +71,46 @@ class DeviceData:
 
     def pool(self, datasets: Sequence[Dataset]) -> Pool | None:
         """All training examples of these data sets; None where they cannot be pooled."""
-        first = datasets[0]
-        if all(each.x is first.x and each.y is first.y for each in datasets):
+        distinct = list(dict.fromkeys(datasets))
+        first = distinct[0]
+        if all(each.x is first.x and each.y is first.y for each in distinct):
             x, y = self((first.x, first.y))
-            return Pool(x, y, dict.fromkeys(datasets, 0))
-        distinct = dict.fromkeys(datasets)
+            return Pool(x, y, dict.fromkeys(distinct, 0))
         if any(is_lazy((each.x, each.y)) for each in distinct):
-            begins = itertools.accumulate((length(each.x) for each in distinct), initial=0)
-            x, y = join(*((each.x, each.y) for each in distinct))
-            return Pool(x, y, dict(zip(distinct, begins, strict=False)))
-        kinds = {_kind(each) for each in distinct}
+            return Pool.of(distinct, *join(*((each.x, each.y) for each in distinct)))
+        kind = shape_of_examples((first.x, first.y))
+        unlike = any(shape_of_examples((each.x, each.y)) != kind for each in distinct)
         share_inputs = len({id(leaves(each.x)[0]) for each in distinct}) < len(distinct)  # a pool would copy them
-        if not self.pooling or len(kinds) > 1 or share_inputs:
+        if not self.pooling or unlike or share_inputs:
             return None
-        (kind,) = kinds
-        before = self._pools.get(kind) or Pool(rows(first.x, slice(0)), rows(first.y, slice(0)), {})
-        missing_bytes = sum(_bytes(each.x) for each in distinct if each not in before.first_row)
-        if _bytes(before.x) + missing_bytes > _MAX_POOL_BYTES:
+        members = list(self._pools[kind].first_row) if kind in self._pools else []
+        if all(each in members for each in distinct):
+            return self._pools[kind]
+        members += [each for each in distinct if each not in members]
+        if sum(leaf.nbytes for each in members for leaf in leaves(each.x)) > _MAX_POOL_BYTES:
             return None
-        if missing_bytes:
-            after = self._pools[kind] = before.extend(datasets, self.device)
-            for each, begin in after.first_row.items():
-                own, pooled = leaves((each.x, each.y)), leaves((after.x, after.y))
-                for tensor, whole in zip(own, pooled, strict=True):
-                    self._tensors[tensor] = whole[begin : begin + len(tensor)]
-        return self._pools[kind]
+        examples = map_leaves(lambda *parts: torch.cat(parts), *(self((each.x, each.y)) for each in members))
+        pool = self._pools[kind] = Pool.of(members, *examples)
+        for each, begin in pool.first_row.items():
+            for tensor, whole in zip(leaves((each.x, each.y)), leaves(examples), strict=True):
+                self._tensors[tensor] = whole[begin : begin + len(tensor)]
+        return pool
 
 
-def _kind(data: Dataset) -> str:
-    """Equal for data sets whose examples have the same structure, shapes and types."""
-    return str(map_leaves(lambda leaf: f"{tuple(leaf.shape[1:])}{leaf.dtype}", (data.x, data.y)))
-
-
-def _bytes(structure: Structure) -> int:
-    return sum(leaf.nbytes for leaf in leaves(structure))
+def _read_ahead(structure: Structure, requests: Iterable[Rows]) -> Iterator[Structure]:
+    """The examples of each request, as tensors on the CPU: while a step runs, a thread reads those of the next steps.
+    Equal requests one after another are read once."""
+    waiting: deque[Future[Structure]] = deque()
+    last: Rows | None = None
+    pool = ThreadPoolExecutor(1, "mmfl-read-ahead")
+    try:
+        for rows in requests:
+            repeated = bool(waiting) and last is not None and np.array_equal(rows, last)
+            waiting.append(waiting[-1] if repeated else pool.submit(read, structure, rows))
+            last = rows
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -39,11 +39,6 @@ def dense_gradient(parts: GradientParts) -> Tensor:
     return dense[0] if len(dense) == 1 else torch.stack(dense).sum(0)
 
 
-def squared_norm(parts: GradientParts) -> Tensor:
-    """The squared length of the sum of the parts, [jobs]."""
-    return dense_gradient(parts).square().sum(1)
-
-
 def scale_gradient(parts: GradientParts, factor: Tensor) -> GradientParts:
     """The parts, each times a factor [jobs, 1]; factored gradients stay factored."""
     return [

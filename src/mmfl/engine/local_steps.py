@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mmfl.engine.cohort import JobTensors
-from mmfl.engine.factored import GradientParts, dense_gradient, scale_gradient, squared_norm, subtract_gradient
+from mmfl.engine.factored import GradientParts, dense_gradient, scale_gradient, subtract_gradient
 from mmfl.engine.layout import Layout
 from mmfl.errors import UserError
 from mmfl.federation.optimisers import Optimiser
@@ -86,4 +86,4 @@ class LocalSteps:
 
 def _norm(gradients: list[tuple[int, GradientParts]]) -> Tensor:
     """The length of each job's whole gradient, [jobs, 1]."""
-    return torch.stack([squared_norm(parts) for _, parts in gradients]).sum(0).sqrt()[:, None]
+    return torch.stack([dense_gradient(parts).square().sum(1) for _, parts in gradients]).sum(0).sqrt()[:, None]

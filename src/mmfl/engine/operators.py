@@ -6,6 +6,7 @@ They are swapped in while a module's `forward` runs, so that users' modules stay
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partialmethod
 from typing import Any
 
 import torch
@@ -13,10 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmfl.engine import recurrent
+from mmfl.engine import layers, recurrent
 from mmfl.engine.factored import GradientFactors
-from mmfl.engine.gpu import layers
-from mmfl.engine.vmap import group_norm
 from mmfl.randomness import uniform
 
 
@@ -75,7 +74,7 @@ class Operators(TorchFunctionMode):
 
     _conv2d = staticmethod(layers.convolution)
     _max_pool = staticmethod(layers.max_pool)
-    _group_norm = staticmethod(group_norm)
+    _group_norm = staticmethod(layers.group_norm)
 
     def _batch_norm(
         self,
@@ -111,21 +110,12 @@ class Operators(TorchFunctionMode):
         padding = (torch.arange(len(weight), device=weight.device) == padding_idx % len(weight))[:, None]
         return F.embedding(input, torch.where(padding, weight.detach(), weight))
 
-    def _lstm(self, *args: Any) -> Any:
-        return NotImplemented if _packed(args) else self._recurrent(recurrent.lstm, args[1], args)
-
-    def _gru(self, *args: Any) -> Any:
-        return NotImplemented if _packed(args) else self._recurrent(recurrent.gru, args[1:2], args)
-
-    def _rnn_tanh(self, *args: Any) -> Any:
-        return NotImplemented if _packed(args) else self._recurrent(recurrent.rnn(torch.tanh), args[1:2], args)
-
-    def _rnn_relu(self, *args: Any) -> Any:
-        return NotImplemented if _packed(args) else self._recurrent(recurrent.rnn(torch.relu), args[1:2], args)
-
-    def _recurrent(self, run: recurrent.Pass, initial: Sequence[Tensor], args: Sequence[Any]) -> Any:
+    def _recurrent(self, run: recurrent.Pass, *args: Any) -> Any:
         """A recurrent layer as a loop over time steps, which torch can batch (it cannot batch its fused kernels)."""
-        x, _, weights, biased, depth, dropout, training, bidirectional, batch_first = args
+        if len(args) != 9 or not isinstance(args[2], tuple | list):  # packed sequences, or not called by its module
+            return NotImplemented
+        x, states, weights, biased, depth, dropout, training, bidirectional, batch_first = args
+        initial = [states] if isinstance(states, Tensor) else states
         x = x if batch_first else x.transpose(0, 1)
         directions, per = 2 if bidirectional else 1, 4 if biased else 2
         if len(weights) != depth * directions * per:  # projections
@@ -136,14 +126,19 @@ class Operators(TorchFunctionMode):
             for direction in range(directions):
                 n = layer * directions + direction
                 own = weights[n * per : (n + 1) * per]
-                states, ends = run(x, [state[n] for state in initial], own, direction == 1)
-                outputs.append(states)
+                output, ends = run(x, [state[n] for state in initial], own, direction == 1)
+                outputs.append(output)
                 last.append(ends)
             x = torch.cat(outputs, -1) if bidirectional else outputs[0]
             if dropout > 0 and training and layer < depth - 1:
                 x = self._dropout(x, dropout)
         x = x if batch_first else x.transpose(0, 1)
         return x, *map(torch.stack, zip(*last, strict=True))
+
+    _lstm = partialmethod(_recurrent, recurrent.lstm)
+    _gru = partialmethod(_recurrent, recurrent.gru)
+    _rnn_tanh = partialmethod(_recurrent, recurrent.rnn(torch.tanh))
+    _rnn_relu = partialmethod(_recurrent, recurrent.rnn(torch.relu))
 
 
 _NAMES: dict[Callable[..., Any], str] = {
@@ -188,8 +183,3 @@ def _without_stride(
         return None
     down, across = pair(stride)
     return input[:, :, ::down, ::across], weight, bias, 1, 0, dilation, groups
-
-
-def _packed(args: Sequence[Any]) -> bool:
-    """Whether a recurrent layer is called with packed sequences, or otherwise than its module calls it."""
-    return len(args) != 9 or not isinstance(args[2], tuple | list)

@@ -137,7 +137,7 @@ class Round:
         are not counted on."""
         method, state = self.replica.method, self.replica.state
         self.view = self.federation.without_lost_clients(self.view)
-        updates = [Updates.undrawn(s, returned) for s, returned in trained.items()]
+        updates = [Updates.of(s, returned) for s, returned in trained.items()]
         if "norms" in self.asked:
             self.view = self.view.with_signals(norms=self._by_pair(updates, [each.norms() for each in updates]))
         if "residuals" in self.asked:

@@ -4,9 +4,8 @@ Where the rows of updates are (in this process, in another, with a client that k
 engine, and nowhere else.
 """
 
-from mmfl.updates.rows import ClientRows
+from mmfl.updates.rows import ClientRows, StoredRows
 from mmfl.updates.store import ClientVectorStore, StorageOptions
-from mmfl.updates.stored_rows import StoredRows
 from mmfl.updates.updates import Trained, Updates
 from mmfl.updates.world import SINGLE_PROCESS, World
 

@@ -39,13 +39,10 @@ class PartialSum:
             return PartialSum(self.part + other.part, self.world)
         return self.tensor() + other
 
-    def __radd__(self, other: Any) -> Any:
-        return other + self.tensor()
+    __radd__ = __add__
 
     def __sub__(self, other: Any) -> Any:
-        if isinstance(other, PartialSum):
-            return PartialSum(self.part - other.part, self.world)
-        return self.tensor() - other
+        return self + (-other)
 
     def __rsub__(self, other: Any) -> Any:
         return other - self.tensor()

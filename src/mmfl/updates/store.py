@@ -17,8 +17,7 @@ from torch import Tensor
 
 from mmfl.errors import UserError, nearest
 from mmfl.tensors import walk
-from mmfl.updates.rows import ClientRows
-from mmfl.updates.stored_rows import StoredRows
+from mmfl.updates.rows import ClientRows, StoredRows
 from mmfl.updates.world import SINGLE_PROCESS, World
 
 _PRECISIONS = {"float32": torch.float32, "float16": torch.float16}

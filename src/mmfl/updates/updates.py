@@ -74,23 +74,16 @@ class Updates:
             object.__setattr__(self, "rows", ClientRows(self.rows))
 
     @classmethod
-    def of(cls, task: int, trained: Trained, allocation: Allocation) -> "Updates":
-        """What an engine returned for a task, beside what the allocation says of those clients."""
-        client, counts = trained.client, np.zeros(len(allocation.probabilities), dtype=np.int64)
-        drawn = allocation.rows(task)
-        counts[allocation.client[drawn]] = allocation.count[drawn]
-        return cls._of(task, trained, counts[client], allocation.probabilities[client, task])
-
-    @classmethod
-    def undrawn(cls, task: int, trained: Trained) -> "Updates":
-        """What an engine returned before anyone was drawn."""
-        nobody = np.zeros(len(trained.client), dtype=np.int64)
-        return cls._of(task, trained, nobody, nobody.astype(np.float64))
-
-    @classmethod
-    def _of(cls, task: int, trained: Trained, count: NDArray[np.int64], probability: NDArray[np.float64]) -> "Updates":
-        rows, batch_norm = trained.client_rows, trained.batch_norm_rows
-        return cls(task, trained.client, count, probability, rows, trained.loss, trained.steps, batch_norm)
+    def of(cls, task: int, trained: Trained, allocation: Allocation | None = None) -> "Updates":
+        """What an engine returned for a task, beside what the allocation says of those clients; None: nobody has been
+        drawn yet."""
+        client, rows, batch_norm = trained.client, trained.client_rows, trained.batch_norm_rows
+        count, probability = np.zeros(len(client), dtype=np.int64), np.zeros(len(client))
+        if allocation is not None:
+            counts, drawn = np.zeros(len(allocation.probabilities), dtype=np.int64), allocation.rows(task)
+            counts[allocation.client[drawn]] = allocation.count[drawn]
+            count, probability = counts[client], allocation.probabilities[client, task]
+        return cls(task, client, count, probability, rows, trained.loss, trained.steps, batch_norm)
 
     def __len__(self) -> int:
         return len(self.client)

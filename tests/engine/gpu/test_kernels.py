@@ -1,14 +1,12 @@
-"""Kernels of convolution and group norm against torch's own, client by client: on a GPU where there is one, otherwise
-interpreted, in a process of their own because Triton must know from its first import."""
+"""Kernels of convolution, group norm and max-pooling against torch's own, client by client."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
+import interpreting
 import pytest
 import torch
 import torch.nn.functional as F
+from interpreting import DEVICE, INTERPRETED, elsewhere, here, leaf, products_with_all_bits  # noqa: F401
 from small import normal
 from torch import Tensor
 from torch.func import vmap
@@ -16,42 +14,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmfl import models
 from mmfl.engine.factored import GradientFactors
-from mmfl.engine.gpu import kernels
-from mmfl.engine.gpu.layers import convolution, max_pool
+from mmfl.engine.layers import convolution, group_norm, max_pool
 from mmfl.engine.layout import FunctionalModule, Layout
 from mmfl.engine.operators import FASTER_ON_GPU, NOT_BATCHED, Operators
-from mmfl.engine.vmap import group_norm
 
 pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
-here = pytest.mark.skipif(not kernels.usable(torch.zeros(1, 1, device=DEVICE)), reason="checked in another process")
+pytestmark = pytest.mark.usefixtures("products_with_all_bits")
 if INTERPRETED:
-    import interpreting
-
     interpreting.repair()
 
 
-@pytest.mark.skipif(INTERPRETED or DEVICE == "cuda", reason="checked in this process")
+@elsewhere
 def test_interpreted_kernels_equal_torchs_own():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-@pytest.fixture(autouse=True)
-def products_with_all_bits(monkeypatch):
-    """Torch's own too: on a GPU its convolutions would take fewer."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-def leaf(*shape: int, seed: int) -> Tensor:
-    return normal(*shape, seed=seed).to(DEVICE).requires_grad_()
+    interpreting.check_interpreted(__file__)
 
 
 def images(clients: int, count: int, channels: int, height: int, width: int) -> Tensor:
@@ -285,8 +260,8 @@ def test_a_residual_network_trains_as_client_by_client_and_keeps_channels_last()
     operators.factors = GradientFactors([])
     with Copies() as copies:
         with operators:
-            outputs = vmap(functional)(parameters, x)
+            outputs = vmap(functional)(parameters, [], x)
         got = outcome(outputs, parameters)
-    alone = torch.stack([functional([p[client] for p in parameters], x[client]) for client in range(2)])
+    alone = torch.stack([functional([p[client] for p in parameters], [], x[client]) for client in range(2)])
     torch.testing.assert_close(got, outcome(alone, parameters), rtol=1e-3, atol=1e-4)
     assert not copies.noted

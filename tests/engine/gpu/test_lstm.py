@@ -1,15 +1,10 @@
-"""LSTM layers of a cohort as Triton kernels, against torch's own: compiled on a GPU, else interpreted on the CPU.
+"""LSTM layers of a cohort as Triton kernels, against torch's own."""
 
-Triton decides which of the two when it is first imported: without a GPU these tests run in a process of their own.
-"""
-
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 
 import pytest
 import torch
+from interpreting import DEVICE, check_interpreted, elsewhere, here, leaf, products_with_all_bits  # noqa: F401
 from small import TOKENS, ask, assert_agree, federation, normal, task, train, train_alone
 from torch import Tensor, nn
 from torch.func import vmap
@@ -19,9 +14,7 @@ from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.gpu.lstm import lstm_layer
 
 pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = "cpu" if INTERPRETED else "cuda"
-with_triton = pytest.mark.skipif(not INTERPRETED and not torch.cuda.is_available(), reason="run by interpreting them")
+pytestmark = pytest.mark.usefixtures("products_with_all_bits")
 shapes = pytest.mark.parametrize(
     ("clients", "batch", "steps", "inputs", "hidden"),
     [(3, 2, 5, 3, 4), (1, 3, 4, 2, 7), (2, 1, 1, 2, 1), (2, 5, 3, 2, 70)],
@@ -29,24 +22,9 @@ shapes = pytest.mark.parametrize(
 ways = pytest.mark.parametrize("backwards", [False, True], ids=["onwards", "backwards"])
 
 
-@pytest.mark.skipif(INTERPRETED or torch.cuda.is_available(), reason="they run in this process")
+@elsewhere
 def test_the_kernels_do_the_same_when_interpreted():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert run.returncode == 0, run.stdout[-3000:]
-
-
-def leaf(*shape: int, seed: int) -> Tensor:
-    return normal(*shape, seed=seed).to(DEVICE).requires_grad_()
-
-
-@pytest.fixture(autouse=True)
-def _products_with_all_bits():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
+    check_interpreted(__file__)
 
 
 def one_by_one(layers: list[nn.LSTM], x: Tensor, h: Tensor, c: Tensor) -> list[Tensor]:
@@ -63,7 +41,7 @@ def gradients(outputs: Sequence[Tensor], leaves: list[Tensor], used: tuple[int, 
     return list(torch.autograd.grad(total, leaves))
 
 
-@with_triton
+@here
 @shapes
 @ways
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
@@ -88,7 +66,7 @@ def test_a_layer_of_many_clients_equals_torchs_own(clients, batch, steps, inputs
         torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-4, atol=1e-5)
 
 
-@with_triton
+@here
 def test_activations_of_any_size_are_those_of_torch():
     """A client whose gates are the inputs: tiny ones, where a careless tanh cancels, and ones that overflow."""
     x = torch.tensor([0.0, 1e-6, -1e-3, 0.3, -0.624, 0.626, -3.0, 20.0, -90.0, 1e4], device=DEVICE).view(1, 10, 1, 1)
@@ -101,7 +79,7 @@ def test_activations_of_any_size_are_those_of_torch():
     torch.testing.assert_close(states.double().flatten(), exact.sigmoid() * cells.tanh(), rtol=3e-6, atol=1e-30)
 
 
-@with_triton
+@here
 @pytest.mark.parametrize(
     "options", [{"layers": 2}, {"layers": 2, "first": False}, {"layers": 1, "both": True}], ids=str
 )
@@ -127,7 +105,7 @@ class Tagger(nn.Module):
         return self.output(states.sum(1 if self.first else 0))
 
 
-@with_triton
+@here
 def test_a_second_way_back_over_the_same_steps_is_refused():
     x, weights = leaf(2, 3, 1, seed=1), [leaf(4, 1, seed=2), leaf(4, 1, seed=3)]
     states, _, _ = lstm_layer(x, torch.zeros(2, 1, device=DEVICE), torch.zeros(2, 1, device=DEVICE), weights)

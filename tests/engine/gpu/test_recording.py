@@ -12,6 +12,7 @@ from small import (
     assert_agree,
     federation,
     has_recorded,
+    normal,
     recording_engine,
     task,
     train,
@@ -23,7 +24,7 @@ from mmfl.engine import Simulation
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.gpu.recording import can_record
 from mmfl.engine.jobs import Jobs
-from mmfl.local import SGD
+from mmfl.local import SGD, Scaffold
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,8 @@ def test_recorded_steps_train_what_a_cohort_does_for(kind, batch_size):
     assert has_recorded(engine) == (not architecture.coupled and not architecture.addressed)
 
 
-def test_a_recording_serves_other_rounds_clients_and_weights():
+@pytest.mark.parametrize("rule", [SGD(), Scaffold()], ids=["sgd", "scaffold"])
+def test_a_recording_serves_other_rounds_clients_weights_and_corrections(rule):
     made = []
 
     def record(step):
@@ -49,7 +51,8 @@ def test_a_recording_serves_other_rounds_clients_and_weights():
     pool, engine = federation(cnn, sizes=(9, 11, 13, 10, 12, 16)), recording_engine(record)
     for clients, round, seed in (([0, 1, 2, 3, 4], 1, 0), ([1, 2, 3, 4, 5], 2, 3), ([0, 1, 2, 3, 4, 5], 3, 1)):
         weights = engine.initial(pool, 0, seed)
-        asked = {"client": clients, "round": round, "weights": weights}
+        added = 0.1 * normal(len(clients), len(weights), seed=seed) if isinstance(rule, Scaffold) else None
+        asked = {"client": clients, "round": round, "weights": weights, "local": rule, "correction": added}
         (recorded,) = train(engine, ask(engine, pool, **asked))
         assert_agree(recorded, train_alone(pool, **asked))
     assert len(made) == 1

@@ -1,2 +1,2 @@
-"""What only a GPU needs: Triton kernels, layers in the form a GPU runs fastest, and steps that are recorded as CUDA
-graphs and replayed on streams of their own."""
+"""What only a GPU needs: Triton kernels, LSTM layers that run on them, and steps that are recorded as CUDA graphs and
+replayed on streams of their own."""

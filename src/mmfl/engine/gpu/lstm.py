@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mmfl.engine.vmap import clients_first
+from mmfl.engine.layers import clients_first
 
 _MAX_STATES = 1 << 30  # numbers of a time step that the kernels' 32-bit indices can address
 
@@ -59,10 +59,10 @@ class Recurrence(torch.autograd.Function):
         cells[:, :, -1 if backwards else 0] = c
         weight, product = recurrent.mT, rows.new_empty(clients, batch, 4 * hidden)
         with torch.cuda.device_of(rows):
-            cell = _kernels(h).Cell(gates, product, bias, cells, states, backwards)
+            run = _kernels(h).cell(gates, product, bias, cells, states, backwards)
             for t, state in _in_order(states.unflatten(1, (batch, steps)), backwards):
                 torch.bmm(h, weight, out=product)
-                cell(t)
+                run(t)
                 h = state
         return states, h, cells[:, :, 0 if backwards else -1], padded, cells, gates
 
@@ -83,9 +83,9 @@ class Recurrence(torch.autograd.Function):
         by_h, by_c = (h.new_zeros(h.shape) if grad is None else grad.clone() for grad in (by_h, by_c))
         torch.autograd.graph.increment_version(gates)
         with torch.cuda.device_of(rows):
-            cell = _kernels(h).CellBackward(gates, cells, by_states, by_h, by_c, ctx.backwards)
+            run = _kernels(h).cell_backward(gates, cells, by_states, by_h, by_c, ctx.backwards)
             for t, step in _in_order(gates, not ctx.backwards):
-                cell(t)
+                run(t)
                 torch.bmm(step, recurrent, out=by_h)
         by_gates, steps = gates.flatten(1, 2), gates.shape[2]
         needed = ctx.needs_input_grad

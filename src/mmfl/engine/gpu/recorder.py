@@ -7,7 +7,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -24,36 +23,28 @@ _log = logging.getLogger("mmfl")
 
 
 class Stream:
-    """Does nothing: used where there is no GPU. `record` turns a step into a function that repeats it."""
+    """A CUDA stream; its graphs share one memory pool, since no two are replayed at the same time.
 
-    def __init__(self, record: Callable[[Replay], Replay]):
-        self.record = record
+    `record` turns a step into a function that repeats it. With one given, nothing runs on a stream of its own.
+    """
 
-    def use(self) -> AbstractContextManager[Any]:
-        """A context whose operations run on this stream, after all that was started before."""
-        return nullcontext()
-
-    def join(self) -> None:
-        """Makes what follows wait for all that was started on this stream."""
-
-
-class CudaStream(Stream):
-    """A CUDA stream; its graphs share one memory pool, since no two are replayed at the same time."""
-
-    def __init__(self) -> None:
-        super().__init__(self._record)
+    def __init__(self, record: Callable[[Replay], Replay] | None):
+        self.record = record or self._record
+        self._needed = record is None
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
 
     def use(self) -> AbstractContextManager[Any]:
-        """A context in which this is the current stream."""
+        """A context whose operations run on this stream, after all that was started before."""
+        if not self._needed:
+            return nullcontext()
         if self._stream is None:
             self._stream = torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
         return torch.cuda.stream(self._stream)
 
     def join(self) -> None:
-        """Makes the current stream wait for this one."""
+        """Makes what follows wait for all that was started on this stream."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
 
@@ -76,9 +67,8 @@ class Recorder:
     """
 
     def __init__(self, record: Callable[[Replay], Replay] | None = None, enabled: bool = True):
-        self._enabled = enabled
-        self._new_stream: Callable[[], Stream] = partial(Stream, record) if record else CudaStream
-        self._streams = [self._new_stream() for _ in range(_STREAMS)]
+        self._record, self._enabled = record, enabled
+        self._streams = [Stream(record) for _ in range(_STREAMS)]
         self._in_use: list[object] = []
         self._recordings: OrderedDict[Hashable, Any] = OrderedDict()
         self._disabled: set[Architecture] = set()
@@ -109,7 +99,7 @@ class Recorder:
             torch.cuda.synchronize()
         self._in_use.clear()
         self._recordings.clear()
-        self._streams = [self._new_stream() for _ in range(_STREAMS)]
+        self._streams = [Stream(self._record) for _ in range(_STREAMS)]
 
     def stream(self, width: int) -> Stream:
         """The stream for batches of this width: one for each power of two."""

@@ -52,12 +52,12 @@ class RecordedStep:
     """A recorded step, and the tensors that it always reads and writes."""
 
     def __init__(self, cohort: Cohort, jobs: int, width: int, starts: int, stream: Stream):
-        given, (x, y, share, length, _) = cohort.tensors, cohort.batches.cohort(0, 1)
+        given, first = cohort.tensors, next(cohort.batches.gather([(0, 1)]))
         self._batch = CohortBatch(
-            map_leaves(partial(_repeat, jobs, width), x),  # padding is a real example, with weight 0
-            map_leaves(partial(_repeat, jobs, width), y),
-            share.new_zeros(jobs, width),
-            length.new_zeros(jobs),
+            map_leaves(partial(_repeat, jobs, width), first.x),  # padding is a real example, with weight 0
+            map_leaves(partial(_repeat, jobs, width), first.y),
+            given.rates.new_zeros(jobs, width),
+            given.start_index.new_zeros(jobs),
         )
         weights = given.starts[:1].repeat(jobs, 1)
         self._tensors = JobTensors(

@@ -36,7 +36,7 @@ def estimates(best: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[n
         found.append(np.where(memory.last > 0, memory.beta(t), np.nan))
         client = np.flatnonzero(trains)
         flat = torch.from_numpy(betas[client, None]).float()
-        updates = Updates.undrawn(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
+        updates = Updates.of(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
         memory.replace(updates, ClientRows(torch.ones_like(flat)), flat[:, 0].double().numpy(), t, sizes)
     return np.array(found)
 

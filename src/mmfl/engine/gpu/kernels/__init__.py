@@ -47,3 +47,8 @@ def precision() -> str:
 def unit(stride: int) -> int:
     """The largest of 4, 2 and 1 that divides a stride: a kernel that knows it loads that many numbers at a time."""
     return next(size for size in (4, 2, 1) if stride % size == 0)
+
+
+def strides(tensor: Tensor | None) -> tuple[int, int]:
+    """The strides of a matrix, [clients, channels]; for a kernel that reads none they do not matter."""
+    return (0, 0) if tensor is None else (tensor.stride(0), tensor.stride(1))

@@ -4,34 +4,35 @@ Everything is channels last. One compilation serves batches of any size. Sums do
 programs run.
 """
 
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mmfl.engine.gpu.kernels import implicit, precision, unit
+from mmfl.engine.gpu.kernels import implicit, precision, strides, unit
 
 _BUSY_PROGRAMS = 2048  # that keep a device busy
 _MIN_BLOCKS = 4  # of pixels per program
 
 
-def tiles(rows: int, columns: int, depth: int, how: str, rows_last: bool = False) -> dict[str, int]:
-    """Block sizes of a product [rows, depth] by [depth, columns], warps and stages: a fixed rule, no autotuning.
+def tiles(rows: int, columns: int, depth: int, rows_last: bool = False) -> dict[str, Any]:
+    """Block sizes of a product [rows, depth] by [depth, columns], precision, warps and stages: a fixed rule, no
+    autotuning.
 
     Without tensor cores ("ieee") a thread holds rows of its blocks in registers, so blocks are shorter. With
     `rows_last`, rows and columns are contiguous in memory, not depth: with four warps Triton would choose an
     instruction for 64 rows that wants contiguous depth, and load number by number.
     """
+    how = precision()
     high = _power(rows, 64 if rows_last else 256 if how == "tf32" else 128)
     wide = _power(columns, 32 if rows_last else 64)
     return {
         "ROWS": high,
         "COLUMNS": wide,
         "DEPTH": _power(depth, 16 if how == "ieee" else 32),
+        "PRECISION": how,
         "num_warps": (1 if high * wide <= 512 else 2) if rows_last else 8 if rows > 128 and how != "ieee" else 4,
         "num_stages": 3,
     }
@@ -42,9 +43,8 @@ def _power(size: int, most: int) -> int:
     return min(max(int(triton.next_power_of_2(size)), 16), most)
 
 
-@dataclass(frozen=True)
-class _Geometry:
-    """What is compiled into the kernels of one convolution: image and kernel sizes, stride, padding."""
+class _Geometry(NamedTuple):
+    """What is compiled into the kernels of one convolution: image and kernel sizes, stride, padding, output sizes."""
 
     CHANNELS: int
     OUT: int
@@ -56,23 +56,13 @@ class _Geometry:
     SW: int
     PH: int
     PW: int
-
-    @cached_property
-    def output(self) -> tuple[int, int]:
-        """Height and width of the output."""
-        height = (self.H + 2 * self.PH - self.KH) // self.SH + 1
-        return height, (self.W + 2 * self.PW - self.KW) // self.SW + 1
+    OH: int
+    OW: int
 
     @property
     def patch(self) -> int:
         """Numbers in a patch."""
         return self.KH * self.KW * self.CHANNELS
-
-    @cached_property
-    def constants(self) -> dict[str, int]:
-        """As keyword arguments of a kernel."""
-        sizes = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**sizes, "OH": self.output[0], "OW": self.output[1]}
 
 
 class CohortConvolution(torch.autograd.Function):
@@ -89,8 +79,10 @@ class CohortConvolution(torch.autograd.Function):
     ) -> Tensor:
         """The output, channels last in memory."""
         images, kernel = _readable(input.movedim(2, -1)), _kernel(weight)
-        (height, width, channels), (out, down, across) = images.shape[2:], kernel.shape[1:4]
-        geometry = _Geometry(channels, out, height, width, down, across, *stride, *padding)
+        (*sides, channels), (out, *window) = images.shape[2:], kernel.shape[1:4]
+        steps = zip(sides, window, stride, padding, strict=True)
+        output = [(side + 2 * edge - size) // step + 1 for side, size, step, edge in steps]
+        geometry = _Geometry._make([channels, out, *sides, *window, *stride, *padding, *output])
         ctx.save_for_backward(images, kernel)
         ctx.geometry, ctx.biased = geometry, bias is not None
         with torch.cuda.device_of(images):
@@ -134,27 +126,13 @@ def _strides(images: Tensor) -> dict[str, int]:
 def convolve(images: Tensor, kernel: Tensor, bias: Tensor | None, geometry: _Geometry) -> Tensor:
     """Images [C, n, h, w, channels] to outputs [C, n, height, width, out]."""
     clients, count = images.shape[:2]
-    outputs = images.new_empty(clients, count, *geometry.output, geometry.OUT)
-    how = precision()
-    tile = tiles(128, geometry.OUT, _depth(geometry.CHANNELS, geometry.patch), how)
-    blocks = triton.cdiv(count * geometry.output[0] * geometry.output[1], tile["ROWS"])
+    outputs = images.new_empty(clients, count, geometry.OH, geometry.OW, geometry.OUT)
+    tile = tiles(128, geometry.OUT, _depth(geometry.CHANNELS, geometry.patch))
+    constants = {**_strides(images), **geometry._asdict(), **tile}
+    blocks = triton.cdiv(count * geometry.OH * geometry.OW, tile["ROWS"])
     step = unit(kernel.stride(0))
     implicit.convolve[(clients * blocks * triton.cdiv(geometry.OUT, tile["COLUMNS"]),)](
-        images,
-        kernel,
-        kernel if bias is None else bias,
-        outputs,
-        count,
-        blocks,
-        kernel.stride(0) // step,
-        0 if bias is None else bias.stride(0),
-        0 if bias is None else bias.stride(1),
-        UNIT=step,
-        BIASED=bias is not None,
-        PRECISION=how,
-        **_strides(images),
-        **geometry.constants,
-        **tile,
+        images, kernel, bias, outputs, count, blocks, kernel.stride(0) // step, *strides(bias), UNIT=step, **constants
     )
     return outputs
 
@@ -171,23 +149,13 @@ def by_images(grad: Tensor, kernel: Tensor, geometry: _Geometry) -> Tensor:
     """
     clients, count = grad.shape[:2]
     images = grad.new_empty(clients, count, geometry.H, geometry.W, geometry.CHANNELS)
-    how = precision()
-    tile = tiles(256, geometry.CHANNELS, geometry.OUT, how)
+    tile = tiles(256, geometry.CHANNELS, geometry.OUT)
     pixels = count * triton.cdiv(geometry.H, geometry.SH) * triton.cdiv(geometry.W, geometry.SW)
     blocks = triton.cdiv(pixels, tile["ROWS"])
     step = unit(kernel.stride(0))
     places = geometry.SH * geometry.SW
     implicit.by_images[(clients * blocks * places * triton.cdiv(geometry.CHANNELS, tile["COLUMNS"]),)](
-        grad,
-        kernel,
-        images,
-        count,
-        blocks,
-        kernel.stride(0) // step,
-        UNIT=step,
-        PRECISION=how,
-        **geometry.constants,
-        **tile,
+        grad, kernel, images, count, blocks, kernel.stride(0) // step, UNIT=step, **geometry._asdict(), **tile
     )
     return images
 
@@ -198,9 +166,9 @@ def by_kernel(grad: Tensor, images: Tensor, biased: bool, geometry: _Geometry) -
     With few clients, several programs share a client's pixels; their results are added up afterwards.
     """
     clients, count = images.shape[:2]
-    how = precision()
-    pixels = count * geometry.output[0] * geometry.output[1]
-    tile = tiles(geometry.OUT, geometry.patch, 32, how, rows_last=True)
+    pixels = count * geometry.OH * geometry.OW
+    tile = tiles(geometry.OUT, geometry.patch, 32, rows_last=True)
+    constants = {**_strides(images), **geometry._asdict(), **tile}
     programs = clients * triton.cdiv(geometry.OUT, tile["ROWS"]) * triton.cdiv(geometry.patch, tile["COLUMNS"])
     blocks = triton.cdiv(pixels, tile["DEPTH"])
     share = triton.cdiv(blocks, min(triton.cdiv(_BUSY_PROGRAMS, programs), triton.cdiv(blocks, _MIN_BLOCKS)))
@@ -208,19 +176,7 @@ def by_kernel(grad: Tensor, images: Tensor, biased: bool, geometry: _Geometry) -
     parts = grad.new_empty(splits, clients, geometry.OUT, geometry.KH, geometry.KW, geometry.CHANNELS)
     sums = grad.new_empty(splits, clients, geometry.OUT) if biased else parts
     implicit.by_kernel[(programs * splits,)](
-        grad,
-        images,
-        parts,
-        sums,
-        count,
-        clients,
-        splits,
-        share * tile["DEPTH"],
-        BIASED=biased,
-        PRECISION=how,
-        **_strides(images),
-        **geometry.constants,
-        **tile,
+        grad, images, parts, sums, count, clients, splits, share * tile["DEPTH"], BIASED=biased, **constants
     )
     by_weight, by_bias = (part[0] if splits == 1 else part.sum(0) for part in (parts, sums))
     return by_weight, by_bias if biased else None

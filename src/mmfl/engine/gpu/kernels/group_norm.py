@@ -12,6 +12,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from mmfl.engine.gpu.kernels import strides
+
 _BLOCK = 8192  # numbers that a program loads at a time
 
 
@@ -28,19 +30,7 @@ class CohortGroupNorm(torch.autograd.Function):
         constants = _constants(x, groups)
         with torch.cuda.device_of(x):
             _norm[(examples * groups,)](
-                x,
-                _pointer(weight, x),
-                _pointer(bias, x),
-                y,
-                mean,
-                rate,
-                x.shape[1],
-                *_strides(weight),
-                *_strides(bias),
-                eps,
-                WEIGHTED=weight is not None,
-                BIASED=bias is not None,
-                **constants,
+                x, weight, bias, y, mean, rate, x.shape[1], *strides(weight), *strides(bias), eps, **constants
             )
         ctx.save_for_backward(x, weight, mean, rate)
         ctx.constants, ctx.biased = constants, bias is not None
@@ -54,21 +44,9 @@ class CohortGroupNorm(torch.autograd.Function):
         grad = grads[0].movedim(2, -1).contiguous()
         by_input = torch.empty_like(x)
         affine = weight is not None or ctx.biased
-        parts = x.new_empty(2, *x.shape[:2], x.shape[-1] if affine else 0)
+        parts: Any = x.new_empty(2, *x.shape[:2], x.shape[-1]) if affine else (None, None)
         _back[(mean.numel(),)](
-            grad,
-            x,
-            _pointer(weight, x),
-            mean,
-            rate,
-            by_input,
-            parts[0],
-            parts[1],
-            x.shape[1],
-            *_strides(weight),
-            WEIGHTED=weight is not None,
-            AFFINE=affine,
-            **ctx.constants,
+            grad, x, weight, mean, rate, by_input, *parts, x.shape[1], *strides(weight), **ctx.constants
         )
         by_weight = parts[0].sum(1) if weight is not None and ctx.needs_input_grad[1] else None
         by_bias = parts[1].sum(1) if ctx.biased and ctx.needs_input_grad[2] else None
@@ -90,14 +68,6 @@ def _constants(x: Tensor, groups: int) -> dict[str, int]:
     }
 
 
-def _pointer(tensor: Tensor | None, other: Tensor) -> Tensor:
-    return other if tensor is None else tensor
-
-
-def _strides(tensor: Tensor | None) -> tuple[int, int]:
-    return (0, 0) if tensor is None else (tensor.stride(0), tensor.stride(1))
-
-
 @triton.jit
 def _block(first, channel, inside, PIXELS: tl.constexpr, CHANNELS: tl.constexpr, HIGH: tl.constexpr):
     """Where the numbers of a block of pixels are, and which of them exist."""
@@ -109,7 +79,6 @@ def _block(first, channel, inside, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 def _norm(
     x, weight, bias, y, mean, rate, count,
     weight_stride, weight_step, bias_stride, bias_step, eps,
-    WEIGHTED: tl.constexpr, BIASED: tl.constexpr,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One group of one example, in three passes: its mean, its variance, its normed values."""
@@ -138,10 +107,10 @@ def _norm(
     tl.store(rate + program, scale)
 
     slope = tl.full((WIDE,), 1.0, tl.float32) * scale
-    if WEIGHTED:
+    if weight is not None:
         slope *= tl.load(weight + client * weight_stride + channel * weight_step, within < SIZE, 0.0)
     shift = tl.zeros((WIDE,), tl.float32)
-    if BIASED:
+    if bias is not None:
         shift += tl.load(bias + client * bias_stride + channel * bias_step, within < SIZE, 0.0)
     for first in range(0, PIXELS, HIGH):
         place, there = _block(first, channel, within < SIZE, PIXELS, CHANNELS, HIGH)
@@ -152,7 +121,6 @@ def _norm(
 @triton.jit(do_not_specialize=["count", "weight_stride", "weight_step"])
 def _back(
     grad, x, weight, mean, rate, by_input, by_weight, by_bias, count, weight_stride, weight_step,
-    WEIGHTED: tl.constexpr, AFFINE: tl.constexpr,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr, GROUPS: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """One group of one example: sums over its pixels by channel, from which its input's gradient follows."""
@@ -179,11 +147,11 @@ def _back(
         along += given * normed
     shift = tl.sum(plain, 0)
     slope = tl.sum(along, 0)
-    if AFFINE:
+    if by_weight is not None:
         tl.store(by_weight + example * CHANNELS + channel, slope, within < SIZE)
         tl.store(by_bias + example * CHANNELS + channel, shift, within < SIZE)
     factor = tl.full((WIDE,), 1.0, tl.float32)
-    if WEIGHTED:
+    if weight is not None:
         factor *= tl.load(weight + client * weight_stride + channel * weight_step, within < SIZE, 0.0)
     level = tl.sum(shift * factor) / (PIXELS * SIZE)
     tilt = tl.sum(slope * factor) / (PIXELS * SIZE)

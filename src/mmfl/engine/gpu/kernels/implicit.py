@@ -10,7 +10,7 @@ import triton.language as tl
 @triton.jit(do_not_specialize=["count", "blocks", "bias_stride", "bias_step"])
 def convolve(
     images, kernel, bias, outputs, count, blocks, kernel_stride, bias_stride, bias_step,
-    UNIT: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    UNIT: tl.constexpr, PRECISION: tl.constexpr,
     IMAGE: tl.constexpr, ROW: tl.constexpr, COLUMN: tl.constexpr,
     CHANNELS: tl.constexpr, OUT: tl.constexpr, H: tl.constexpr, W: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
@@ -50,7 +50,7 @@ def convolve(
         patches = tl.load(images + (corner + channel + (tap // KW * ROW + tap % KW * COLUMN)), inside, 0.0)
         weights = tl.load(kernel + (out[None, :] * PATCH + place[:, None]), known, 0.0)
         total = tl.dot(patches, weights, total, input_precision=PRECISION)
-    if BIASED:
+    if bias is not None:
         total += tl.load(bias + client * bias_stride + out * bias_step, out < OUT, 0.0)[None, :]
     tl.store(outputs + (pixel[:, None] * OUT + out[None, :]), total, there[:, None] & (out < OUT)[None, :])
 

@@ -1,5 +1,6 @@
 """The cell of an LSTM: one fused kernel per time step, in place on the buffers of a whole layer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -9,52 +10,36 @@ from torch import Tensor
 _BLOCK = 512
 
 
-class Cell:
-    """Runs time steps one by one, each from the cells before it to the next cells and states.
+def cell(
+    gates: Tensor, product: Tensor, bias: Tensor | None, cells: Tensor, states: Tensor, backwards: bool
+) -> Callable[[int], None]:
+    """A function that runs a time step, from the cells before it to the next cells and states.
 
     `gates` [clients, batch, time, 4 * hidden] begin as the products of the inputs; a step adds the product of the last
     states, [clients, batch, 4 * hidden], and the bias [clients, 4 * hidden], and replaces them by the activated gates.
     `cells` are [clients, batch, time + 1, hidden] with the initial ones, `states` [clients, batch * time, hidden]. One
     row may separate the states of two clients; everything else is contiguous.
     """
-
-    def __init__(
-        self, gates: Tensor, product: Tensor, bias: Tensor | None, cells: Tensor, states: Tensor, backwards: bool
-    ):
-        self.launch, *self.shape = _launch(_cell, gates)
-        self.tensors = gates, product, None if bias is None else bias.contiguous(), cells, states
-        self.last = gates.shape[3] // 4, bool(backwards), _BLOCK
-
-    def __call__(self, t: int) -> None:
-        """One step."""
-        self.launch(*self.tensors, *self.shape, t, *self.last)
+    bias = None if bias is None else bias.contiguous()
+    return _time_step(_cell, gates, (product, bias, cells, states, gates.shape[1]), backwards)
 
 
-class CellBackward:
-    """Runs the same time steps backwards; gradients by the gates before activation replace the gates.
+def cell_backward(
+    gates: Tensor, cells: Tensor, by_states: Tensor | None, by_h: Tensor, by_c: Tensor, backwards: bool
+) -> Callable[[int], None]:
+    """A function that runs the same time step backwards; gradients by the gates before activation replace the gates.
 
     Takes gradients by the states [clients, batch * time, hidden] or None, and by the h and c after a step, [clients,
     batch, hidden]; that by c is replaced by the gradient by the c before the step. Everything is contiguous.
     """
-
-    def __init__(
-        self, gates: Tensor, cells: Tensor, by_states: Tensor | None, by_h: Tensor, by_c: Tensor, backwards: bool
-    ):
-        self.launch, rows, _, steps = _launch(_cell_backward, gates)
-        self.shape = rows, steps
-        self.tensors = gates, cells, by_states, by_h, by_c
-        self.last = gates.shape[3] // 4, bool(backwards), _BLOCK
-
-    def __call__(self, t: int) -> None:
-        """One step."""
-        self.launch(*self.tensors, *self.shape, t, *self.last)
+    return _time_step(_cell_backward, gates, (cells, by_states, by_h, by_c), backwards)
 
 
-def _launch(kernel: Any, gates: Tensor) -> tuple[Any, int, int, int]:
-    """The kernel, ready for one step's elements, with the counts of rows, of rows a client, and of steps."""
+def _time_step(kernel: Any, gates: Tensor, others: tuple[Any, ...], backwards: bool) -> Callable[[int], None]:
     clients, batch, steps, width = gates.shape
-    rows = clients * batch
-    return kernel[(triton.cdiv(rows * width // 4, _BLOCK), 1, 1)], rows, batch, steps
+    rows, hidden = clients * batch, width // 4
+    launch = kernel[(triton.cdiv(rows * hidden, _BLOCK), 1, 1)]
+    return lambda t: launch(gates, *others, rows, steps, t, hidden, bool(backwards), _BLOCK)
 
 
 @triton.jit
@@ -76,9 +61,9 @@ def _place(rows, HIDDEN: tl.constexpr, BLOCK: tl.constexpr):
     return element < rows * HIDDEN, element // HIDDEN, element % HIDDEN
 
 
-@triton.jit(do_not_specialize=["rows", "batch", "steps", "t"])
+@triton.jit(do_not_specialize=["batch", "rows", "steps", "t"])
 def _cell(
-    gates, product, bias, cells, states, rows, batch, steps, t,
+    gates, product, bias, cells, states, batch, rows, steps, t,
     HIDDEN: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     here, row, unit = _place(rows, HIDDEN, BLOCK)

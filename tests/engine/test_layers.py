@@ -3,16 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from small import IMAGES, ask, assert_agree, federation, normal, task, train, train_alone
-from torch import Tensor, nn
+from small import normal
+from torch import Tensor
 from torch.func import vmap
 
-from mmfl import models
-from mmfl.engine import Simulation
-from mmfl.engine.architecture import Architecture
 from mmfl.engine.factored import GradientFactors
-from mmfl.engine.gpu.layers import linear
-from mmfl.engine.operators import FASTER_ON_GPU
+from mmfl.engine.layers import linear
 
 CLIENTS = 3
 
@@ -39,21 +35,3 @@ def test_batched_linear_layer_equals_torchs_own(shape, biased, shared):
         for f, a in ((linear, [GradientFactors([])]), (F.linear, []))
     )
     torch.testing.assert_close(got, native)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1),
-        lambda: nn.Sequential(nn.Conv2d(2, 3, 3, 2, 1, bias=False), nn.Flatten(), nn.Linear(48, 3)),
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(64, 3)),
-    ],
-    ids=["small cnn", "strided", "grouped, left to torch"],
-)
-def test_a_cohort_with_these_layers_trains_as_without(model, monkeypatch):
-    pool, engine = federation(task(model, IMAGES)), Simulation("cpu", "vectorised")
-    expected = train_alone(pool, mode="sequential")
-    monkeypatch.setattr(Architecture, "cohort_operators", lambda self, device: FASTER_ON_GPU & self.operators)
-    (answer,) = train(engine, ask(engine, pool))
-    assert engine.architecture(pool.tasks[0]).vectorisable
-    assert_agree(answer, expected)
