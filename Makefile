@@ -33,7 +33,7 @@ benchmark: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,flower,privacy,report,trackers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,flower,metrics,onnx,privacy,report,trackers]'
 	touch $(READY)
 
 clean:

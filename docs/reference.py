@@ -28,7 +28,7 @@ from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS
 from mmfl.models import MODELS
 from mmfl.partition import PARTITIONS, SIZES
-from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, TaskConfig
+from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
 from mmfl.trackers import TRACKERS
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -50,6 +50,7 @@ SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
     "The experiment": ("Keys at the top of the file.", Config),
     "`[[tasks]]`": ("One table for each model to train.", TaskConfig),
     "`[federation]`": ("The clients, and which client has which data.", FederationConfig),
+    "`[stop]`": ("When to stop before the last round; see [control](control.md).", StopConfig),
     "`[privacy]`": ("What a client does to an update before sending it; see [privacy](privacy.md).", PrivacyConfig),
     "A deployment's settings": (
         "Options of `mmfl deploy`, or `--set KEY=VALUE`; see [deployment](deployment.md).",

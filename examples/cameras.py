@@ -125,9 +125,8 @@ runs = {
 }
 for where, run in runs.items():
     worst = run.frame("client_worst_tenth").dropna().iloc[-1]
-    print(
-        f"{where:7}", "  ".join(f"{task}: {run.final()[task]:.2f}, worst cameras {worst[task]:.2f}" for task in run.tasks)
-    )
+    texts = [f"{task}: {run.final()[task]:.2f}, worst cameras {worst[task]:.2f}" for task in run.tasks]
+    print(f"{where:7}", "  ".join(texts))
 
 # %% [markdown]
 # ## What is left afterwards

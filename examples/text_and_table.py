@@ -1,8 +1,8 @@
 # %% [markdown]
 # # A text model and a table, with two inputs and a metric for every client
 #
-# Some thirty modules of Python's standard library play the clients. Each has text, the docstrings of its functions, and a
-# table, a row for each function. Two models learn from all of them at the same time, while every module keeps its
+# Some thirty modules of Python's standard library play the clients. Each has text, the docstrings of its functions,
+# and a table, a row for each function. Two models learn from all of them at the same time, while every module keeps its
 # source: one writes docstrings character by character, the other guesses from a function's signature how long it is.
 #
 # Run it as a script (`python examples/text_and_table.py`, `--quick` for a short form) or cell by cell.
@@ -22,11 +22,11 @@ import mmfl
 
 QUICK = "--quick" in sys.argv or "MMFL_QUICK" in os.environ
 ROUNDS, WINDOWS = (4, 8) if QUICK else (40, 60)
-MODULES = (
-    "argparse ast calendar cgi codecs configparser csv datetime decimal difflib doctest enum fractions ftplib gettext "
-    "gzip imaplib inspect ipaddress mailbox optparse pathlib pdb pickle pydoc shutil smtplib statistics tarfile "
-    "textwrap threading traceback turtle typing uuid zipfile"
-).split()
+MODULES = """
+argparse ast calendar codecs configparser csv datetime decimal difflib doctest enum fractions ftplib gettext gzip
+imaplib inspect ipaddress mailbox optparse pathlib pdb pickle pydoc shutil smtplib statistics tarfile textwrap
+threading traceback turtle typing uuid zipfile
+"""
 
 
 # %% [markdown]
@@ -45,7 +45,7 @@ def functions(name: str) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
 
 
-SOURCES = {name: found for name in MODULES if len(found := functions(name)) >= 10}
+SOURCES = {name: found for name in MODULES.split() if len(found := functions(name)) >= 10}
 print(len(SOURCES), "clients with", sum(map(len, SOURCES.values())), "functions")
 
 # %% [markdown]

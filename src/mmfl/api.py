@@ -18,6 +18,7 @@ from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment, conduct, seeds_of
 from mmfl.runs.listener import Listener, ListenerGroup
 from mmfl.runs.results import Comparison, Run
+from mmfl.runs.stopping import Stop
 
 
 def train(
@@ -32,7 +33,7 @@ def train(
 
     `rate` is the share of all processors that may train in a round: the server's communication budget. Further options
     are those of `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`,
-    `engine`, `precision`, `privacy`, `diagnose`, `listeners`, `progress`.
+    `engine`, `precision`, `privacy`, `diagnose`, `stop`, `keep_best`, `listeners`, `progress`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -60,6 +61,8 @@ def compare(
     precision: Precision = "float32",
     privacy: Privacy | None = None,
     diagnose: bool = False,
+    stop: Stop | None = None,
+    keep_best: bool = False,
     listeners: Sequence[Listener] = (),
     progress: bool | None = None,
 ) -> Comparison:
@@ -71,6 +74,8 @@ def compare(
     - `diagnose` measures all clients' losses in every round, even if the method does not need them; this does not count
       towards the method's costs.
     - `privacy` clips every update and adds noise to it before the server uses it.
+    - `stop` ends the run before its last round: `mmfl.Stop(target=0.9)`, `mmfl.Stop(patience=20, seconds=3600)`.
+    - `keep_best` keeps the weights of each task's best tested round, for `run.module(task, best=True)`.
     - `listeners` are called after every round and can stop the run: trackers such as `mmfl.trackers.TensorBoard`, or
       your own.
     - `progress` shows the progress live; by default in notebooks only.
@@ -93,6 +98,8 @@ def compare(
         evaluate_last=evaluate_last,
         checkpoint_every=checkpoint_every,
         diagnose=diagnose,
+        stop=stop or Stop(),
+        keep_best=keep_best,
     )
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")

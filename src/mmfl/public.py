@@ -23,6 +23,7 @@ from mmfl.methods import Method
 from mmfl.runs.config import preset
 from mmfl.runs.listener import Listener
 from mmfl.runs.results import Comparison, Run, load
+from mmfl.runs.stopping import Stop
 from mmfl.updates import Updates
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Method",
     "RoundView",
     "Run",
+    "Stop",
     "Task",
     "Trace",
     "Updates",

@@ -18,7 +18,7 @@ from mmfl.engine.trainer import Mode
 from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
-from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, TaskConfig
+from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
 from mmfl.trackers import TRACKERS
 from prompt import PROGRAM
 
@@ -102,7 +102,7 @@ def test_a_run_is_offered_before_anything_is_typed(folder):
         ("deployment", "DeploymentSettings", DeploymentSettings.model_fields),
         *(
             ("runs", model.__name__, model.model_fields)
-            for model in (Config, FederationConfig, PrivacyConfig, TaskConfig)
+            for model in (Config, FederationConfig, PrivacyConfig, StopConfig, TaskConfig)
         ),
     ],
 )

@@ -114,7 +114,7 @@ def test_every_key_says_what_it_means_and_its_examples_are_valid(title):
     needed = {"name": "x", "data": "digits", "model": "logistic", "clients": 4}
     for name, field in model.model_fields.items():
         assert field.description, name
-        table = name in ("tasks", "federation", "privacy")
+        table = name in ("tasks", "federation", "privacy", "stop")
         assert table or field.examples, name
         for example in field.examples or []:
             given = {key: value for key, value in needed.items() if key in model.model_fields}

@@ -14,7 +14,7 @@ from mmfl.runs import presets
 from mmfl.runs.layout import CONFIG
 
 _PACKAGE = Path(__file__).parents[1]
-_SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "tasks": "TaskConfig"}
+_SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "stop": "StopConfig", "tasks": "TaskConfig"}
 
 
 @add_completion_class

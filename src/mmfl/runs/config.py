@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.runs.config_schema import Config, ConfigSection, FederationConfig, PrivacyConfig, TaskConfig
+from mmfl.runs.config_schema import Config, ConfigSection, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
 from mmfl.runs.layout import format_problem
 from mmfl.runs.presets import NAMES, find, path_of
 
@@ -19,6 +19,7 @@ _SECTIONS: dict[str, type[ConfigSection]] = {
     "tasks": TaskConfig,
     "federation": FederationConfig,
     "privacy": PrivacyConfig,
+    "stop": StopConfig,
 }
 _TYPES = re.compile(r"str|int|float|(list|dict)\[.*\]")  # of values that may be of several
 

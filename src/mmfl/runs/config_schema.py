@@ -27,6 +27,7 @@ from mmfl.privacy import Privacy
 from mmfl.registry import bind, build, call, find, read_spec
 from mmfl.runs.directory import MADE_WITH
 from mmfl.runs.experiment import Experiment, seeds_of
+from mmfl.runs.stopping import Stop
 
 Spec = str | dict[str, Any]
 
@@ -114,6 +115,23 @@ class PrivacyConfig(ConfigSection):
         return Privacy(self.clip, self.noise)
 
 
+class StopConfig(ConfigSection):
+    """When to stop before the last round: as soon as one of these holds, for every method and seed."""
+
+    target: float | dict[str, float] | None = Field(default=None, examples=[0.9, {"digits": 0.95}])
+    """Every task's metric has reached this value in some tested round; or, in a table, each named task its own."""
+    patience: int | None = Field(default=None, examples=[20])
+    """For so many rounds no task has become better than its best."""
+    min_delta: float = Field(default=0.0, examples=[0.001])
+    """By how much a metric must become better to count, for `patience`."""
+    seconds: float | None = Field(default=None, examples=[3600.0])
+    """So much time has passed since the run began, or was resumed."""
+
+    def build(self) -> Stop:
+        """The same, checked."""
+        return Stop(**self.model_dump())
+
+
 class FederationConfig(ConfigSection):
     """The clients; without `seed` the data is partitioned anew for every seed of the run."""
 
@@ -173,6 +191,10 @@ class Config(ConfigSection):
     diagnose: bool = Field(default=False, examples=[True])
     """Measure all clients' losses every round, for `loss_variance`, even where the method does not need them; it is not
     charged to its costs."""
+    stop: StopConfig = StopConfig()
+    """When to stop before the last round, a `[stop]` table."""
+    keep_best: bool = Field(default=False, examples=[True])
+    """Keep the weights of each task's best tested round beside the last ones."""
     engine: Literal["auto", "vectorised", "sequential"] = Field(default="auto", examples=["vectorised"])
     """How clients' work runs: as cohorts, one client after another, or whichever measures faster."""
     precision: Precision = Field(default="float32", examples=["tf32"])
@@ -218,6 +240,8 @@ class Config(ConfigSection):
             evaluate_last=self.evaluate_last,
             checkpoint_every=self.checkpoint_every,
             diagnose=self.diagnose,
+            stop=self.stop.build(),
+            keep_best=self.keep_best,
         )
 
     def add_python_path(self) -> None:

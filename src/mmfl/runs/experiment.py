@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from mmfl.runs.listener import Listener, RunInfo, StopRequest, interruptible
 from mmfl.runs.results import Comparison, Run
 from mmfl.runs.snapshots import CheckpointPace, end_together, fingerprint, restore, save
 from mmfl.runs.status import RunEnd, StatusWriter
+from mmfl.runs.stopping import Progress, Stop
 from mmfl.training import Replica, rounds
 from mmfl.updates.world import World
 
@@ -32,7 +33,8 @@ class Experiment:
     """What to run: every method with every seed, each pair a replica of its own.
 
     `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each; it is asked once for
-    each seed. Models are tested every `evaluate_every` rounds, and after each of the `evaluate_last` last ones.
+    each seed. Models are tested every `evaluate_every` rounds, and after each of the `evaluate_last` last ones. `stop`
+    says when the run ends before its last round; with `keep_best` the best tested weights of each task are kept.
     """
 
     federation_of: Callable[[int], Federation]
@@ -44,6 +46,8 @@ class Experiment:
     evaluate_last: int = 1
     checkpoint_every: int = 10
     diagnose: bool = False
+    stop: Stop = field(default_factory=Stop)
+    keep_best: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "federation_of", cache(self.federation_of))
@@ -101,17 +105,24 @@ def conduct(
     last = experiment.rounds
     pace = CheckpointPace(experiment.checkpoint_every)
     stop = StopRequest()
+    lower = {task.name: task.main_metric.lower_is_better for task in replicas[0].federation.tasks}
+    progress = Progress(experiment.stop, lower)  # of use in the first process, which has all records
     with (
         open_together(open_directory, world) as directory,
         StatusWriter(directory.path if directory and world.first else None, last) as status,
     ):
         if directory and resume:
             records = restore(directory, mark, replicas, engine)
+            progress.add(records)
         first = replicas[0].state.round + 1
         versions = made_with(getattr(engine, "device", None))
         status.begin(first - 1, describe(experiment, world), ", ".join(map(" ".join, versions.items())))
         info = run_info(experiment, replicas, first, directory if world.first else None, stop)
         with announce(listener, info, status, None if resume else directory), interruptible() as interrupted:
+            if records and (reason := progress.reason()):
+                stop(reason, finished=True)
+            if world.any(stop.asked):  # as for a run that had ended before it was resumed
+                status.end, last = stop.end, first - 1
             happened = rounds(
                 replicas,
                 engine,
@@ -126,6 +137,9 @@ def conduct(
                     if world.first:
                         directory.append(fresh)
                     status.round(t)
+                progress.add(fresh)
+                if world.first and (reason := progress.reason()):
+                    stop(reason, finished=True)
                 listener.round(fresh)
                 asked = np.array([interrupted.is_set() or asked_to_stop(), stop.asked], dtype=np.float64)
                 broken_off, stopped = world.sums(asked) > 0
@@ -135,7 +149,7 @@ def conduct(
                 if t < last and broken_off:
                     raise KeyboardInterrupt
                 if t < last and stopped:
-                    status.end = RunEnd("stopped", stop.reason)
+                    status.end = stop.end
                     break
     return comparison(replicas, records)
 
@@ -220,7 +234,7 @@ def start(experiment: Experiment, engine: Engine) -> list[Replica]:
     for seed in experiment.seeds:
         experiment.federation_of(seed).check_rounds(experiment.rounds)
     return [
-        Replica.start(experiment.federation_of(seed), method, seed, experiment.rate, engine)
+        Replica.start(experiment.federation_of(seed), method, seed, experiment.rate, engine, experiment.keep_best)
         for method in experiment.methods
         for seed in experiment.seeds
     ]
@@ -234,8 +248,8 @@ def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> C
         known = [record for record in records if (record.method, record.seed) == (name, seed)]
         weights, tested = replica.state.weights, replica.tested
         batch_norm = [None if norm is None else norm.mean() for norm in replica.state.batch_norm]
-        tasks, clients = federation.task_names, federation.clients
-        runs.append(Run(known, name, seed, tasks, clients, federation, weights, batch_norm, tested=tested))
+        tasks, clients, best = federation.task_names, federation.clients, replica.state.best
+        runs.append(Run(known, name, seed, tasks, clients, federation, weights, batch_norm, best, tested=tested))
     return Comparison(runs)
 
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass
 class StopRequest:
-    """Whether a listener has asked the run to stop, and why."""
+    """Whether the run was asked to stop, and why: by a listener, or because it is `finished` before its last round."""
 
     asked: bool = False
-    reason: str = ""
+    end: RunEnd = field(default_factory=lambda: RunEnd("stopped"))
 
-    def __call__(self, reason: str) -> None:
+    def __call__(self, reason: str, finished: bool = False) -> None:
         """Asks; the first reason counts."""
         if not self.asked:
-            self.asked, self.reason = True, reason
+            self.asked, self.end = True, RunEnd("finished" if finished else "stopped", reason)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,19 +8,24 @@ import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 
+from mmfl.data.dataset import ELSEWHERE, as_inputs
+from mmfl.data.structure import rows
 from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.record import RoundRecord, TestDetails
 from mmfl.runs.directory import Pair, RunDirectory
+from mmfl.runs.exporting import export
 from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.metric_tables import all_metrics, client_values, final_metrics, final_spread, table_of
+from mmfl.training import BestWeights
 
 
 @dataclass(eq=False, repr=False)
 class Run:
     """One method with one seed: its record of every round and, after training, its weights.
 
+    `best_weights` are those of each task's best tested round, where they were kept (`keep_best=True`).
     `full` is the name of full participation in the same experiment, to which the run is compared. `tested` has what
     the last test of each task found besides single numbers.
     """
@@ -33,6 +38,7 @@ class Run:
     federation: Federation | None = None
     weights: Sequence[Tensor] | None = None
     batch_norm: Sequence[Tensor | None] | None = None
+    best_weights: BestWeights | None = None
     full: str = "full"
     tested: Mapping[str, TestDetails] = field(default_factory=dict)
 
@@ -123,20 +129,48 @@ class Run:
         """How many of the last evaluated rounds the final metric is the mean of: a fifth of them, at most 20."""
         return max(1, min(20, len(self.accuracy) // 5))
 
-    def module(self, task: str) -> nn.Module:
-        """The trained model of a task, ready to use."""
+    @property
+    def best(self) -> pd.DataFrame:
+        """The best tested round of each task, and its metric there: columns `round` and `metric`, a row per task."""
+        if self.federation is None:
+            raise UserError("this run was loaded from its records alone, which do not say whether metrics are errors.")
+        found = {}
+        for task in self.federation.tasks:
+            tested = self.accuracy[task.name].dropna()
+            if len(tested):
+                round = tested.idxmin() if task.main_metric.lower_is_better else tested.idxmax()
+                found[task.name] = {"round": round, "metric": tested[round]}
+        return pd.DataFrame.from_dict(found, orient="index", columns=["round", "metric"]).rename_axis("task")
+
+    def module(self, task: str, best: bool = False) -> nn.Module:
+        """The trained model of a task, ready to use: of the last round or, with `best`, of its best tested round."""
         if self.federation is None or self.weights is None:
             raise UserError("this run was loaded from its records alone, without weights.")
         if task not in self.tasks:
             raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
+        weights, batch_norms = self.weights, self.batch_norm
+        if best:
+            if self.best_weights is None:
+                raise UserError("the best weights were not kept; expected a run with keep_best=True.")
+            weights, batch_norms = self.best_weights.weights, self.best_weights.batch_norm
         s = self.tasks.index(task)
         module = self.federation.tasks[s].build(self.seed, s)
-        batch_norm = None if self.batch_norm is None else self.batch_norm[s]
+        batch_norm = None if batch_norms is None else batch_norms[s]
         values = Layout(module, self.federation.tasks[s].batch_norm).values(
-            self.weights[s].cpu(), None if batch_norm is None else batch_norm.cpu()
+            weights[s].cpu(), None if batch_norm is None else batch_norm.cpu()
         )
         module.load_state_dict(values, strict=False)
         return module.eval()
+
+    def export(self, task: str, path: str | Path, best: bool = False) -> None:
+        """Writes the model of a task to a file: `.safetensors` and `.pt` hold its state dict, `.torchscript` and
+        `.onnx` the model with its operations. With `best`, that of its best tested round."""
+        module = self.module(task, best)
+        assert self.federation is not None
+        data = self.federation.tasks[self.tasks.index(task)].data
+        if data is ELSEWHERE:
+            raise UserError(f"task '{task}' has no data here to try its model on; save its state_dict instead.")
+        export(module, path, as_inputs(rows(data.x_test, slice(3))))
 
     def plot(self, path: str | Path) -> None:
         """Draws accuracy, participation and step size on one page."""
@@ -171,6 +205,17 @@ class Comparison:
     def tasks(self) -> list[str]:
         """The tasks, in order."""
         return self.runs[0].tasks
+
+    def __getitem__(self, key: str | tuple[str, int]) -> Run:
+        """The run of a method, `comparison["random"]`; with several seeds, `comparison["random", 3]`."""
+        method, *seed = (key,) if isinstance(key, str) else key
+        runs = self.of(method)
+        found = [run for run in runs if not seed or run.seed == seed[0]]
+        if len(found) != 1:
+            seeds = ", ".join(str(run.seed) for run in runs)
+            expected = f'["{method}", {runs[0].seed}]'
+            raise UserError(f"method '{method}' has runs of the seeds {seeds}; expected one, such as {expected}.")
+        return found[0]
 
     def of(self, method: str) -> list[Run]:
         """The runs of one method, a seed each."""

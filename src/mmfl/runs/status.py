@@ -103,9 +103,9 @@ class StatusWriter:
         logging.getLogger("mmfl").removeHandler(self.warnings)
         end = RunEnd.by(error) if error else self.end
         self._set(end.condition, reason=end.reason if end.condition == "failed" else "")
-        why, round = "" if error else f" ({end.reason})", self.state.round
+        why, round = f" ({end.reason})" if end.reason and not error else "", self.state.round
         notes = {
-            "finished": f"finished: {round} rounds",
+            "finished": f"finished: {round} rounds{why}",
             "stopped": f"stopped after round {round}{why}; `mmfl resume` goes on from here",
             "failed": f"failed after round {round}: {end.reason}",
         }

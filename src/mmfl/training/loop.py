@@ -46,6 +46,8 @@ def rounds(
         agree(engine.world, replicas)
         due = t % evaluate_every == 0 or t > last - evaluate_last
         tested = dispatch.evaluate(t) if due else [{} for _ in replicas]
+        for replica, tests in zip(replicas, tested, strict=True):
+            replica.keep_best(tests)
         faults = engine.faults()
         seconds = (time.perf_counter() - begun) / len(replicas)
         stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))

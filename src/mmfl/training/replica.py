@@ -1,14 +1,16 @@
 """Replica: one method with one seed on one federation, and all that it remembers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from mmfl.engine import Engine
+from mmfl.engine import Engine, Evaluation
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.record import TestDetails
+from mmfl.training.best import BestWeights
 from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.store import set_world
@@ -25,6 +27,7 @@ class TrainingState:
     local: list[Any]
     tally: Tally
     batch_norm: list[BatchNorm | None]
+    best: BestWeights | None = None
 
     @property
     def memories(self) -> list[Any]:
@@ -56,10 +59,13 @@ class Replica:
     tested: dict[str, TestDetails] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, federation: Federation, method: Method, seed: int, rate: float, engine: Engine) -> "Replica":
+    def start(
+        cls, federation: Federation, method: Method, seed: int, rate: float, engine: Engine, keep_best: bool = False
+    ) -> "Replica":
         """A replica before its first round."""
         clients, tasks = federation.clients, len(federation.tasks)
         weights = [engine.initial(federation, s, seed) for s in range(tasks)]
+        batch_norm = [start_batch_norm(federation, s, seed, engine) for s in range(tasks)]
         state = TrainingState(
             0,
             weights,
@@ -67,7 +73,8 @@ class Replica:
             [method.aggregation.start(clients, w) for w in weights],
             [method.local.start(clients, w) for w in weights],
             Tally.start(clients, tasks),
-            [start_batch_norm(federation, s, seed, engine) for s in range(tasks)],
+            batch_norm,
+            BestWeights.start(weights, batch_norm) if keep_best else None,
         )
         set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)
@@ -75,3 +82,9 @@ class Replica:
     def view(self, round: int) -> RoundView:
         """Who is there, how much data, what capacity."""
         return self.federation.view(round, rate=self.rate, seed=self.seed)
+
+    def keep_best(self, tested: Mapping[int, Evaluation]) -> None:
+        """Keeps the weights that were tested, where they are the best so far and that was asked for."""
+        state = self.state
+        if state.best is not None:
+            state.best.observe(state.round, tested, self.federation.tasks, state.weights, state.batch_norm)

@@ -1,0 +1,110 @@
+"""Stop: when a run ends before its last round, judged by what was recorded and by the clock."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mmfl.checks import check, check_positive, check_whole, is_number
+from mmfl.errors import UserError, nearest
+from mmfl.record import RoundRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """When to stop before the last round: as soon as one of these holds, for every method and seed of the run.
+
+    - `target`: every task's metric has reached this value in some tested round; or, by name, each named task its own.
+    - `patience`: for so many rounds no task has become better than its best, by more than `min_delta`.
+    - `seconds`: so much time has passed since the run began, or was resumed.
+
+    >>> Stop(target={"digits": 0.9}, seconds=3600).patience is None
+    True
+    """
+
+    target: float | Mapping[str, float] | None = None
+    patience: int | None = None
+    min_delta: float = 0.0
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        targets = self.target.values() if isinstance(self.target, Mapping) else [self.target]
+        numbers = [is_number(each, -math.inf, math.inf) for each in targets]
+        valid = self.target is None or (all(numbers) and len(numbers) > 0)
+        check(valid, "stop", "target", self.target, "a number, or a number for each task by its name")
+        if self.patience is not None:
+            check_whole("stop", "patience", self.patience)
+        check(is_number(self.min_delta, 0, math.inf), "stop", "min_delta", self.min_delta, "a number of at least 0")
+        if self.seconds is not None:
+            check_positive("stop", "seconds", self.seconds)
+
+    def targets(self, tasks: Sequence[str]) -> dict[str, float]:
+        """The targets by task; refuses a name that no task has."""
+        if not isinstance(self.target, Mapping):
+            return {} if self.target is None else dict.fromkeys(tasks, self.target)
+        unknown = next((name for name in self.target if name not in tasks), None)
+        if unknown is not None:
+            raise UserError(f"stop: target names the task '{unknown}': {nearest(unknown, tasks)}")
+        return dict(self.target)
+
+
+@dataclass
+class BestSoFar:
+    """The best metric of a task, and the round in which it was last improved by more than `min_delta`."""
+
+    metric: float = math.nan
+    improved: int = 0
+
+
+@dataclass
+class Progress:
+    """How far the runs of an experiment have come, and whether that is a reason to stop.
+
+    `lower_is_better` says of each task whether its metric is an error.
+    """
+
+    stop: Stop
+    lower_is_better: Mapping[str, bool]
+    clock: Callable[[], float] = time.monotonic
+    best: dict[tuple[str, int, str], BestSoFar] = field(default_factory=dict)
+    round: int = 0
+
+    def __post_init__(self) -> None:
+        self.targets = self.stop.targets(list(self.lower_is_better))
+        self.began = self.clock()
+
+    def add(self, records: Sequence[RoundRecord]) -> None:
+        """Adds the records of one round or several; those of a resumed run come first."""
+        for record in records:
+            self.round = max(self.round, record.round)
+            for name, task in record.tasks.items():
+                known = self.best.setdefault((record.method, record.seed, name), BestSoFar(improved=record.round))
+                if task.metric is not None:
+                    self._compare(known, name, task.metric, record.round)
+
+    def _compare(self, known: BestSoFar, task: str, metric: float, round: int) -> None:
+        gain = (known.metric - metric) if self.lower_is_better[task] else (metric - known.metric)
+        if math.isnan(known.metric) or gain > self.stop.min_delta:
+            known.improved = round
+        if math.isnan(known.metric) or gain > 0:
+            known.metric = metric
+
+    def reason(self) -> str:
+        """Why to stop now; empty if there is no reason."""
+        if self.targets and self._on_target():
+            return "all tasks have reached their targets"
+        if self.stop.patience is not None and self.best:
+            idle = self.round - max(known.improved for known in self.best.values())
+            if idle >= self.stop.patience:
+                return f"no task has improved for {idle} rounds"
+        if self.stop.seconds is not None and self.clock() - self.began >= self.stop.seconds:
+            return f"{self.stop.seconds:g} seconds have passed"
+        return ""
+
+    def _on_target(self) -> bool:
+        judged = [(name, known.metric) for (_, _, name), known in self.best.items() if name in self.targets]
+        reached = [
+            metric <= self.targets[name] if self.lower_is_better[name] else metric >= self.targets[name]
+            for name, metric in judged
+        ]
+        return {name for name, _ in judged} == set(self.targets) and all(reached)
