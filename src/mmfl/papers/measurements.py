@@ -26,11 +26,6 @@ def accuracy(comparison: Comparison) -> pd.DataFrame:
     return tidy(comparison, lambda run: run.accuracy.assign(mean=run.summary["mean"]))
 
 
-def step_sizes(comparison: Comparison) -> pd.DataFrame:
-    """||H||_1 of each task in each round."""
-    return tidy(comparison, lambda run: run.step_size)
-
-
 def mean_costs(comparison: Comparison) -> pd.DataFrame:
     """Mean costs per round, and the stored memory at the end. A row per method and seed."""
     rows = []

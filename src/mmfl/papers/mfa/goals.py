@@ -141,11 +141,15 @@ def train_to_goals(
     return listener
 
 
-def with_gain(measured: pd.DataFrame) -> pd.DataFrame:
-    """`gain`, the rounds alone over those together, the same way on both sides; `published_gain`, M T_1 over the rounds
-    together. Where the goals were not met, the largest that they can be."""
+def smoothed_and_single(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Gains from accuracies averaged over several rounds, and from those of single rounds.
+
+    `gain` is the rounds alone over those together, the same way on both sides; `published_gain`, M T_1 over the rounds
+    together. Where the goals were not met, the largest that they can be.
+    """
     together = measured["together"].fillna(measured["published"] + 1)
-    return measured.assign(gain=measured["alone"] / together, published_gain=measured["published"] / together)
+    gains = measured.assign(gain=measured["alone"] / together, published_gain=measured["published"] / together)
+    return gains.query("window > 1"), gains.query("window == 1")
 
 
 def format_gain(measured: pd.DataFrame, column: str, digits: int = 3) -> str:
