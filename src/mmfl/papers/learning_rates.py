@@ -10,16 +10,14 @@ from matplotlib.figure import Figure
 
 from mmfl.federation import Federation
 from mmfl.papers.evidence import spread
-from mmfl.papers.measurements import accuracy, final
-from mmfl.papers.panels import panels
+from mmfl.papers.measurements import LAST, accuracy, final
 from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, federations, reproduction
 from mmfl.partition import Split
-from mmfl.report.plots import COLOURS
+from mmfl.report.plots import COLOURS, panels
 from mmfl.runs.config import read
 from mmfl.runs.presets import path_of
 
 SEEDS = (1000, 1001)
-_LAST = 20  # rounds that a final accuracy is averaged over
 _TOLERANCE = 0.05  # by how much accuracy may fall at the next larger rate
 
 
@@ -62,9 +60,12 @@ def parts(quick: bool) -> list[Part]:
 def _run(data: str, sweep: Sweep, trainer: Trainer) -> Frames:
     """Trains all rates together: each is a task of one federation."""
     preset = federations(sweep.preset, sweep.settings)
-    by_rate, tested = (lambda seed: one_task_per_rate(preset(seed), sweep)), {"evaluate_every": 10, "evaluate_last": _LAST}
-    compared = trainer.compare(by_rate, ["full"], sweep.rounds, 1.0, SEEDS, **tested)
-    last = final(accuracy(compared), _LAST).drop(columns="mean").reset_index()
+
+    def by_rate(seed: int) -> Federation:
+        return one_task_per_rate(preset(seed), sweep)
+
+    compared = trainer.compare(by_rate, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=LAST)
+    last = final(accuracy(compared)).drop(columns="mean").reset_index()
     table = last.melt(["method", "seed"], var_name="rate", value_name="accuracy").drop(columns="method")
     return {"sweep": table.assign(data=data)}
 

@@ -11,6 +11,7 @@ from mmfl.runs.results import Comparison, Run
 from mmfl.training import TrainingState
 
 KEYS = ["method", "seed", "round"]
+LAST = 20  # rounds that final accuracies are averaged over, all of them tested
 Seen = TypeVar("Seen")
 
 
@@ -36,7 +37,7 @@ def mean_costs(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def final(accuracies: pd.DataFrame, rounds: int = 20) -> pd.DataFrame:
+def final(accuracies: pd.DataFrame, rounds: int = LAST) -> pd.DataFrame:
     """Each column averaged over the last rounds that were tested: a row per method and seed."""
     last = accuracies.groupby("method")["round"].transform("max") - rounds
     return accuracies[accuracies["round"] > last].drop(columns="round").groupby(["method", "seed"]).mean()

@@ -15,9 +15,8 @@ from mmfl.engine import Simulation, Workload
 from mmfl.federation import Federation
 from mmfl.papers.evidence import greater, spread
 from mmfl.papers.measurements import Watch
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
-from mmfl.report.plots import COLOURS, legend
+from mmfl.report.plots import COLOURS, legend, panels
 from mmfl.runs.results import Comparison
 from mmfl.training import TrainingState
 
@@ -109,15 +108,13 @@ def rand_index(truth: NDArray[np.int64], found: NDArray[np.int64]) -> float:
 def standardise(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """Losses [clients, tasks] standardised as in the C-step: every task has mean 0 and variance 1."""
     mean, scale = scaling(losses, np.ones(losses.shape, dtype=bool), True)
-    points: NDArray[np.float64] = (losses - mean) / scale
-    return points
+    return np.asarray((losses - mean) / scale)
 
 
 def principal_components(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """The first two principal components of points, [points, 2]."""
     centred = points - points.mean(0)
-    components: NDArray[np.float64] = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
-    return components
+    return np.asarray(centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T)
 
 
 def with_clusters_in_force(frames: Frames) -> pd.DataFrame:

@@ -10,15 +10,13 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import alike, fact, greater, spread
 from mmfl.papers.group import clusters
 from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, parts
-from mmfl.papers.measurements import by_round, final
-from mmfl.papers.panels import panels
+from mmfl.papers.measurements import LAST, by_round, final
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Reproduction, reproduction
 from mmfl.report.differences import difference
-from mmfl.report.plots import curve, legend
+from mmfl.report.plots import curve, legend, panels
 
 _METHODS = (*BASELINES, GROUP, ONE_TASK, FIVE_CLUSTERS)
 _BEHIND = {"consistent": "more than 0.100", "inconsistent": "at least 0.040", "everyone": "not tried"}
-_LAST = 20  # rounds that results are averaged over
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +39,7 @@ class Measured:
     @cached_property
     def scores(self) -> dict[str, pd.DataFrame]:
         """By method: accuracy of each task and their `mean`, averaged over the last rounds; a row per seed."""
-        found = final(self.frame("accuracy"), _LAST).reset_index("method")
+        found = final(self.frame("accuracy")).reset_index("method")
         return {
             method: found[found["method"] == method].drop(columns="method")
             for method in _METHODS
@@ -60,7 +58,7 @@ class Measured:
     def swing(self, method: str) -> float:
         """Standard deviation of a task's accuracy over the last rounds of a run, averaged over tasks and seeds."""
         known = self.frame("accuracy")
-        known = known[(known["method"] == method) & (known["round"] > known["round"].max() - _LAST)]
+        known = known[(known["method"] == method) & (known["round"] > known["round"].max() - LAST)]
         return float(known.groupby("seed")[self.tasks].std().to_numpy().mean())
 
     def average(self, method: str, kind: str) -> float:

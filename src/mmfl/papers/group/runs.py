@@ -12,7 +12,7 @@ from mmfl.engine import Simulation
 from mmfl.federation import Federation
 from mmfl.methods import make_method
 from mmfl.papers.group.clusters import OBSERVED_ROUNDS, measure_clusters, observe
-from mmfl.papers.measurements import Watch, accuracy, mean_costs
+from mmfl.papers.measurements import LAST, Watch, accuracy, mean_costs
 from mmfl.papers.reproduction import Frames, Part, Trainer, digits, federations
 from mmfl.runs.results import Comparison, Run
 
@@ -27,7 +27,7 @@ _DIGITS = [
     *(f"tasks.{n}.name=digits-{letter}" for n, letter in enumerate("abcde")),
     *(f'tasks.{n}.partition.sizes={{name="uniform", least=15, most=20}}' for n in range(5)),  # for 60 clients
 ]
-_TESTED = {"evaluate_every": 3, "evaluate_last": 20}  # not every 5, so that cycles are tested at different turns
+_TESTED = {"evaluate_every": 3, "evaluate_last": LAST}  # not every 5, so that cycles are tested at different turns
 
 
 @dataclass(frozen=True)

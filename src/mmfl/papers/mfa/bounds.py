@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import fact, greater, markdown, spread
 from mmfl.papers.mfa.chain import Chain
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE, draw_gain, with_gain
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
-from mmfl.report.plots import COLOURS
+from mmfl.report.plots import COLOURS, panels
 from mmfl.theory import ErrorBound, RandomSplitBound, RotatingSplitBound, gain
 
 SLOWER, COUNTED = "mfa-rr, lr / M", "mfa-rr, update / N"

@@ -13,9 +13,8 @@ from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
 from mmfl.papers.mfa.goals import format_gain, smoothed_and_single, train_to_goals, windows, worst
 from mmfl.papers.mfa.tasks import copies, face, small_face, small_synthetic, synthetic, with_shared_clients
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Part, Trainer, reproduction
-from mmfl.report.plots import COLOURS, DASHES
+from mmfl.report.plots import COLOURS, DASHES, panels
 
 METHODS = ("mfa-rr", "mfa-rand")
 _NAMES = {"synthetic-a": "Synthetic(1,1)-A", "synthetic-b": "Synthetic(1,1)-B"}

@@ -11,10 +11,9 @@ from scipy import stats
 from mmfl.papers.evidence import alike, decide, fact, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.mfa.chain import Chain
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.report.differences import difference
-from mmfl.report.plots import COLOURS, DASHES, curve, legend
+from mmfl.report.plots import COLOURS, DASHES, curve, legend, panels
 
 RAND, ROTATE = "mfa-rand", "mfa-rr"
 METHODS = [RAND, ROTATE]

@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 
 from mmfl.papers.evidence import alike, greater, spread
 from mmfl.papers.measurements import by_round
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, with_warm_up
-from mmfl.report.plots import curve, legend
+from mmfl.report.plots import curve, legend, panels
 
 NAMES = {
     FEDAVG: "FedAvg (K/2 clients)",

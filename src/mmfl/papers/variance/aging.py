@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from mmfl.aggregation import StaleVRE
 from mmfl.aggregation.stale import Betas
 from mmfl.papers.evidence import alike, fact, greater, spread
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
-from mmfl.report.plots import COLOURS, legend
+from mmfl.report.plots import COLOURS, legend, panels
 from mmfl.runs.results import Run
 from mmfl.training import TrainingState
 from mmfl.updates import ClientRows, Trained, Updates

@@ -19,13 +19,12 @@ from mmfl.aggregation import FedStale, FedVARP, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Fixed, Full
 from mmfl.methods import Method
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.measurements import KEYS, Watch, accuracy, by_round, final
-from mmfl.papers.panels import panels
+from mmfl.papers.measurements import KEYS, LAST, Watch, accuracy, by_round, final
 from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, as_published, digits, federations, reproduction
 from mmfl.papers.variance import aging
 from mmfl.papers.variance.table1 import SMALL3
 from mmfl.report.differences import difference
-from mmfl.report.plots import COLOURS, curve, legend
+from mmfl.report.plots import COLOURS, curve, legend, panels
 from mmfl.runs.results import Comparison, Run
 
 STATIC = {0.0: "unbiased", **{beta: f"FedStale {beta:g}" for beta in aging.CONSTANTS[1:-1]}, 1.0: "FedVARP"}
@@ -87,7 +86,7 @@ class Setting:
         """Trains all methods and observes StaleVR; keeps accuracies where there is something to compare."""
         federation_of, watch = federations(self.preset, settings), Watch(aging.betas_of)
         methods = self.methods(federation_of(seeds[0]).clients)
-        tested = {"evaluate_every": _EVERY, "evaluate_last": 20} if len(methods) > 1 else {"evaluate_every": rounds}
+        tested = {"evaluate_every": _EVERY, "evaluate_last": LAST} if len(methods) > 1 else {"evaluate_every": rounds}
         comparison = trainer.compare(federation_of, methods, rounds, _RATE, seeds, watch=watch, **tested)
         frames = ages(self, comparison, watch)
         return frames | ({"accuracy": accuracy(comparison)[[*KEYS, "mean"]]} if len(methods) > 1 else {})

@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
 from mmfl.papers.evidence import greater, markdown, spread
-from mmfl.papers.measurements import KEYS, accuracy, by_round, final, mean_costs, tidy
-from mmfl.papers.panels import panels
+from mmfl.papers.measurements import KEYS, LAST, accuracy, by_round, final, mean_costs, tidy
 from mmfl.papers.reproduction import (
     Claim,
     Findings,
@@ -25,7 +24,7 @@ from mmfl.papers.reproduction import (
 )
 from mmfl.randomness import Purpose, generator
 from mmfl.report.differences import difference
-from mmfl.report.plots import curve, legend
+from mmfl.report.plots import curve, legend, panels
 
 # Relative accuracy with three and with five tasks; None where the paper has no such method.
 PAPER: dict[str, tuple[float, float] | None] = {
@@ -54,7 +53,6 @@ _NAMED = (
     (_BEST, "random"),
     ("mmfl-gvr", "random"),
 )
-_LAST = 20
 _STEPS = ("random", "mmfl-gvr", "mmfl-lvr", "lvr-systematic")  # whose step sizes a figure shows
 # Methods that train side by side, so that what they keep of all clients fits into a GPU's memory.
 _GROUPS = {
@@ -111,7 +109,7 @@ def _parts(
 
     def run(methods: list[str], trainer: Trainer) -> Frames:
         federation_of, published = federations(preset, settings), [as_published(method) for method in methods]
-        compared = trainer.compare(federation_of, published, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST)
+        compared = trainer.compare(federation_of, published, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=LAST)
         frames = {"accuracy": accuracy(compared), "costs": mean_costs(compared)}
         if any(method in _STEPS for method in methods):
             steps = tidy(compared, lambda run: run.step_size)
@@ -123,14 +121,14 @@ def _parts(
 
 def relative(frames: Frames) -> pd.DataFrame:
     """Mean over tasks relative to full participation, [seeds, methods]."""
-    means = final(frames["accuracy"], _LAST)["mean"].unstack("method")
+    means = final(frames["accuracy"])["mean"].unstack("method")
     return means[list(PAPER)].div(means["full"], axis=0)
 
 
 def find(column: int, frames: Frames) -> Findings:
     """Our column of the table beside the paper's, the gap to full participation, and the paper's orderings."""
     ratio = relative(frames)
-    last = final(frames["accuracy"], _LAST)
+    last = final(frames["accuracy"])
     rows = []
     for method in map(str, ratio):
         paper, subset = PAPER[method], last.loc[[method]]
