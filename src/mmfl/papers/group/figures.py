@@ -39,12 +39,8 @@ class Measured:
     @cached_property
     def scores(self) -> dict[str, pd.DataFrame]:
         """By method: accuracy of each task and their `mean`, averaged over the last rounds; a row per seed."""
-        found = final(self.frame("accuracy")).reset_index("method")
-        return {
-            method: found[found["method"] == method].drop(columns="method")
-            for method in _METHODS
-            if method in set(found["method"])
-        }
+        found = final(self.frame("accuracy"))
+        return {method: pd.DataFrame(found.loc[method]) for method in _METHODS if method in found.index}
 
     @property
     def group(self) -> str:
@@ -217,13 +213,13 @@ def _figure(
         both = Measured(setting, frames), Measured(beside, frames)
         return Findings(table(both), list(claims(*both)), [*notes_on(both[0]), *notes(*both)])
 
-    return reproduction(id, parts(setting, beside), find, partial(draw, setting))
+    return reproduction(id, partial(parts, (setting, beside)), find, partial(draw, setting))
 
 
 REPRODUCTIONS = (
     _figure("group-fig2a", "consistent", "everyone", consistent_claims, note_on_everyone),
     _figure("group-fig2b", "inconsistent", "consistent", inconsistent_claims, lambda *_: [NOTES["inconsistent"]]),
-    reproduction("group-fig3", parts("consistent", "inconsistent"), clusters.find, clusters.draw),
+    reproduction("group-fig3", partial(parts, clusters.PLOTTED), clusters.find, clusters.draw),
     _figure("group-fig4a", "dynamic-clients", "consistent", clients_claims),
     _figure("group-fig4b", "dynamic-tasks", "consistent", tasks_claims),
 )

@@ -1,6 +1,6 @@
 """Runs of group sampling and the baselines (Gong et al.): what is trained, and what is kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -63,16 +63,10 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-def parts(*names: str) -> Callable[[bool], list[Part]]:
+def parts(names: Iterable[str], quick: bool) -> list[Part]:
     """The runs of some settings: 100 rounds with 5 seeds, or the quick form of 25 rounds with 3 seeds on the digits."""
-
-    def parts_of(quick: bool) -> list[Part]:
-        rounds, seeds = (25, list(range(3))) if quick else (100, list(range(5)))
-        return [
-            Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names
-        ]
-
-    return parts_of
+    rounds, seeds = (25, range(3)) if quick else (100, range(5))
+    return [Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names]
 
 
 def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:

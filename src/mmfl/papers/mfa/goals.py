@@ -92,14 +92,14 @@ class GoalListener(Listener):
         """A row per method, seed and window: `published`, T_1 times the number of tasks; `alone`, the rounds until
         FedAvg met its goals, one task after another; `together`, those of the method, nan where it took more than
         `published`."""
-        lines = []
-        for method, seed in self.accuracies:
-            for goal in self.goals[seed]:
-                models, together = len(goal.rounds), self.met.get((method, seed, goal.window), np.nan)
-                rounds = models * self.rounds, int(goal.rounds.sum()), together
-                lines.append((method, seed, goal.window, models, *rounds))
-        columns = ["method", "seed", "window", "models", "published", "alone", "together"]
-        return pd.DataFrame(lines, columns=columns)
+        lines = [
+            {"method": method, "seed": seed, "window": goal.window, "models": len(goal.rounds)}
+            | {"published": len(goal.rounds) * self.rounds, "alone": goal.rounds.sum()}
+            | {"together": self.met.get((method, seed, goal.window), np.nan)}
+            for method, seed in self.accuracies
+            for goal in self.goals[seed]
+        ]
+        return pd.DataFrame(lines)
 
     def tasks(self) -> pd.DataFrame:
         """A row per method, seed, window and task: its accuracy `alone`, and `together` when the goals of all tasks
