@@ -108,14 +108,14 @@ def above_one(data: str, measured: pd.DataFrame) -> list[Claim]:
     gains = measured.pivot(index="seed", columns="models", values="gain")
     least = gains.mean().idxmin()
     text = f"{data}: gain - 1 is positive for every M > 1 (least at M = {least})"
-    return [greater(text, "> 0", gains[least], pd.Series(1.0, gains.index))]
+    return [greater(text, "> 0", gains[least], 1.0)]
 
 
 def growth(data: str, measured: pd.DataFrame) -> list[Claim]:
     """The claims that the gain grows from the fewest models to the most, and stays below M."""
     gains = measured.pivot(index="seed", columns="models", values="gain")
     few, many = gains.columns.min(), gains.columns.max()
-    below = greater(f"{data}: M - gain is positive at M = {many}", "sub-linear", 0 * gains[many] + many, gains[many])
+    below = greater(f"{data}: M - gain is positive at M = {many}", "sub-linear", many, gains[many])
     if few == many:
         return [below]
     late = measured.pivot(index="seed", columns="models", values="together")[many].isna()

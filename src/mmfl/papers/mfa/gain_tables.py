@@ -21,7 +21,7 @@ from mmfl.papers.mfa.tasks import (
     with_shared_clients,
     with_training_examples_as_test,
 )
-from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Part, Trainer, reproduction
+from mmfl.papers.reproduction import NOTES, Findings, Frames, Part, Trainer, reproduction
 from mmfl.report.plots import COLOURS, grid
 
 METHOD = "mfa-rr"
@@ -90,38 +90,24 @@ TABLE6 = Published(100, {"train": 100, "test": 142}, _TABLE6)
 
 def find(paper: Published, frames: Frames) -> Findings:
     """The paper's table with our numbers, and the gains."""
-    lines: list[list[str]] = []
-    claims: list[Claim] = []
-    for split, measured in frames["gains"].groupby("split", sort=False):
-        smooth, single = smoothed_and_single(measured)
-        lines += accuracy_lines(paper, str(split), frames["tasks"]) + gain_lines(paper, str(split), smooth, single)
-        gains = smooth.set_index("seed")["gain"]
-        text = f"{SPLITS[str(split)]} accuracy: gain - 1 is positive"
-        claims.append(greater(text, f"{paper.gain(str(split)) - 1:+.3f}", gains, pd.Series(1.0, gains.index)))
+    lines, claims = [], []
+    for split in frames["gains"]["split"].unique():
+        smooth, single = smoothed_and_single(frames["gains"].query("split == @split"))
+        kind = SPLITS[split]
+        for task, seeds in frames["tasks"].query("split == @split and window > 1").groupby("task", sort=False):
+            before, after = paper.accuracies.get(str(task), {}).get(split, ("", ""))
+            alone, together = spread(100 * seeds["alone"], 1), spread(100 * seeds["together"], 1)
+            lines.append([kind, task, str(before), alone, str(after), together])
+        rounds, theirs = (str(paper.rounds_alone), str(paper.together[split])), f"{paper.gain(split):.3f}"
+        lines += [
+            [kind, "rounds", rounds[0], spread(smooth["alone"], 1), rounds[1], spread(smooth["together"], 1)],
+            [kind, "gain", "1", "1", theirs, format_gain(smooth, "gain")],
+            [kind, "gain as published", "1", "1", theirs, format_gain(single, "published_gain")],
+        ]
+        text, lead = f"{kind} accuracy: gain - 1 is positive", f"{paper.gain(split) - 1:+.3f}"
+        claims.append(greater(text, lead, smooth.set_index("seed")["gain"], 1.0))
     names = ["accuracy", "task", "FedAvg, paper", "FedAvg", f"{METHOD}, paper", METHOD]
     return Findings(pd.DataFrame(lines, columns=names), claims, notes(frames))
-
-
-def accuracy_lines(paper: Published, split: str, measured: pd.DataFrame) -> list[list[str]]:
-    """A line per task: accuracy in percent after FedAvg on the task alone, and after training all tasks together."""
-    subset = measured.query("split == @split and window > 1")
-    lines = []
-    for task, seeds in subset.groupby("task", sort=False):
-        before, after = paper.accuracies.get(str(task), {}).get(split, ("", ""))
-        values = spread(100 * seeds["alone"], 1), spread(100 * seeds["together"], 1)
-        lines.append([SPLITS[split], str(task), str(before), values[0], str(after), values[1]])
-    return lines
-
-
-def gain_lines(paper: Published, split: str, smooth: pd.DataFrame, single: pd.DataFrame) -> list[list[str]]:
-    """The rounds that all tasks took, and the gains."""
-    kind, theirs = SPLITS[split], f"{paper.gain(split):.3f}"
-    rounds = [str(paper.rounds_alone), spread(smooth["alone"], 1), str(paper.together[split])]
-    return [
-        [kind, "rounds", *rounds, spread(smooth["together"], 1)],
-        [kind, "gain", "1", "1", theirs, format_gain(smooth, "gain")],
-        [kind, "gain as published", "1", "1", theirs, format_gain(single, "published_gain")],
-    ]
 
 
 def notes(frames: Frames) -> list[str]:
