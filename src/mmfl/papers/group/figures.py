@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import alike, fact, greater, spread
 from mmfl.papers.group import clusters
 from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, parts
-from mmfl.papers.measurements import LAST, by_round, final
+from mmfl.papers.measurements import LAST, draw_by_round, final
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Reproduction, reproduction
 from mmfl.report.differences import difference
-from mmfl.report.plots import curve, legend, panels
 
 _METHODS = (*BASELINES, GROUP, ONE_TASK, FIVE_CLUSTERS)
 _BEHIND = {"consistent": "more than 0.100", "inconsistent": "at least 0.040", "everyone": "not tried"}
@@ -115,27 +114,16 @@ def notes_on(results: Measured) -> list[str]:
 
 
 def draw(setting: str, frames: Frames) -> Figure:
-    """Test accuracy by round, a panel per task and one for the mean; dashed lines are arrivals."""
+    """Test accuracy by round; dashed lines are the arrivals of tasks, and of the first seed's clients."""
     results = Measured(setting, frames)
-    columns = [*results.tasks, "mean"]
-    figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
-    for panel, column in zip(axes, columns, strict=True):
-        for n, method in enumerate(_METHODS):
-            if method in results.scores:
-                curve(panel, by_round(results.frame("accuracy"), column, method), method, n)
-        for t in arrivals(results):
-            panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
-        panel.set_title("mean of the tasks" if column == "mean" else column)
-        panel.set_xlim(left=0)
-    legend(figure, axes[-1])
-    return figure
-
-
-def arrivals(results: Measured) -> list[int]:
-    """The rounds in which tasks arrived, and the first seed's clients."""
-    tasks, clients = results.frame("tasks"), results.frame("arrivals")
+    figure = draw_by_round(results.frame("accuracy"), [*results.tasks, "mean"], _METHODS)
+    tasks, clients = results.frame("tasks")["arrival"], results.frame("arrivals")
     first = clients[clients["seed"] == clients["seed"].min()] if len(clients) else clients
-    return [*tasks.loc[tasks["arrival"] > 1, "arrival"].astype(int), *first["round"].astype(int)]
+    for panel in figure.axes:
+        for t in (*tasks[tasks > 1].astype(int), *first["round"].astype(int)):
+            panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
+        panel.set_xlim(left=0)
+    return figure
 
 
 def consistent_claims(results: Measured, _: Measured) -> Iterator[Claim]:

@@ -114,7 +114,7 @@ def above_one(data: str, measured: pd.DataFrame) -> list[Claim]:
 def growth(data: str, measured: pd.DataFrame) -> list[Claim]:
     """The claims that the gain grows from the fewest models to the most, and stays below M."""
     gains = measured.pivot(index="seed", columns="models", values="gain")
-    few, many = gains.columns.min(), gains.columns.max()
+    few, many = int(gains.columns.min()), int(gains.columns.max())
     below = greater(f"{data}: M - gain is positive at M = {many}", "sub-linear", many, gains[many])
     if few == many:
         return [below]

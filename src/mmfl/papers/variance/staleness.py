@@ -101,7 +101,8 @@ THREE_TASKS = Setting(
 
 def ages(setting: Setting, comparison: Comparison, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
     """StaleVR's observed betas: two clients of the first seed, and statistics of all clients by seed."""
-    curves, idle, worths = [], [], []
+    curves: list[pd.DataFrame] = []
+    idle, worths = [], []
     data = {task.data.name for run in comparison if run.federation for task in run.federation.tasks}
     for n, run in enumerate(comparison):
         if run.method == setting.observed:

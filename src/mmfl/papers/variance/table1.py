@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
 from mmfl.papers.evidence import greater, markdown, spread
-from mmfl.papers.measurements import KEYS, LAST, accuracy, by_round, final, mean_costs, tidy
+from mmfl.papers.measurements import KEYS, LAST, accuracy, draw_by_round, final, mean_costs, tidy
 from mmfl.papers.reproduction import (
     Claim,
     Findings,
@@ -24,7 +24,6 @@ from mmfl.papers.reproduction import (
 )
 from mmfl.randomness import Purpose, generator
 from mmfl.report.differences import difference
-from mmfl.report.plots import curve, legend, panels
 
 # Relative accuracy with three and with five tasks; None where the paper has no such method.
 PAPER: dict[str, tuple[float, float] | None] = {
@@ -173,16 +172,9 @@ def _pairs(ratio: pd.DataFrame) -> pd.DataFrame:
 
 
 def draw(frames: Frames) -> Figure:
-    """Accuracy by round of every task and of their mean."""
-    table = frames["accuracy"]
-    columns = [str(column) for column in table if column not in KEYS]
-    figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
-    for panel, column in zip(axes, columns, strict=True):
-        for n, method in enumerate(PAPER):
-            curve(panel, by_round(table, column, method).mean(axis=1).to_frame(), method, n)
-        panel.set_title("mean of the tasks" if column == "mean" else column)
-    legend(figure, axes[0])
-    return figure
+    """Accuracy by round of every task and of their mean, without the bands of so many methods."""
+    means = frames["accuracy"].groupby(["method", "round"]).mean().reset_index()
+    return draw_by_round(means, [str(column) for column in means if column not in KEYS], list(PAPER))
 
 
 REPRODUCTIONS = (
