@@ -47,12 +47,12 @@ def reproduce(
     from mmfl.engine.precision import check_precision
     from mmfl.papers import CATALOGUE
     from mmfl.papers import reproduce as experiments
-    from mmfl.papers.reproduction import Trainer
+    from mmfl.papers.reproduction import PAPERS, Trainer
     from mmfl.papers.store import Results
     from mmfl.report.display import Display, show_texts
 
     if list_:
-        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in experiments.PAPERS.items()}
+        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in PAPERS.items()}
         rows = [{"id": each.id, "title": each.title, "paper": papers[each.paper]} for each in CATALOGUE.values()]
         show_rows(rows, "id", "what it is", "from", as_json=json_)
         return

@@ -50,10 +50,8 @@ class Results:
         path = self._place(part) / "about.json"
         if not path.is_file():
             return None
-        try:
+        with reading(path):
             return About(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise _unreadable_error(path, error) from None
 
     def run(self, part: Part, quick: bool, trainer: Trainer) -> None:
         """Runs a part and stores what it measured; `about.json` comes last: an interrupted part counts as not run."""
@@ -78,7 +76,8 @@ class Results:
         found: dict[str, list[pd.DataFrame]] = {}
         for part in parts:
             for path in sorted(self._place(part).glob("*.csv.gz")):
-                found.setdefault(path.name.removesuffix(".csv.gz"), []).append(_read(path))
+                with reading(path):
+                    found.setdefault(path.name.removesuffix(".csv.gz"), []).append(pd.read_csv(path))
         return {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
 
     def _place(self, part: Part) -> Path:
@@ -94,15 +93,13 @@ def writing(folder: Path) -> Iterator[None]:
         raise UserError(f"results folder '{folder}' cannot be written: {error.strerror}.") from None
 
 
-def _read(path: Path) -> pd.DataFrame:
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Converts errors while reading a file of a part into a `UserError` that names it."""
     try:
-        return pd.read_csv(path)
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise _unreadable_error(path, error) from None
-
-
-def _unreadable_error(path: Path, error: Exception) -> UserError:
-    return UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.")
+        yield
+    except (ValueError, TypeError, OSError, EOFError, zlib.error) as error:
+        raise UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.") from None
 
 
 def device_name(trainer: Trainer) -> str:

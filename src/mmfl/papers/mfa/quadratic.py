@@ -18,7 +18,7 @@ from mmfl.papers.measurements import Watch
 from mmfl.papers.mfa import bounds
 from mmfl.papers.mfa import quadratic_findings as findings
 from mmfl.papers.mfa.bounds import COUNTED, SLOWER, STEPS, bound_of
-from mmfl.papers.mfa.chain import Array, Chain, table, weights_of
+from mmfl.papers.mfa.chain import Chain, table, weights_of
 from mmfl.papers.mfa.quadratic_findings import METHODS, RAND, ROTATE, ROUNDS
 from mmfl.papers.reproduction import Frames, Part, Trainer, reproduction
 from mmfl.theory import ErrorBound
@@ -171,7 +171,7 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
     far from the optimum in the middle of a frame and close at its end.
     """
     chain, models, last = setting.chain, setting.models, setting.rounds
-    watch = Watch(lambda state: _distance_and_steepness(chain, weights_of(state)))
+    watch = Watch(lambda state: (chain.distance(weights_of(state)).mean(), chain.steepest(weights_of(state))))
     schedule = learning_rate(reading, bound_of(reading, chain, models, gradient_bound=1.0))
     federation, method = chain.federation(models, schedule, STEPS), method_of(reading, models)
     trainer.compare(federation, [method], last, 1.0, setting.seeds, watch=watch, evaluate_every=last)
@@ -191,10 +191,6 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
     measured = table(watch.replicas, frames, "distance", kept).drop(columns="method")
     measured = measured.assign(round=1 + models * measured["round"], reading=reading, curvature=chain.curvature)
     return {"cases": pd.DataFrame([case]), "distances": measured}
-
-
-def _distance_and_steepness(chain: Chain, weights: Array) -> tuple[float, float]:
-    return float(chain.distance(weights).mean()), chain.steepest(weights)
 
 
 REPRODUCTIONS = (

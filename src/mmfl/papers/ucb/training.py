@@ -119,18 +119,14 @@ DATA: dict[str, Callable[[Scale, int], Federation]] = {
 }
 
 
-def parts(*wanted: tuple[str, int | None]) -> Callable[[bool], list[Part]]:
+def parts(wanted: Sequence[tuple[str, int | None]], quick: bool) -> list[Part]:
     """A part for each data set and number K of clients per round; None stands for all K of the scale."""
-
-    def of(quick: bool) -> list[Part]:
-        scale = QUICK if quick else FULL
-        return [
-            Part(f"ucb/{data}/K={drawn}", scale.rounds, scale.seeds, partial(_run, data, drawn, scale))
-            for data, number in wanted
-            for drawn in (scale.drawn if number is None else [number])
-        ]
-
-    return of
+    scale = QUICK if quick else FULL
+    return [
+        Part(f"ucb/{data}/K={drawn}", scale.rounds, scale.seeds, partial(_run, data, drawn, scale))
+        for data, number in wanted
+        for drawn in (scale.drawn if number is None else [number])
+    ]
 
 
 def _run(data: str, drawn: int, scale: Scale, trainer: Trainer) -> Frames:
