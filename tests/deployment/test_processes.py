@@ -108,10 +108,10 @@ def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
         with refused("talker ended before it was ready: no data"):
-            wait_until(lambda: False, child, 600, "it was ready")
+            wait_until(lambda: False, child, "it was ready")
         child = processes.start("sleeper", ["sleep", "999"], os.environ)
         with refused("sleeper: it was ready took more than", "sleeper.log"):
-            wait_until(lambda: False, child, 0.1, "it was ready")
+            wait_until(lambda: False, child, "it was ready", 0.1)
         with refused("'no-such-program' cannot be started: No such file"):
             processes.start("nothing", ["no-such-program"], os.environ)
 
@@ -155,7 +155,7 @@ def test_a_run_watcher_returns_every_record_once_though_the_file_is_cut_short_or
     whole = {"method": "random", "seed": 0, "tasks": {}, "clients": 2, "cost": {}}
     lines = [json.dumps({"round": t, **whole, "seconds": t}) + "\n" for t in range(6)]
     metrics.write_text("".join(lines[:4]))
-    watcher = RunWatcher(tmp_path)
+    watcher = RunWatcher(tmp_path, {})
     assert watcher.new_records() == []
     (tmp_path / "new").write_text("".join(lines[:2]))  # a run that resumes forgets what came after its checkpoint
     (tmp_path / "new").rename(metrics)
@@ -171,7 +171,7 @@ def test_a_run_watcher_returns_every_record_once_though_the_file_is_cut_short_or
 
 
 def test_a_run_watcher_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
-    watcher = RunWatcher(tmp_path)
+    watcher = RunWatcher(tmp_path, {})
     assert watcher.outcome() is None
     (tmp_path / "ended.json").write_text('{"state": "failed", "mess')
     assert watcher.outcome() is None

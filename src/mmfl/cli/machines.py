@@ -1,6 +1,5 @@
 """The commands for the machines of a deployment: link, node and keys."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +46,7 @@ def link(
         registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
         say(f"nodes connect to {where}{registered}")
         say(f"runs are started on this machine: mmfl deploy APP.py --server {inner}{trust}")
-        _until_interrupted(lambda: check_repeatedly(running.check))
+        check_repeatedly(running.check)
 
 
 @command(
@@ -87,7 +86,7 @@ def node(
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
         running = RunningNode(processes, spec)
         running.connect()
-        _until_interrupted(lambda: serve(running, say))
+        serve(running, say)
 
 
 @command(app, "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5")
@@ -97,6 +96,7 @@ def keys(
     nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
 ) -> None:
     """Make certificates and node keys."""
+    programs.require_flower()
     made = make_keys(folder, [host for host in server.split(",") if host.strip()], nodes)
     say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
     say("node K needs ca.crt and node-K.key of it, and nothing else.")
@@ -119,10 +119,3 @@ def parse_clients(text: str) -> list[int]:
             )
         found += clients
     return found
-
-
-def _until_interrupted(serve: Callable[[], None]) -> None:
-    try:
-        serve()
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None

@@ -14,7 +14,6 @@ from mmfl.deployment.superlink import free_port
 from mmfl.errors import UserError
 
 WORKER = (sys.executable, "-m", "mmfl.deployment.worker")
-_SECONDS_TO_START = 300.0  # data may have to be loaded
 _MAX_STARTS = 5  # of a worker that keeps dying soon after its start
 _STABLE_SECONDS = 60.0  # after which a worker's earlier starts no longer count
 _SECONDS_BEFORE_NOTICE = 20.0  # without a connection
@@ -71,7 +70,7 @@ class RunningNode:
 
     def connect(self) -> None:
         """Waits until the worker is ready, then starts the SuperNode."""
-        wait_until(self.socket.exists, self.worker, _SECONDS_TO_START, "it was ready")
+        wait_until(self.socket.exists, self.worker, "it was ready")
         self.first_attempt, self.supernode = time.monotonic(), self._start_supernode()
 
     @property

@@ -16,14 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 
+from mmfl.deployment.security import Address, Keys
 from mmfl.errors import UserError
-
-if TYPE_CHECKING:
-    from mmfl.deployment.security import Address, Keys
 
 SERVER_APP = "mmfl.deployment.server_app:app"
 MODULE = "deployed"  # the name of the user's module in the app; its own name could hide another module
@@ -73,7 +71,7 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def superlink(address: "Address", keys: "Keys | None") -> list[str]:
+def superlink(address: Address, keys: Keys | None) -> list[str]:
     """Starts a SuperLink; with keys, it has a certificate and lets in only nodes with a registered key."""
     command = ["flower-superlink", "--host", address.host, "--port", str(address.port)]
     command += ["--disable-runtime-dependency-installation"]
@@ -98,7 +96,7 @@ class ControlAPI:
     `root` is the certificate by which the SuperLink is verified, `home` the folder that `flwr` keeps its settings in.
     """
 
-    address: "Address"
+    address: Address
     root: Path | None
     home: Path
 

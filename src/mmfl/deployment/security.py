@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mmfl.deployment.programs import require_flower
 from mmfl.errors import UserError, shorten
 
 if TYPE_CHECKING:
@@ -98,7 +97,6 @@ def check_file(path: Path | None, option: str) -> Path | None:
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> Keys:
     """Makes an authority, a certificate for a server with these host names (and loopback), and a key pair per node."""
-    require_flower()
     if not hosts:
         raise UserError("--server names no host; expected the names or addresses by which nodes reach the server.")
     if not 1 <= nodes <= _MAX_NODES:

@@ -13,7 +13,6 @@ from mmfl.errors import UserError
 
 MAX_MESSAGE_BYTES = 1 << 29  # of a node's message, by default
 _PROXY = Path(__file__).with_name("proxy.py")
-_SECONDS_TO_START = 300.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ def start_superlink(
     home = processes.folder / "link"
     limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size}
     superlink = processes.start("superlink", programs.superlink(inner, keys), programs.environment(home) | limit)
-    wait_until(lambda: _listens(inner), superlink, _SECONDS_TO_START, "it listened")
+    wait_until(lambda: _listens(inner), superlink, "it listened")
     control = programs.ControlAPI(inner, keys.authority if keys else None, home)
     if keys and keys.public_keys:
         control.register_nodes(keys.public_keys)
@@ -80,7 +79,7 @@ def start_superlink(
         command += ["--certificate", str(keys.certificate), "--key", str(keys.server_key)]
         command += ["--authority", str(keys.authority)]
     proxy = processes.start("proxy", command, programs.environment(home))
-    wait_until(lambda: _listens(address), proxy, _SECONDS_TO_START, "it listened")
+    wait_until(lambda: _listens(address), proxy, "it listened")
     return SuperLink(control, [superlink, proxy])
 
 
