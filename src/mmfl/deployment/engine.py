@@ -58,7 +58,7 @@ class Deployment:
         self._check_batch_norm(tasks)
         self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
         self.roster = Roster(self.federation, events)
-        self.exchange = NodeExchange(transport, self.roster, settings, events, asked_to_stop)
+        self.exchange = NodeExchange(transport, self.roster, settings, asked_to_stop)
         self.server_engine = Simulation("cpu")  # tests models where the server has test examples
         self.choices = self.server_engine.choices
         self._known_losses: dict[int, tuple[Tensor, dict[int, float]]] = {}  # by task: weights, and losses by client
