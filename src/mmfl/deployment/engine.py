@@ -1,7 +1,6 @@
 """Deployment: the engine whose clients are real, on nodes that keep their data."""
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.deployment.exchange import NodeExchange
-from mmfl.deployment.node_tests import add_up, keep_alike
 from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
 from mmfl.deployment.remote_federation import ServerFederation
-from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport
+from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport, add_up, keep_alike
 from mmfl.deployment.roster import Events, Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine import Evaluation, Simulation, Training, Workload
@@ -218,39 +216,32 @@ class Deployment:
 
     def _read_training(self, training: Training, replies: Replies) -> RemoteTrained:
         """The reports of one training, in the order of its clients."""
+        pairs = [(self._task_name(training), client) for client in training.client.tolist()]
         sends = training.client if training.sends is None else training.client[training.sends]
-        reports = []
-        for client in training.client.tolist():
-            if report := replies.trained.get((self._task_name(training), client)):
-                reports += self._accept(training, report, client in sends)
-        return RemoteTrained.of(training, reports)
+        return self._accept(training, [replies.trained[pair] for pair in pairs if pair in replies.trained], sends)
 
     def _with_updates(self, trained: RemoteTrained, missing: Sequence[int], replies: Replies) -> RemoteTrained:
         """With the updates that were collected; clients that should have sent one and did not are left out."""
-        if not missing:
-            return trained
-        reports = []
-        for report in trained.reports:
-            if report.client in missing:
-                pair = (self._task_name(trained.training), report.client)
-                collected = replace(report, update=replies.updates.get(pair), batch_norm=replies.batch_norms.get(pair))
-                reports += self._accept(trained.training, collected, wanted=True)
-            else:
-                reports.append(report)
-        return RemoteTrained.of(trained.training, reports)
+        name = self._task_name(trained.training)
+        reports = [replies.with_vectors(each, name) if each.client in missing else each for each in trained.reports]
+        return self._accept(trained.training, reports, missing) if missing else trained
 
-    def _accept(self, training: Training, report: TrainingReport, wanted: bool) -> list[TrainingReport]:
-        """The report; nothing where it cannot be right, or has no update although that was `wanted`."""
+    def _accept(
+        self, training: Training, reports: Iterable[TrainingReport], wanted: Container[int]
+    ) -> RemoteTrained:
+        """The reports without those that cannot be right, or have no update although that was `wanted`."""
         max_norm = self.settings.norm * max(1.0, float(training.weights.norm()))
-        client = np.array([report.client])
-        last_update = None if training.remembered is None else training.remembered.rows(client)[0]
-        try:
-            is_variance = self._is_variance(training)
-            return [report.check(len(training.weights), max_norm, last_update, wanted, is_variance)]
-        except InvalidPayloadError as error:
-            detail = f"task '{self._task_name(training)}': {error}"
-            self.events.add("rejected", client=report.client, detail=detail)
-            return []
+        is_variance, accepted = self._is_variance(training), []
+        for report in reports:
+            client = np.array([report.client])
+            last_update = None if training.remembered is None else training.remembered.rows(client)[0]
+            try:
+                is_wanted = report.client in wanted
+                accepted.append(report.check(len(training.weights), max_norm, last_update, is_wanted, is_variance))
+            except InvalidPayloadError as error:
+                detail = f"task '{self._task_name(training)}': {error}"
+                self.events.add("rejected", client=report.client, detail=detail)
+        return RemoteTrained.of(training, accepted)
 
     def _is_variance(self, training: Training) -> Tensor:
         """Which of the statistics of batch norm that a client sends are variances."""
