@@ -15,9 +15,9 @@ from conftest import refused, wait_for
 from mmfl.deployment import submission
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import LocalDeployment
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES
 from mmfl.deployment.programs import check_module, write_app
 from mmfl.deployment.submission import RunWatcher
-from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")

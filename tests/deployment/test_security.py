@@ -18,10 +18,9 @@ from mmfl.cli.console import console
 from mmfl.cli.deploy import show_outcome
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.loopback import assign_clients
-from mmfl.deployment.node import NodeSpec, RunningNode
+from mmfl.deployment.machines import NodeSpec, RunningNode, control_address, free_port, start_superlink
 from mmfl.deployment.programs import ControlAPI
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.superlink import control_address, free_port, start_superlink
 from mmfl.errors import UserError
 from mmfl.report.display import show_summary
 from mmfl.runs.status import RunEnd

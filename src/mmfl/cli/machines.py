@@ -10,9 +10,8 @@ from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
-from mmfl.deployment.node import NodeSpec, RunningNode, serve
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES, NodeSpec, RunningNode, control_address, serve, start_superlink
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
-from mmfl.deployment.superlink import MAX_MESSAGE_BYTES, control_address, start_superlink
 from mmfl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None)

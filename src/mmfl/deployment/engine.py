@@ -79,18 +79,15 @@ class Deployment:
         Nodes are not asked for losses that they have already sent with an earlier reply about the same weights.
         """
         self._asks_losses = True
-        losses_of: list[dict[int, float]] = []
         requests: Requests = {}
         for workload in workloads:
-            weights, known = self._known_losses.get(workload.task, (None, {}))
-            losses = dict(known) if weights is workload.weights else {}
-            losses_of.append(losses)
+            known = self._losses_known(workload)
             responsive = workload.client[~self.federation.unresponsive[workload.client]]
-            self._request_losses(requests, workload, [i for i in responsive.tolist() if i not in losses])
+            self._request_losses(requests, workload, [i for i in responsive.tolist() if i not in known])
         replies = self.exchange.send(requests)
         results = []
-        for workload, losses in zip(workloads, losses_of, strict=True):
-            losses |= replies.losses.get(self._task_name(workload), {})
+        for workload in workloads:
+            losses = self._losses_known(workload) | replies.losses.get(self._task_name(workload), {})
             self._mark_unresponsive(workload.client, losses)
             results.append(np.array([losses.get(client, np.nan) for client in workload.client.tolist()]))
         return results
@@ -152,8 +149,8 @@ class Deployment:
         return [self._test_result(w, replies) if w in on_nodes else next(on_server) for w in workloads]
 
     def faults(self) -> dict[str, int]:
-        """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
-        return {kind: count for kind, count in self.events.take().items() if kind not in ("joined", "waiting")}
+        """Counts, by kind, of the faults since the last call."""
+        return self.events.take_faults()
 
     def _check_batch_norm(self, tasks: Sequence[Task]) -> None:
         """Refuses to test on the server what only nodes have."""
@@ -174,6 +171,10 @@ class Deployment:
 
     def _remember_losses(self, workload: Workload, replies: Replies) -> None:
         self._known_losses[workload.task] = (workload.weights, replies.losses.get(self._task_name(workload), {}))
+
+    def _losses_known(self, workload: Workload) -> dict[int, float]:
+        weights, losses = self._known_losses.get(workload.task, (None, {}))
+        return losses if weights is workload.weights else {}
 
     # --- requests ---
 
@@ -226,9 +227,7 @@ class Deployment:
         reports = [replies.with_vectors(each, name) if each.client in missing else each for each in trained.reports]
         return self._accept(trained.training, reports, missing) if missing else trained
 
-    def _accept(
-        self, training: Training, reports: Iterable[TrainingReport], wanted: Container[int]
-    ) -> RemoteTrained:
+    def _accept(self, training: Training, reports: Iterable[TrainingReport], wanted: Container[int]) -> RemoteTrained:
         """The reports without those that cannot be right, or have no update although that was `wanted`."""
         max_norm = self.settings.norm * max(1.0, float(training.weights.norm()))
         is_variance, accepted = self._is_variance(training), []

@@ -31,10 +31,10 @@ class Events:
         with self.path.open("a") as file:
             file.write(json.dumps(event) + "\n")
 
-    def take(self) -> dict[str, int]:
-        """The counts by kind since the last call."""
-        counts, self.counts = dict(self.counts), Counter()
-        return counts
+    def take_faults(self) -> dict[str, int]:
+        """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
+        counts, self.counts = self.counts, Counter()
+        return {kind: count for kind, count in counts.items() if kind not in ("joined", "waiting")}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from inside import CLIENTS, NODES, InsideTransport, deployed, service_of
 
 from conftest import refused, toy_task
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.deployment.local_batch_norms import LocalBatchNorms
+from mmfl.deployment.node_service import LocalBatchNorms
 from mmfl.deployment.payload import Payload
 from mmfl.federation.task import Task
 
