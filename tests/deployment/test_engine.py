@@ -21,7 +21,6 @@ from mmfl.deployment.node_service import NodeService
 from mmfl.deployment.payload import Payload
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.deployment.server_app import record_outcome
-from mmfl.deployment.settings import DeploymentSettings
 from mmfl.methods import METHODS
 from mmfl.runs.lock import hold
 
@@ -210,29 +209,3 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
     real = deployed(method, 6, directory=place, resume=True)  # with nodes that remember nothing
     assert [record.round for record in real.records] == [1, 2, 3, 4, 5, 6]
     assert_same_weights(real.weights, deployed(method, 6).weights)
-
-
-# --- settings ---
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"clents": 3}, "unknown setting 'clents'"),
-        ({"clients": "many"}, "'clients' is 'many'"),
-        ({"timeout": 0}, "'timeout' is 0: input should be greater than 0"),
-        ({"gather": -1}, "'gather' is -1"),
-        ({"least": 7}, "least is 7; expected at most the 6 clients"),
-        ({"clients": 0}, "'clients' is 0"),
-        ({"rate": 2}, "'rate' is 2"),
-        ({"method": "mmfl-lrv"}, "mmfl-lvr"),
-    ],
-)
-def test_bad_settings_are_named(change, words):
-    with pytest.raises(mmfl.UserError, match=words):
-        deployed(**change)
-
-
-def test_settings_need_the_number_of_clients():
-    with pytest.raises(mmfl.UserError, match="'clients' is missing"):
-        DeploymentSettings.of({})

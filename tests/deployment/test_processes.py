@@ -135,7 +135,7 @@ def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(cl
 
 @needs_flower
 def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
-    app = write_app(tmp_path / "app", ECHO, tmp_path, {}, False, "deployed:app")
+    app = write_app(tmp_path, ECHO, tmp_path, {}, False, "deployed:app")
     code = "import sys, client_app; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -99,7 +99,7 @@ def deploy(
         check_minimum("--local", local, 1)
         clients = local if clients is None else clients
         check_minimum("--clients", clients, local)
-        check_minimum("--capacity", 1 if capacity is None else capacity, 1)
+        check_minimum("--capacity", capacity, 1)
         where |= {"local": local, "secure": secure, "options": worker_options(capacity=capacity, device=device)}
     given = {"clients": clients, "method": method, "rounds": rounds, "rate": rate, "timeout": timeout}
     settings = read_settings(given, set_ or ())

@@ -36,7 +36,7 @@ def link(
     programs.require_flower()
     where = Address.parse(address)
     key_folder = Keys.open(keys.resolve()) if keys else None
-    check_minimum("--most", 1 if most is None else most, 1)
+    check_minimum("--most", most, 1)
     size = None if most is None else most << 20
     inner = control_address(where, key_folder, insecure, control_port, size)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
@@ -70,7 +70,7 @@ def node(
     from mmfl.privacy import Privacy
 
     programs.require_flower()
-    check_minimum("--capacity", 1 if capacity is None else capacity, 1)
+    check_minimum("--capacity", capacity, 1)
     spec = NodeSpec(
         programs.check_module(file),
         parse_clients(clients),

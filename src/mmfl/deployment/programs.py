@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -174,11 +175,11 @@ def check_module(path: Path) -> Path:
 
 
 def write_app(
-    folder: Path, module: Path, directory: Path, settings: Mapping[str, Any], resume: bool, server: str
+    home: Path, module: Path, directory: Path, settings: Mapping[str, Any], resume: bool, server: str
 ) -> Path:
-    """Writes the app of a run into a new folder; `server` names the ServerApp, as `module:attribute`."""
-    folder.mkdir(parents=True)
-    home, _, name = server.partition(":")
+    """Writes the app of a run into a new folder in `home`; `server` names the ServerApp, as `module:attribute`."""
+    folder = Path(tempfile.mkdtemp(prefix="app-", dir=home))
+    server_module, _, name = server.partition(":")
     app = {
         "publisher": "mmfl",
         "components": {"serverapp": "serverapp:app", "clientapp": "client_app:app"},
@@ -189,7 +190,7 @@ def write_app(
         "tool": {"flwr": {"app": app}},
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
-    (folder / "serverapp.py").write_text(f"from {home} import {name} as app\n\n__all__ = ['app']\n")
+    (folder / "serverapp.py").write_text(f"from {server_module} import {name} as app\n\n__all__ = ['app']\n")
     shutil.copyfile(Path(__file__).with_name("client_app.py"), folder / "client_app.py")
     shutil.copyfile(module, folder / f"{MODULE}.py")
     return folder

@@ -131,8 +131,7 @@ class Submission:
         """Writes the app and starts a run of it."""
         watcher = RunWatcher(directory, settings)
         watcher.clear_outcome()
-        number = sum(1 for _ in control.home.glob("app-*"))
-        app = write_app(control.home / f"app-{number}", module, directory, settings, resume, server)
+        app = write_app(control.home, module, directory, settings, resume, server)
         return cls(control.start_run(app), control, watcher)
 
     def follow(self, listener: Listener | None = None, check: Callable[[], None] = lambda: None) -> RunEnd:
