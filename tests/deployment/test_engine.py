@@ -17,9 +17,7 @@ from inside import NODES, InsideTransport, deployed, federation, trained_by, tra
 from conftest import toy_task
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.deployment.node_service import NodeService
 from mmfl.deployment.payload import Payload
-from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.deployment.server_app import record_outcome
 from mmfl.methods import METHODS
 from mmfl.runs.lock import hold
@@ -128,23 +126,11 @@ def owned(**options) -> mmfl.Federation:
     return mmfl.Federation([toy_task("a", classes=3, data=data, metrics=metrics, **options)])
 
 
-def node_of(pool: mmfl.Federation, clients) -> NodeService:
-    """A node with some clients, each with its own training and test examples."""
-
-    def data(task: str, client: int) -> mmfl.data.Dataset | tuple:
-        whole, rows, tests = pool.tasks[0].data, pool.shards[0].of(client), pool.test_shards[0].of(client)
-        x, y = whole.x[rows], whole.y[rows]
-        return mmfl.data.Dataset(task, x, y, whole.x_test[tests], whole.y_test[tests]) if len(tests) else (x, y)
-
-    return NodeService(NodeFederation(pool.tasks, clients, data), mmfl.engine.Simulation("cpu"))
-
-
 @pytest.mark.parametrize("options", [{}, {"metric": "balanced_accuracy"}], ids=["mean", "whole"])
 def test_metrics_of_nodes_add_up_to_those_of_all_test_examples_and_clients_keep_their_own(options, tmp_path):
     pool = owned(**options)
-    nodes = InsideTransport({node: node_of(pool, clients) for node, clients in NODES.items()})
     bare = [dataclasses.replace(pool.tasks[0], data=ELSEWHERE)]
-    real = deployed("full", 2, 1.0, to=nodes, tasks=bare, directory=tmp_path / "run")
+    real = deployed("full", 2, 1.0, to=transport(pool), tasks=bare, directory=tmp_path / "run")
     same = mmfl.train(pool, "full", 2, 1.0, device="cpu")
     assert real.metrics["metric"].tolist() == same.metrics["metric"].tolist()
     np.testing.assert_allclose(real.metrics["value"], same.metrics["value"], atol=1e-6)
@@ -165,7 +151,7 @@ def test_a_node_whose_statistics_cannot_be_right_is_left_out_of_the_test(statist
             row[3] = statistics
         return payload.pack()
 
-    nodes = InsideTransport({node: node_of(pool, clients) for node, clients in NODES.items()}, trouble)
+    nodes = transport(pool, trouble=trouble)
     real = deployed("full", 2, 1.0, to=nodes, tasks=[dataclasses.replace(pool.tasks[0], data=ELSEWHERE)])
     assert real.faults["rejected"].tolist() == [1, 1]
     assert real.confusion("a").to_numpy().sum() == 30  # of forty, those of client 1 are missing

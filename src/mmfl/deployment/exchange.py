@@ -85,9 +85,9 @@ class NodeExchange:
             self.events.add("lost", node, detail="the message was not taken")
             self.roster.forget(node)
         self._wait(pending, lambda node, payload: replies.read(requests[node].fields, payload))
-        for node in pending.values():
+        for message, node in pending.items():
             self.events.add("late", node)
-        self.roster.unanswered |= pending
+            self.roster.unanswered[node] = message
         self.roster.assign_clients()
         for client, detail in replies.missing:
             self.events.add("rejected", client=client, detail=detail)
@@ -117,15 +117,18 @@ class NodeExchange:
         now = time.monotonic()
         due = [node for node in sorted(nodes) if self._retry_at.get(node, 0.0) <= now]
         if due:
-            self.roster.unanswered |= self._send(dict.fromkeys(due, Payload({"announce": True})))
+            sent = self._send(dict.fromkeys(due, Payload({"announce": True})))
+            self.roster.unanswered |= {node: message for message, node in sent.items()}
 
     def _read_late_replies(self) -> None:
         """Reads announcements, and notes which nodes have replied to old messages; those replies are not used.
 
         Where an old message could not be delivered, the node must announce its clients again.
         """
-        for reply in self.transport.receive(list(self.roster.unanswered)):
-            node = self.roster.unanswered.pop(reply.message)
+        node_of = {message: node for node, message in self.roster.unanswered.items()}
+        for reply in self.transport.receive(list(node_of)):
+            node = node_of[reply.message]
+            del self.roster.unanswered[node]
             if node not in self.roster.nodes:
                 self._read_reply(node, reply, self.roster.register)
                 if node not in self.roster.nodes:

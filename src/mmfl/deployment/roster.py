@@ -49,14 +49,14 @@ class Roster:
     """The connected nodes, by number. A client is served by one node at a time.
 
     Another node that announces the same client serves it once the first one has left or stopped replying, as after a
-    restart. A node with a message that is `unanswered` when nobody waits for the reply any more is not relied on until
+    restart. A node whose message is `unanswered`, although nobody waits for the reply any more, is not relied on until
     it replies.
     """
 
     def __init__(self, federation: ServerFederation, events: Events):
         self.federation, self.events = federation, events
         self.nodes: dict[int, RosterEntry] = {}
-        self.unanswered: dict[str, int] = {}
+        self.unanswered: dict[int, str] = {}  # the message to each such node
         self._server: dict[int, int] = {}  # the node that serves a client, or did so last
 
     def update_connected(self, connected: set[int]) -> set[int]:
@@ -65,12 +65,12 @@ class Roster:
             self.events.add("left", node)
             self.forget(node)
         self.assign_clients()
-        return connected - set(self.nodes) - set(self.unanswered.values())
+        return connected - set(self.nodes) - set(self.unanswered)
 
     def forget(self, number: int) -> None:
         """Removes a node, which must then announce its clients again."""
         self.nodes.pop(number, None)
-        self.unanswered = {message: node for message, node in self.unanswered.items() if node != number}
+        self.unanswered.pop(number, None)
         self._server = {client: node for client, node in self._server.items() if node != number}
 
     def register(self, number: int, announcement: Payload) -> None:
@@ -111,14 +111,14 @@ class Roster:
     def node_of(self, client: int) -> int | None:
         """The node that serves a client; None if no responsive node does."""
         number = self._server.get(client)
-        return None if number in self.unanswered.values() else number
+        return None if number in self.unanswered else number
 
     def nodes_with_test_data(self, task: str) -> list[int]:
         """The responsive nodes that hold test examples of a task."""
         return [number for number in self._responsive() if self.nodes[number].test_examples.get(task)]
 
     def _responsive(self) -> list[int]:
-        return [number for number in self.nodes if number not in self.unanswered.values()]
+        return [number for number in self.nodes if number not in self.unanswered]
 
 
 def _is_count(value: Any) -> bool:
