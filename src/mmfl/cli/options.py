@@ -66,7 +66,7 @@ def worker_options(**options: int | float | str | None) -> dict[str, str]:
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
-def check_minimum(name: str, value: int, minimum: int) -> None:
-    """Refuses a number that is too small."""
-    if value < minimum:
+def check_minimum(name: str, value: int | None, minimum: int) -> None:
+    """Refuses a number that is given and too small."""
+    if value is not None and value < minimum:
         raise UserError(f"{name} is {value}; expected at least {minimum}.")

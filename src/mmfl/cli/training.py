@@ -91,7 +91,7 @@ def resume(
             f"run '{directory}' was started from Python: resume it there, with the same arguments and resume=True."
         )
     if values.get("source") == "deployment":
-        return deploy.resume(directory, values)
+        return deploy.run_deployment(directory, values, resume=True)
     config = configuration.parse(values, str(directory / CONFIG))
     return train_and_show(config, directory, device or config.device, lambda _: opened, resume=True)
 

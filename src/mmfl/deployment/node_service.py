@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from mmfl.deployment.local_batch_norms import LocalBatchNorms
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.engine.simulation import check_private_batch_norm
-from mmfl.federation.task import Task
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
+from mmfl.runs.files import write_atomically
 from mmfl.updates import Trained
 
 
@@ -107,10 +108,9 @@ class NodeService:
                 pair, update = (name, i), protected[n].clone()
                 send, remembered = wanted[pair]
                 product = self._inner_product(pair, update, remembered)
-                statistics = self._keep_batch_norm(pair, trained, n)
-                self.newest[pair] = (round, update, statistics)
+                self.newest[pair] = (round, update, self._keep_batch_norm(pair, trained, n))
                 if send or product is None:
-                    self._send(pair, update, statistics, reply)
+                    self._send(pair, reply)
                 loss, steps = float(trained.loss[n]), int(trained.steps[n])
                 reply.add("trained", name, i, loss, steps, float(update.norm()), product)
         self.batch_norms.save()
@@ -125,12 +125,12 @@ class NodeService:
     def _collect(self, request: Payload, reply: Payload) -> None:
         """Sends updates that were kept since a round; those that are gone are left out."""
         for name, i, round in request.rows("collect", str, int, int):
-            kept = self.newest.get((name, i))
-            if kept is not None and kept[0] == round:
-                self._send((name, i), *kept[1:], reply)
+            if (name, i) in self.newest and self.newest[name, i][0] == round:
+                self._send((name, i), reply)
                 reply.add("collected", name, i)
 
-    def _send(self, pair: Pair, update: Tensor, statistics: Tensor | None, reply: Payload) -> None:
+    def _send(self, pair: Pair, reply: Payload) -> None:
+        _, update, statistics = self.newest[pair]
         reply.vectors[f"update.{pair[0]}.{pair[1]}"] = self.sent[pair] = update
         if statistics is not None:
             reply.vectors[f"batch_norm.{pair[0]}.{pair[1]}"] = statistics
@@ -140,7 +140,7 @@ class NodeService:
         if trained.batch_norm is None:
             return None
         values = trained.batch_norm[row].cpu().clone()
-        if self._task(pair[0]).batch_norm != "local":
+        if self.federation.tasks[self._task(pair[0])].batch_norm != "local":
             return values
         if torch.isfinite(values).all():
             self.batch_norms.values[pair] = values
@@ -149,8 +149,7 @@ class NodeService:
     def _test(self, request: Payload, reply: Payload) -> None:
         """The number of the node's test examples for each task, the loss on them and the sums that the metrics are
         computed from; and the metric of each client."""
-        names = [name for (name,) in request.rows("test", str)]
-        workloads = [self._workload(request, name, self._testers(name)) for name in names]
+        workloads = [self._workload(request, name) for (name,) in request.rows("test", str)]
         workloads = [each for each in workloads if self.federation.test_examples[each.task]]
         for workload, result in zip(workloads, self.engine.evaluate(workloads), strict=True):
             name, count = self.federation.task_names[workload.task], self.federation.test_examples[workload.task]
@@ -159,32 +158,64 @@ class NodeService:
                 for client, examples, value in found.rows:
                     reply.add("client_tests", name, client, examples, value if np.isfinite(value) else None)
 
-    def _workload(self, request: Payload, name: str, client: NDArray[np.int64]) -> Workload:
-        """The clients of a task, all of which must hold it, and the weights that the server sent."""
-        if name not in self.federation.task_names:
-            raise InvalidPayloadError(f"about task '{name}', which is unknown here")
-        task = self.federation.task_names.index(name)
-        missing = [int(i) for i in client if i >= self.federation.clients or not self.federation.sizes[i, task]]
+    def _workload(self, request: Payload, name: str, clients: NDArray[np.int64] | None = None) -> Workload:
+        """The clients of a task, all of which must hold it, and the weights that the server sent.
+
+        By default a test: of the clients with test examples where batch norm is theirs, and otherwise of nobody's.
+        """
+        task = self._task(name)
+        is_local = self.federation.tasks[task].batch_norm == "local"
+        if clients is None:
+            tests = self.federation.test_shards[task]
+            clients = np.flatnonzero(tests.sizes) if is_local and tests else np.zeros(0, dtype=np.int64)
+        missing = [int(i) for i in clients if i >= self.federation.clients or not self.federation.sizes[i, task]]
         if missing:
             raise InvalidPayloadError(f"for client {missing[0]}, which has no task '{name}' here")
         architecture = self.engine.architecture(self.federation.tasks[task])
         weights = request.vector(f"weights.{name}", architecture.layout.shared).to(self.engine.device)
         initial, batch_norm = architecture.batch_norm, None
-        if self.federation.tasks[task].batch_norm == "local":
-            batch_norm = self.batch_norms.of(name, client, initial, str(request.fields.get("run", "")))
+        if is_local:
+            batch_norm = self.batch_norms.of(name, clients, initial, str(request.fields.get("run", "")))
         elif len(initial):
             batch_norm = request.vector(f"batch_norm.{name}", len(initial)).to(initial)[None]
-        return Workload(self.federation, task, weights, client, batch_norm=batch_norm)
+        return Workload(self.federation, task, weights, clients, batch_norm=batch_norm)
 
-    def _task(self, name: str) -> Task:
-        return self.federation.tasks[self.federation.task_names.index(name)]
+    def _task(self, name: str) -> int:
+        if name not in self.federation.task_names:
+            raise InvalidPayloadError(f"about task '{name}', which is unknown here")
+        return self.federation.task_names.index(name)
 
-    def _testers(self, name: str) -> NDArray[np.int64]:
-        """Whose batch norm a test needs: that of the clients with test examples, where it is local."""
-        if name not in self.federation.task_names or self._task(name).batch_norm != "local":
-            return np.zeros(0, dtype=np.int64)
-        shards = self.federation.test_shards[self.federation.task_names.index(name)]
-        return np.zeros(0, dtype=np.int64) if shards is None else np.flatnonzero(shards.sizes)
+
+class LocalBatchNorms:
+    """Scales, shifts and statistics of every client and task of a node that has trained in the server's run.
+
+    They are kept in a file of `folder`, if there is one, so that they outlive the process.
+    """
+
+    def __init__(self, folder: Path | None):
+        self._path = None if folder is None else folder / "batch_norm.safetensors"
+        self._run = ""
+        self.values: dict[Pair, Tensor] = {}
+        if self._path is not None and self._path.exists():
+            with safe_open(self._path, "pt") as file:
+                self._run = (file.metadata() or {}).get("run", "")
+                for key in file.keys():  # noqa: SIM118  # it is no mapping
+                    client, _, name = key.partition(".")
+                    self.values[name, int(client)] = file.get_tensor(key)
+
+    def of(self, name: str, client: NDArray[np.int64], initial: Tensor, run: str) -> Tensor:
+        """What these clients have, a row each: `initial` before their first training in a run."""
+        if run != self._run:
+            self._run, self.values = run, {}
+        if not len(client):
+            return initial[None]
+        return torch.stack([self.values.get((name, i), initial).to(initial) for i in client.tolist()])
+
+    def save(self) -> None:
+        """Writes them to the file."""
+        if self._path is not None and self.values:
+            vectors = {f"{client}.{name}": values for (name, client), values in self.values.items()}
+            write_atomically(self._path, save(vectors, {"run": self._run}))
 
 
 @cache

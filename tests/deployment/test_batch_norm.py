@@ -11,11 +11,11 @@ import mmfl
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 from digits import assert_same_weights
-from inside import CLIENTS, NODES, InsideTransport, deployed, service_of
+from inside import CLIENTS, deployed, transport
 
 from conftest import refused, toy_task
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.deployment.local_batch_norms import LocalBatchNorms
+from mmfl.deployment.node_service import LocalBatchNorms
 from mmfl.deployment.payload import Payload
 from mmfl.federation.task import Task
 
@@ -36,7 +36,7 @@ def without_data(pool: mmfl.Federation) -> list[Task]:
 @pytest.mark.parametrize("mode", ["shared", "local", "frozen"])
 def test_a_deployment_gives_the_simulations_weights_and_statistics(mode, method):
     pool = normed(mode)
-    nodes = InsideTransport({node: service_of(pool, clients) for node, clients in NODES.items()})
+    nodes = transport(pool)
     real = deployed(method, to=nodes, tasks=without_data(pool))
     same = mmfl.train(pool, method, rounds=4, rate=0.5, device="cpu")
     assert_same_weights(real.weights, same.weights)
@@ -66,9 +66,8 @@ def test_statistics_that_cannot_be_right_are_rejected_with_their_update(change, 
         return Payload(payload.fields, wrong).pack()
 
     pool = normed("shared")
-    services = {node: service_of(pool, clients) for node, clients in NODES.items()}
-    place = tmp_path / "run"
-    run = deployed("full", 1, 1.0, to=InsideTransport(services, trouble), tasks=without_data(pool), directory=place)
+    nodes, place = transport(pool, trouble=trouble), tmp_path / "run"
+    run = deployed("full", 1, 1.0, to=nodes, tasks=without_data(pool), directory=place)
     assert run.records[0].faults == {"rejected": 1}
     assert words in (place / "events.jsonl").read_text()
     assert (run.module("a")[1].running_var >= 0).all()
