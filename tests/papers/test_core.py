@@ -20,11 +20,11 @@ from conftest import refused, toy_task
 from mmfl.papers import CATALOGUE, reproduce
 from mmfl.papers.evidence import alike, fact, greater, markdown, spread
 from mmfl.papers.measurements import Watch, accuracy, by_round, final, mean_costs, tidy
-from mmfl.papers.reproduction import PAPERS, Findings, Trainer
+from mmfl.papers.reproduction import PAPERS, Findings, PaperTrainer
 from mmfl.papers.store import Results
 from mmfl.report.differences import difference
 
-NOTHING = Trainer()
+NOTHING = PaperTrainer()
 
 
 # --- evidence ---
@@ -378,7 +378,7 @@ def test_a_part_of_several_tables_is_run_once(tmp_path):
 def test_several_listeners_hear_of_a_comparison():
     first, second = (Watch(lambda state: state.round) for _ in range(2))
     federation = mmfl.Federation([toy_task()], clients=4)
-    Trainer("cpu", first).compare(federation, ["full"], 2, 1.0, [5], watch=second, evaluate_every=2)
+    PaperTrainer("cpu", first).compare(federation, ["full"], 2, 1.0, [5], watch=second, evaluate_every=2)
     assert first.seen == second.seen == [[0], [1], [2]]
 
 

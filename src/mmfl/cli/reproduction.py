@@ -47,7 +47,7 @@ def reproduce(
     from mmfl.engine.precision import check_precision
     from mmfl.papers import CATALOGUE
     from mmfl.papers import reproduce as experiments
-    from mmfl.papers.reproduction import PAPERS, Trainer
+    from mmfl.papers.reproduction import PAPERS, PaperTrainer
     from mmfl.papers.store import Results
     from mmfl.report.display import Display, show_texts
 
@@ -64,7 +64,7 @@ def reproduce(
     results = Results(out or Path("results-quick" if quick else "results"))
     if not redraw:
         parts = experiments.parts_of(chosen, quick, part)
-        trainer = Trainer(device, Display(console), check_precision(precision))
+        trainer = PaperTrainer(device, Display(console), check_precision(precision))
         experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
     rendered = list(experiments.render(chosen, results, quick))
     for each, findings in rendered:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from mmfl.federation import Federation
 from mmfl.papers.evidence import spread
 from mmfl.papers.measurements import LAST, accuracy, final
-from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, federations, reproduction
+from mmfl.papers.reproduction import Findings, Frames, PaperTrainer, Part, federations, reproduction
 from mmfl.partition import Split
 from mmfl.report.plots import COLOURS, panels
 from mmfl.runs.config import read
@@ -57,7 +57,7 @@ def parts(quick: bool) -> list[Part]:
     ]
 
 
-def _run(data: str, sweep: Sweep, trainer: Trainer) -> Frames:
+def _run(data: str, sweep: Sweep, trainer: PaperTrainer) -> Frames:
     """Trains all rates together: each is a task of one federation."""
     preset = federations(sweep.preset, sweep.settings)
 

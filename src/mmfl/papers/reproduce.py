@@ -8,7 +8,7 @@ import pandas as pd
 
 from mmfl.errors import UserError, nearest
 from mmfl.papers.evidence import markdown
-from mmfl.papers.reproduction import PAPERS, Claim, Findings, Part, Reproduction, Trainer
+from mmfl.papers.reproduction import PAPERS, Claim, Findings, PaperTrainer, Part, Reproduction
 from mmfl.papers.store import About, Results, writing
 from mmfl.report.plots import save
 
@@ -30,7 +30,9 @@ def parts_of(reproductions: Sequence[Reproduction], quick: bool, pattern: str = 
     return found
 
 
-def train(parts: Sequence[Part], results: Results, quick: bool, trainer: Trainer, say: Callable[[str], None]) -> None:
+def train(
+    parts: Sequence[Part], results: Results, quick: bool, trainer: PaperTrainer, say: Callable[[str], None]
+) -> None:
     """Runs the parts that have not been run yet."""
     for part in parts:
         if results.done(part, quick):

@@ -52,7 +52,7 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Trainer:
+class PaperTrainer:
     """`mmfl.compare` on a device, with a listener that shows the progress."""
 
     device: str | None = None
@@ -75,7 +75,7 @@ class Part:
     name: str
     rounds: int
     seeds: Sequence[int]
-    run: Callable[[Trainer], Frames]
+    run: Callable[[PaperTrainer], Frames]
 
 
 @dataclass(frozen=True)

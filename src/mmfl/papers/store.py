@@ -16,7 +16,7 @@ import torch
 import mmfl
 from mmfl.engine.device import choose_device
 from mmfl.errors import UserError
-from mmfl.papers.reproduction import Frames, Part, Trainer
+from mmfl.papers.reproduction import Frames, PaperTrainer, Part
 from mmfl.runs.files import write_atomically
 
 
@@ -53,7 +53,7 @@ class Results:
         with reading(path):
             return About(**json.loads(path.read_text()))
 
-    def run(self, part: Part, quick: bool, trainer: Trainer) -> None:
+    def run(self, part: Part, quick: bool, trainer: PaperTrainer) -> None:
         """Runs a part and stores what it measured; `about.json` comes last: an interrupted part counts as not run."""
         place = self._place(part)
         with writing(self.folder):  # before the training, which may take long
@@ -102,7 +102,7 @@ def reading(path: Path) -> Iterator[None]:
         raise UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.") from None
 
 
-def device_name(trainer: Trainer) -> str:
+def device_name(trainer: PaperTrainer) -> str:
     """The name of the accelerator, with the precision if that is not float32; or the number of CPU threads."""
     chosen = choose_device(trainer.device)
     if chosen.type == "cuda":

@@ -13,7 +13,7 @@ from mmfl.federation import Federation
 from mmfl.methods import make_method
 from mmfl.papers.group.clusters import OBSERVED_ROUNDS, measure_clusters, observe
 from mmfl.papers.measurements import LAST, Watch, accuracy, mean_costs
-from mmfl.papers.reproduction import Frames, Part, Trainer, digits, federations
+from mmfl.papers.reproduction import Frames, PaperTrainer, Part, digits, federations
 from mmfl.runs.results import Comparison, Run
 
 BASELINES = ("multi-fedavg", "mfa-rr")
@@ -31,7 +31,7 @@ _TESTED = {"evaluate_every": 3, "evaluate_last": LAST}  # not every 5, so that c
 
 
 @dataclass(frozen=True)
-class Setting:
+class GroupSetting:
     """A federation of the paper, the methods compared on it and the share of clients that train in a round.
 
     `quick` are `key=value` settings of the quick form. `observed_rounds` are rounds after which losses are measured.
@@ -49,16 +49,18 @@ class Setting:
         return federations(self.preset, [*_DIGITS, *self.quick] if quick else ())
 
 
-SETTINGS: dict[str, Setting] = {
+SETTINGS: dict[str, GroupSetting] = {
     setting.name: setting
     for setting in (
-        Setting("consistent", "group-consistent", observed_rounds=OBSERVED_ROUNDS),
-        Setting("everyone", "group-consistent", rate=1.0),
-        Setting(
+        GroupSetting("consistent", "group-consistent", observed_rounds=OBSERVED_ROUNDS),
+        GroupSetting("everyone", "group-consistent", rate=1.0),
+        GroupSetting(
             "inconsistent", "group-inconsistent", (*BASELINES, GROUP, ONE_TASK, _FIVE), observed_rounds=OBSERVED_ROUNDS
         ),
-        Setting("dynamic-clients", "group-dynamic-clients", quick=["federation.arrivals.gap=0.6"]),
-        Setting("dynamic-tasks", "group-dynamic-tasks", quick=["federation.task_arrivals={digits-d=9, digits-e=18}"]),
+        GroupSetting("dynamic-clients", "group-dynamic-clients", quick=["federation.arrivals.gap=0.6"]),
+        GroupSetting(
+            "dynamic-tasks", "group-dynamic-tasks", quick=["federation.task_arrivals={digits-d=9, digits-e=18}"]
+        ),
     )
 }
 
@@ -69,7 +71,7 @@ def parts(names: Iterable[str], quick: bool) -> list[Part]:
     return [Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names]
 
 
-def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
+def run(setting: GroupSetting, quick: bool, rounds: int, seeds: Sequence[int], trainer: PaperTrainer) -> Frames:
     """Trains all methods and seeds of a setting; its name is in the column `setting` of every frame."""
     federation_of, watch = setting.federations(quick), Watch(partial(observe, setting.observed_rounds))
     compared = trainer.compare(federation_of, setting.methods, rounds, setting.rate, seeds, watch=watch, **_TESTED)

@@ -13,7 +13,7 @@ from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
 from mmfl.papers.mfa.goals import format_gain, smoothed_and_single, train_to_goals, windows, worst
 from mmfl.papers.mfa.tasks import copies, face, small_face, small_synthetic, synthetic, with_shared_clients
-from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Part, Trainer, reproduction
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, PaperTrainer, Part, reproduction
 from mmfl.report.plots import COLOURS, DASHES, panels
 
 METHODS = ("mfa-rr", "mfa-rand")
@@ -22,7 +22,7 @@ _POINTS = 10  # of a curve that are kept for each T_1 rounds
 
 
 @dataclass(frozen=True)
-class Setting:
+class CopiesSetting:
     """Copies of one task: how it is made, over how many clients, of which `rate` takes part in a round; FedAvg trains
     it for `rounds` (T_1), and there are as many copies as `models` (M) says, one number after the other."""
 
@@ -39,7 +39,7 @@ class Setting:
         """The setting as a part; its rounds are the limit for the largest number of models."""
         return Part(f"mfa-gain/{self.name}", self.rounds * max(self.models), self.seeds, self.run)
 
-    def run(self, trainer: Trainer) -> Frames:
+    def run(self, trainer: PaperTrainer) -> Frames:
         """Trains FedAvg on the task, then its copies together: `gains`, and `curves` of the least accurate copy."""
         task = self.task()
         label = f"{_NAMES.get(task.name, task.data.name)}, lr {task.learning_rate(1):g}"
@@ -67,23 +67,23 @@ def thin_out(curve: pd.Series, rounds: int) -> pd.DataFrame:
 
 
 FULL = (
-    Setting("full-synthetic-a", partial(synthetic, 0, 100), 100, 1.0, 70),
-    Setting("full-synthetic-b", partial(synthetic, 1, 100), 100, 1.0, 70),
-    Setting("full-faces", face, 96, 1.0, 75),
+    CopiesSetting("full-synthetic-a", partial(synthetic, 0, 100), 100, 1.0, 70),
+    CopiesSetting("full-synthetic-b", partial(synthetic, 1, 100), 100, 1.0, 70),
+    CopiesSetting("full-faces", face, 96, 1.0, 75),
 )
 PARTIAL = (
-    Setting("partial-synthetic-a", partial(synthetic, 0, 200), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-synthetic-b", partial(synthetic, 1, 200), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-faces", face, 96, 0.25, 75, (2, 4, 8)),
+    CopiesSetting("partial-synthetic-a", partial(synthetic, 0, 200), 200, 0.16, 200, (2, 4, 8)),
+    CopiesSetting("partial-synthetic-b", partial(synthetic, 1, 200), 200, 0.16, 200, (2, 4, 8)),
+    CopiesSetting("partial-faces", face, 96, 0.25, 75, (2, 4, 8)),
 )
 QUICK_FULL = (
-    Setting("full-synthetic-a", partial(small_synthetic, 0, 40), 40, 1.0, 15, (2, 4), range(3)),
-    Setting("full-synthetic-b", partial(small_synthetic, 1, 40), 40, 1.0, 15, (2, 4), range(3)),
-    Setting("full-faces", partial(small_face, "Blond_Hair"), 24, 1.0, 12, (2, 4), range(3)),
+    CopiesSetting("full-synthetic-a", partial(small_synthetic, 0, 40), 40, 1.0, 15, (2, 4), range(3)),
+    CopiesSetting("full-synthetic-b", partial(small_synthetic, 1, 40), 40, 1.0, 15, (2, 4), range(3)),
+    CopiesSetting("full-faces", partial(small_face, "Blond_Hair"), 24, 1.0, 12, (2, 4), range(3)),
 )
 QUICK_PARTIAL = (
-    Setting("partial-synthetic-a", partial(small_synthetic, 0, 40), 40, 0.4, 15, (2, 4), range(3)),
-    Setting("partial-faces", partial(small_face, "Blond_Hair"), 24, 0.5, 12, (2, 4), range(3)),
+    CopiesSetting("partial-synthetic-a", partial(small_synthetic, 0, 40), 40, 0.4, 15, (2, 4), range(3)),
+    CopiesSetting("partial-faces", partial(small_face, "Blond_Hair"), 24, 0.5, 12, (2, 4), range(3)),
 )
 
 
@@ -164,7 +164,7 @@ def draw_curves(axes: Axes, curves: pd.DataFrame) -> None:
     axes.legend(fontsize=7, loc="lower right")
 
 
-def _parts(settings: Sequence[Setting], small: Sequence[Setting], quick: bool) -> list[Part]:
+def _parts(settings: Sequence[CopiesSetting], small: Sequence[CopiesSetting], quick: bool) -> list[Part]:
     return [setting.part for setting in (small if quick else settings)]
 
 

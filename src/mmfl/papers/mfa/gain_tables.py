@@ -21,7 +21,7 @@ from mmfl.papers.mfa.tasks import (
     with_shared_clients,
     with_training_examples_as_test,
 )
-from mmfl.papers.reproduction import NOTES, Findings, Frames, Part, Trainer, reproduction
+from mmfl.papers.reproduction import NOTES, Findings, Frames, PaperTrainer, Part, reproduction
 from mmfl.report.plots import COLOURS, grid
 
 METHOD = "mfa-rr"
@@ -29,7 +29,7 @@ SPLITS = {"train": "training", "test": "test"}
 
 
 @dataclass(frozen=True)
-class Setting:
+class GainTable:
     """Different tasks, `models` (M) of them, over clients that all train in every round; FedAvg trains each by itself
     for `rounds` (T_1)."""
 
@@ -40,7 +40,7 @@ class Setting:
     rounds: int
     seeds: Sequence[int] = range(5)
 
-    def run(self, split: str, trainer: Trainer) -> Frames:
+    def run(self, split: str, trainer: PaperTrainer) -> Frames:
         """`gains` in rounds, and the accuracies of the `tasks`."""
         tasks = [with_training_examples_as_test(task) if split == "train" else task for task in self.tasks()]
         federation = with_shared_clients(tasks, self.clients)
@@ -151,13 +151,13 @@ def draw_accuracies(axes: Axes, measured: pd.DataFrame) -> None:
 
 
 _FEW = ("Eyeglasses", "Wearing_Hat", "Blond_Hair")
-ATTRIBUTES = Setting("mfa-attributes", faces, 9, 96, 50)
-MIXED = Setting("mfa-mixed", lambda: [synthetic(0, 96), face()], 2, 96, 100)
-QUICK_ATTRIBUTES = Setting("mfa-attributes", lambda: [small_face(each) for each in _FEW], 3, 24, 12, range(3))
-QUICK_MIXED = Setting("mfa-mixed", lambda: [small_synthetic(0, 16), small_network("Blond_Hair")], 2, 16, 10, range(2))
+ATTRIBUTES = GainTable("mfa-attributes", faces, 9, 96, 50)
+MIXED = GainTable("mfa-mixed", lambda: [synthetic(0, 96), face()], 2, 96, 100)
+QUICK_ATTRIBUTES = GainTable("mfa-attributes", lambda: [small_face(each) for each in _FEW], 3, 24, 12, range(3))
+QUICK_MIXED = GainTable("mfa-mixed", lambda: [small_synthetic(0, 16), small_network("Blond_Hair")], 2, 16, 10, range(2))
 
 
-def parts(full: Setting, small: Setting, quick: bool) -> list[Part]:
+def parts(full: GainTable, small: GainTable, quick: bool) -> list[Part]:
     """A part for the accuracy on the training examples and one for that on the test examples."""
     setting = small if quick else full
     rounds, seeds = setting.rounds * setting.models, setting.seeds

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mmfl.federation import Federation
 from mmfl.papers.evidence import spread
-from mmfl.papers.reproduction import Trainer
+from mmfl.papers.reproduction import PaperTrainer
 from mmfl.record import RoundRecord
 from mmfl.runs.listener import Listener, RunInfo
 
@@ -131,7 +131,7 @@ def worst(curves: Iterable[pd.DataFrame], window: int) -> pd.Series:
 
 
 def train_to_goals(
-    trainer: Trainer, federation: Callable[[int], Federation], alone: Curves, methods: Sequence[str], rate: float
+    trainer: PaperTrainer, federation: Callable[[int], Federation], alone: Curves, methods: Sequence[str], rate: float
 ) -> GoalListener:
     """Trains all tasks together until they are as accurate as FedAvg made each by itself, or have taken more rounds
     than FedAvg took one after another: then the gain is below 1, however far."""

@@ -20,7 +20,16 @@ from mmfl.allocation import Fixed, Full
 from mmfl.methods import Method
 from mmfl.papers.evidence import greater, spread
 from mmfl.papers.measurements import KEYS, LAST, Watch, accuracy, by_round, final
-from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, as_published, digits, federations, reproduction
+from mmfl.papers.reproduction import (
+    Findings,
+    Frames,
+    PaperTrainer,
+    Part,
+    as_published,
+    digits,
+    federations,
+    reproduction,
+)
 from mmfl.papers.variance import aging
 from mmfl.papers.variance.table1 import SMALL3
 from mmfl.report.differences import difference
@@ -62,7 +71,7 @@ def rules(clients: int) -> list[Method]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class StalenessSetting:
     """A federation and the methods compared on it, of which `observed` is StaleVR.
 
     `groups` divides the clients into two kinds; `small` are the settings of the quick form.
@@ -82,7 +91,7 @@ class Setting:
         run = partial(self.run, self.small if quick else (), rounds, seeds)
         return Part(f"staleness/{self.name.replace(' ', '-')}", rounds, seeds, run)
 
-    def run(self, settings: Sequence[str], rounds: int, seeds: range, trainer: Trainer) -> Frames:
+    def run(self, settings: Sequence[str], rounds: int, seeds: range, trainer: PaperTrainer) -> Frames:
         """Trains all methods and observes StaleVR; keeps accuracies where there is something to compare."""
         federation_of, watch = federations(self.preset, settings), Watch(aging.betas_of)
         methods = self.methods(federation_of(seeds[0]).clients)
@@ -92,14 +101,16 @@ class Setting:
         return frames | ({"accuracy": accuracy(comparison)[[*KEYS, "mean"]]} if len(methods) > 1 else {})
 
 
-ONE_TASK = Setting("one task", "fig5-staleness", rules, "StaleVR", rare_and_frequent, digits("emnist"), range(5))
-THREE_TASKS = Setting(
+ONE_TASK = StalenessSetting(
+    "one task", "fig5-staleness", rules, "StaleVR", rare_and_frequent, digits("emnist"), range(5)
+)
+THREE_TASKS = StalenessSetting(
     "three tasks", "lvr-3tasks", lambda _: [as_published("mmfl-stalevr")], "mmfl-stalevr", small_and_large, SMALL3,
     range(3),
 )  # fmt: skip
 
 
-def ages(setting: Setting, comparison: Comparison, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
+def ages(setting: StalenessSetting, comparison: Comparison, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
     """StaleVR's observed betas: two clients of the first seed, and statistics of all clients by seed."""
     curves: list[pd.DataFrame] = []
     idle, worths = [], []

@@ -15,8 +15,8 @@ from mmfl.papers.reproduction import (
     Claim,
     Findings,
     Frames,
+    PaperTrainer,
     Part,
-    Trainer,
     as_published,
     digits,
     federations,
@@ -106,7 +106,7 @@ def _parts(
 ) -> list[Part]:
     """A part for each group of methods."""
 
-    def run(methods: list[str], trainer: Trainer) -> Frames:
+    def run(methods: list[str], trainer: PaperTrainer) -> Frames:
         federation_of, published = federations(preset, settings), [as_published(method) for method in methods]
         compared = trainer.compare(federation_of, published, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=LAST)
         frames = {"accuracy": accuracy(compared), "costs": mean_costs(compared)}
