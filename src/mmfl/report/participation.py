@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mmfl.report.figure import Dots, Figure, Heat, Panel
-from mmfl.report.observations import by_round, by_task, curves, curves_between, describe_bands, evenly, task_panels
+from mmfl.report.observations import by_round, by_task, curves, describe_bands, evenly, task_figure
 from mmfl.runs.results import Comparison, Run
 from mmfl.training.diagnostics import PROBABILITIES
 
@@ -50,16 +50,13 @@ def seen(comparison: Comparison) -> Figure | None:
 
 def probabilities(comparison: Comparison) -> Figure | None:
     """The chances of being drawn, by round."""
-    table = by_task(comparison, *PROBABILITIES)
-    _, low, middle, high, _ = PROBABILITIES
-    panels = task_panels(
-        comparison, table, lambda subset: curves_between(subset, low, middle, high, comparison.methods), "probability"
-    )
+    _, low, median, high, _ = PROBABILITIES
+    table, title = by_task(comparison, *PROBABILITIES), "Probabilities of the draw"
     caption = (
         "The chance that a processor of a client is drawn for the task: the median over the clients that can train it, "
         "with a band between the quartiles; means over seeds. Methods that leave nothing to chance have none."
     )
-    return Figure("probabilities", "Probabilities of the draw", caption, panels, table) if panels else None
+    return task_figure(comparison, "probabilities", title, caption, table, median, "probability", band=(low, high))
 
 
 def clusters(comparison: Comparison) -> Figure | None:
