@@ -55,7 +55,7 @@ class Evaluation:
         """From the statistics of all metrics, in their order."""
         values = {
             name: metric.value(torch.from_numpy(numbers)).numpy() if isinstance(metric, AdditiveMetric) else numbers
-            for (name, metric), numbers in zip(task.measures.items(), statistics, strict=True)
+            for (name, metric), numbers in zip(task.all_metrics.items(), statistics, strict=True)
         }
         numbers = {name: float(value) for name, value in values.items() if value.ndim == 0}
         tables = {name: value for name, value in values.items() if value.ndim > 0}
@@ -73,13 +73,13 @@ class TaskTest:
         kept = None if sizes is None else sizes[sizes > 0]
         self.loss = _Sums(Mean(task.loss))
         self.metrics = [
-            _start(metric, kept if metric is task.main_metric else None) for metric in task.measures.values()
+            _start(metric, kept if metric is task.main_metric else None) for metric in task.all_metrics.values()
         ]
 
     def add(self, outputs: Structure, targets: Structure) -> None:
         """Adds a batch."""
         self.loss.add(outputs, targets)
-        for name, collected in zip(self.task.measures, self.metrics, strict=True):
+        for name, collected in zip(self.task.all_metrics, self.metrics, strict=True):
             try:
                 collected.add(outputs, targets)
             except (RuntimeError, ValueError, TypeError, IndexError) as error:

@@ -221,9 +221,8 @@ class _Scores:
         ranks = (below + up_to + 1).double() / 2
         positives = positive.sum(-1)
         wins = (ranks * positive).sum(-1) - positives * (positives + 1) / 2
-        return (
-            wins / (positives * (~positive).sum(-1))
-        ).nanmean() + 0 * scores.sum()  # nan where outputs are not finite
+        area = (wins / (positives * (~positive).sum(-1))).nanmean()
+        return area if scores.isfinite().all() else torch.full_like(area, torch.nan)
 
 
 def _count_classes(name: str, outputs: Tensor, targets: Tensor) -> int:

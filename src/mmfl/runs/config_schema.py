@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mmfl.data import SOURCES, Dataset
-from mmfl.data.augmentation import AUGMENTATIONS, Augment
+from mmfl.data.augmentation import AUGMENTATIONS
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError
 from mmfl.federation import Federation
@@ -81,6 +81,7 @@ class TaskConfig(ConfigSection):
 
     def build(self, data: Dataset) -> Task:
         """The task, on data already loaded."""
+        augment = self.augment if isinstance(self.augment, list) else [self.augment]
         name, options = read_spec("model", self.model)
         factory = find("model", name, MODELS)
         call("model", name, factory, options)  # so that a wrong option is named before training
@@ -97,7 +98,7 @@ class TaskConfig(ConfigSection):
             loss=bind("loss", self.loss, LOSSES),
             metric=self.metric,
             metrics=self.metrics,
-            augment=None if self.augment is None else _augmentations(self.augment),
+            augment=[bind("augmentation", spec, AUGMENTATIONS) for spec in augment if spec is not None],
         )
 
 
@@ -250,16 +251,6 @@ class Config(ConfigSection):
 def _build_named(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
     """What a name or a table stands for; anything else as it is, such as a number in place of a schedule."""
     return build(kind, value, known) if isinstance(value, str | Mapping) else value
-
-
-def _augmentations(given: Spec | list[Spec]) -> list[Augment]:
-    """The augmentations that one or several specs stand for: classes are built, functions used as they are."""
-    made = []
-    for spec in given if isinstance(given, list) else [given]:
-        name, _ = read_spec("augmentation", spec)
-        found = find("augmentation", name, AUGMENTATIONS)
-        made.append((build if isinstance(found, type) else bind)("augmentation", spec, AUGMENTATIONS))
-    return made
 
 
 def _load(spec: Spec) -> Dataset:
