@@ -18,7 +18,7 @@ MAX_VALUE = 1e30
 
 
 @dataclass(frozen=True, eq=False)
-class NodeTest:
+class NodeEvaluation:
     """A node's test of a task: on how many examples, their mean loss, and the summed statistics of each metric."""
 
     examples: int
@@ -26,7 +26,7 @@ class NodeTest:
     statistics: Sequence[NDArray[np.float64]]
 
     @classmethod
-    def read(cls, examples: int, loss: float, statistics: list[Any]) -> "NodeTest":
+    def read(cls, examples: int, loss: float, statistics: list[Any]) -> "NodeEvaluation":
         """Refuses what cannot be right."""
         if examples <= 0 or not abs(loss) <= MAX_VALUE:
             raise InvalidPayloadError(f"{examples} examples with loss {loss}")
@@ -43,19 +43,19 @@ class NodeTest:
         """Whether the metrics of a task can be computed from it."""
         try:
             Evaluation.of(task, self.loss, self.statistics, None)
-        except (ValueError, RuntimeError, IndexError, StopIteration):
+        except (ValueError, RuntimeError, IndexError, KeyError):
             return False
         return True
 
 
-def keep_alike(task: Task, tests: Sequence[NodeTest]) -> list[NodeTest]:
+def keep_alike(task: Task, tests: Sequence[NodeEvaluation]) -> list[NodeEvaluation]:
     """The tests from which the metrics can be computed, and whose statistics have the lengths of most nodes'."""
     lengths = [test.lengths for test in tests if test.fits(task)]
     usual = Counter(lengths).most_common(1)[0][0] if lengths else None
     return [test for test in tests if test.lengths == usual]
 
 
-def add_up(task: Task, tests: Sequence[NodeTest], by_client: Mapping[int, tuple[int, float]]) -> Evaluation:
+def add_up(task: Task, tests: Sequence[NodeEvaluation], by_client: Mapping[int, tuple[int, float]]) -> Evaluation:
     """The result of all tests together, with the examples and the metric of each client; nan where there are none."""
     if not tests:
         return Evaluation(float("nan"), float("nan"))

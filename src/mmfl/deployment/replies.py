@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mmfl.deployment.node_tests import MAX_VALUE, NodeTest
+from mmfl.deployment.node_tests import MAX_VALUE, NodeEvaluation
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload
 from mmfl.engine import Training
 from mmfl.updates import Trained
@@ -110,7 +110,7 @@ class Replies:
     def __init__(self) -> None:
         self.losses: dict[str, dict[int, float]] = {}
         self.trained: dict[Pair, TrainingReport] = {}
-        self.tests: dict[str, list[NodeTest]] = {}
+        self.tests: dict[str, list[NodeEvaluation]] = {}
         self.client_tests: dict[str, dict[int, tuple[int, float]]] = {}
         self.updates: dict[Pair, Tensor] = {}
         self.batch_norms: dict[Pair, Tensor] = {}
@@ -149,7 +149,7 @@ class Replies:
         for (name,), row in tests.items():
             try:
                 _require([name] in asked.get("test", []), "was not asked for")
-                self.tests.setdefault(name, []).append(NodeTest.read(*row))
+                self.tests.setdefault(name, []).append(NodeEvaluation.read(*row))
             except InvalidPayloadError as error:
                 self.missing.append((None, f"task '{name}': a test: {error}"))
         for (name, client), (count, value) in client_tests.items():

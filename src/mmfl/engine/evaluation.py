@@ -1,6 +1,6 @@
 """Evaluation: what a test of global weights finds, and how it adds up batch by batch, over processes and nodes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +29,6 @@ class ClientValues:
     examples: NDArray[np.int64]
     value: Numbers
 
-    @property
-    def rows(self) -> Iterator[tuple[int, int, float]]:
-        """Client, examples and value, one after another."""
-        return zip(self.client.tolist(), self.examples.tolist(), self.value.tolist(), strict=True)
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -59,7 +54,7 @@ class Evaluation:
         }
         numbers = {name: float(value) for name, value in values.items() if value.ndim == 0}
         tables = {name: value for name, value in values.items() if value.ndim > 0}
-        return cls(loss, next(iter(numbers.values())), numbers, tables, clients, statistics)
+        return cls(loss, numbers[next(iter(task.all_metrics))], numbers, tables, clients, statistics)
 
 
 class TaskTest:

@@ -125,14 +125,14 @@ def _over_seeds(comparison: Comparison) -> str:
             "seed of its own, every seed partitions the data anew, so that client 3 of one seed is not client 3 of "
             "another. A client that lacks a task with some of the seeds trains it less, even under full participation."
         )
-    missing = [f"{run.method}: {_named(never)}" for run in comparison if (never := _unseen(run))]
+    missing = [f"{run.method}: {_list_clients(never)}" for run in comparison if (never := _unseen(run))]
     return f" Clients that never trained anything: {'; '.join(missing)}." if missing else ""
 
 
-def _named(clients: list[int]) -> str:
+def _list_clients(clients: list[int]) -> str:
     """The clients, or the first of many.
 
-    >>> _named([3, 5])
+    >>> _list_clients([3, 5])
     '3, 5'
     """
     more = len(clients) - _MAX_NAMED

@@ -31,13 +31,9 @@ def variances(comparison: Comparison) -> Figure | None:
     caption = (
         "The variance that the draw causes, where losses or updates of all clients are known: of the sampled loss and "
         "of the sampled update, on a logarithmic scale, over which means and deviations are taken. Full participation "
-        "has none."
+        "has none." + describe_bands(comparison)
     )
-    return (
-        Figure("variances", "Variance of the draw", caption + describe_bands(comparison), panels, table)
-        if panels
-        else None
-    )
+    return Figure("variances", "Variance of the draw", caption, panels, table) if panels else None
 
 
 def beta(comparison: Comparison) -> Figure | None:

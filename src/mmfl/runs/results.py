@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.record import RoundRecord, TestDetails
-from mmfl.runs.directory import Pair, RunDirectory
+from mmfl.record import LastTest, RoundRecord
 from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.metric_tables import all_metrics, client_values, final_metrics, final_spread, table_of
 
@@ -34,7 +33,7 @@ class Run:
     weights: Sequence[Tensor] | None = None
     batch_norm: Sequence[Tensor | None] | None = None
     full: str = "full"
-    tested: Mapping[str, TestDetails] = field(default_factory=dict)
+    tested: Mapping[str, LastTest] = field(default_factory=dict)
 
     def frame(self, quantity: str) -> pd.DataFrame:
         """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
@@ -66,16 +65,19 @@ class Run:
         Only for tasks whose test examples belong to clients. `frame("client_worst_tenth")` and the like say how the
         metric is distributed over clients in every evaluated round.
         """
-        return client_values(task, self._tested(task))
+        return client_values(task, self._last_test(task))
 
     def confusion(self, task: str, metric: str = "confusion") -> pd.DataFrame:
         """The confusion matrix of a task in the last evaluated round, targets x predictions; or another table."""
-        return table_of(task, metric, self._tested(task))
+        return table_of(task, metric, self._last_test(task))
 
-    def _tested(self, task: str) -> TestDetails:
+    def _last_test(self, task: str) -> LastTest:
+        self._check_task(task)
+        return self.tested.get(task, LastTest(0))
+
+    def _check_task(self, task: str) -> None:
         if task not in self.tasks:
             raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
-        return self.tested.get(task) or TestDetails(0)
 
     @property
     def step_size(self) -> pd.DataFrame:
@@ -127,14 +129,12 @@ class Run:
         """The trained model of a task, ready to use."""
         if self.federation is None or self.weights is None:
             raise UserError("this run was loaded from its records alone, without weights.")
-        if task not in self.tasks:
-            raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
+        self._check_task(task)
         s = self.tasks.index(task)
         module = self.federation.tasks[s].build(self.seed, s)
-        batch_norm = None if self.batch_norm is None else self.batch_norm[s]
-        values = Layout(module, self.federation.tasks[s].batch_norm).values(
-            self.weights[s].cpu(), None if batch_norm is None else batch_norm.cpu()
-        )
+        statistics = self.batch_norm[s] if self.batch_norm else None
+        layout = Layout(module, self.federation.tasks[s].batch_norm)
+        values = layout.values(self.weights[s].cpu(), None if statistics is None else statistics.cpu())
         module.load_state_dict(values, strict=False)
         return module.eval()
 
@@ -198,11 +198,12 @@ class Comparison:
         finals, rows = self.finals(window), {}
         for method in self.methods:
             mine, full = pd.DataFrame(finals.loc[method]), self.full_of(method)
+            ratios = (mine["mean"] / finals.loc[full]["mean"]).replace([np.inf, -np.inf], np.nan) if full else None
             costs = pd.concat([run.costs for run in self.of(method)]).mean()
             rows[method] = {
                 **mine.mean().to_dict(),
                 "spread": float(mine["mean"].std(ddof=1)) if len(mine) > 1 else np.nan,
-                "relative": _ratio(mine["mean"], finals.loc[full]["mean"]) if full else np.nan,
+                "relative": float(ratios.mean()) if ratios is not None else np.nan,
                 "trainings": float(costs["trainings"]),
                 "forward_passes": float(costs["forward_passes"]),
                 "megabytes": float(costs["bytes_up"] + costs["bytes_down"]) / 1e6,
@@ -250,37 +251,3 @@ class Comparison:
         from mmfl.report import notebook
 
         return notebook.comparison(self)
-
-
-def _ratio(ours: pd.Series, theirs: pd.Series) -> float:
-    """The mean ratio of two quantities measured with the same seeds, of those where it is a number."""
-    return float((ours / theirs).replace([np.inf, -np.inf], np.nan).mean())
-
-
-def load(path: str | Path) -> Comparison:
-    """The runs in a directory, from their records.
-
-    >>> load("runs/nothing-here")
-    Traceback (most recent call last):
-    ...
-    mmfl.errors.UserError: 'runs/nothing-here' is not a run directory: it has no config.toml.
-    """
-    directory = RunDirectory.open(path)
-    records = directory.records()
-    if not records:
-        raise UserError(f"run '{path}' has no finished round yet.")
-    return from_records(records, directory.details())
-
-
-def from_records(
-    records: Sequence[RoundRecord], details: Mapping[Pair, Mapping[str, TestDetails]] | None = None
-) -> Comparison:
-    """The runs that records are of, by method and seed, with the details of their last tests."""
-    tasks = list(dict.fromkeys(name for record in records for name in record.tasks))
-    by_replica: dict[tuple[str, int], list[RoundRecord]] = {}
-    for record in records:
-        by_replica.setdefault((record.method, record.seed), []).append(record)
-    tested = details or {}
-    return Comparison(
-        [Run(known, *pair, tasks, known[0].clients, tested=tested.get(pair, {})) for pair, known in by_replica.items()]
-    )
