@@ -159,9 +159,8 @@ class RoundRecord:
         """The record again, also of a version that recorded less."""
         extras = dict(values)
         known = {name: extras.pop(name) for name in _ROUND_FIELDS if name in extras}
-        cost = known.get("cost", {})
         known["tasks"] = {name: TaskRecord.from_json(task) for name, task in known.get("tasks", {}).items()}
-        known["cost"] = Cost(**_known(Cost, cost))
+        known["cost"] = Cost(**_known(Cost, known.get("cost", {})))
         known["drawn"] = {name: Drawn(*drawn) for name, drawn in known.get("drawn", {}).items()}
         return cls(**known, extras=extras)
 

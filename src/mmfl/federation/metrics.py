@@ -83,11 +83,6 @@ class _ClassCounts(AdditiveMetric):
         return counts.scatter_add_(1, 2 * classes + targets, agreed)
 
 
-def _three(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    targets, predicted, agreed = sums.tensor_split(3, dim=-1)
-    return targets, predicted, agreed
-
-
 class MacroF1(_ClassCounts):
     """Mean over classes of F1, the harmonic mean of precision and recall; classes that occur neither among targets nor
     among predictions are left out."""
@@ -96,7 +91,7 @@ class MacroF1(_ClassCounts):
 
     def value(self, sums: Tensor) -> Tensor:
         """The mean of 2 TP / (targets + predictions)."""
-        targets, predicted, agreed = _three(sums)
+        targets, predicted, agreed = sums.tensor_split(3, dim=-1)
         return (2 * agreed / (targets + predicted)).nanmean(-1)
 
 
@@ -107,7 +102,7 @@ class BalancedAccuracy(_ClassCounts):
 
     def value(self, sums: Tensor) -> Tensor:
         """The mean of TP / targets."""
-        targets, _, agreed = _three(sums)
+        targets, _, agreed = sums.tensor_split(3, dim=-1)
         return (agreed / targets).nanmean(-1)
 
 

@@ -42,11 +42,9 @@ class RunDirectory:
         self.path, self.locked = path, locked
 
     @classmethod
-    def create(
-        cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None, locked: bool = False
-    ) -> "RunDirectory":
+    def create(cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None) -> "RunDirectory":
         """A new directory with the configuration and versions of a run; an existing one is used only if it is empty."""
-        directory = cls(Path(path), locked)
+        directory = cls(Path(path))
         cls.refuse_used(directory.path)
         content = tomli_w.dumps({"format": FORMAT, **config, MADE_WITH: made_with(device)}).encode()
         with directory.hold():

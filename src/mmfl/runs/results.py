@@ -231,10 +231,11 @@ class Comparison:
         """Draws accuracy, participation and step size on one page."""
         from matplotlib import pyplot
 
-        from mmfl.report.figures import overview
+        from mmfl.report.figures import main
         from mmfl.report.plots import draw
 
-        picture = draw(overview(self))
+        overview, *_ = main(self)
+        picture = draw(overview)
         picture.savefig(path)
         pyplot.close(picture)
 
