@@ -22,8 +22,7 @@ from mmfl.local import LocalRule
 from mmfl.methods import Method
 from mmfl.runs.config import preset
 from mmfl.runs.listener import Listener
-from mmfl.runs.loading import load
-from mmfl.runs.results import Comparison, Run
+from mmfl.runs.results import Comparison, Run, load
 from mmfl.updates import Updates
 
 __all__ = [

@@ -23,8 +23,7 @@ from mmfl.report.page import page, place
 from mmfl.report.palette import ink, luminance, shade
 from mmfl.report.sources import Source, combine_sources, list_differences, load_sources
 from mmfl.runs.directory import RunDirectory
-from mmfl.runs.loading import load
-from mmfl.runs.results import Comparison, Run
+from mmfl.runs.results import Comparison, Run, load
 
 SCRIPT = "<script>alert(1)</script>"
 ONLY_WITH_METRICS = ("metrics", "clients", "client_distribution", "confusion")  # several, or of clients

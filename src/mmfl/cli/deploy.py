@@ -178,7 +178,7 @@ def show_outcome(outcome: "RunEnd", path: Path, seconds: float) -> None:
         where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
         raise UserError(f"the run failed: {outcome.reason}\nWhat was printed is in {where}.")
     from mmfl.report.display import conclude
-    from mmfl.runs.loading import load
+    from mmfl.runs.results import load
 
     say(conclude(console, load(path), path, seconds))
 

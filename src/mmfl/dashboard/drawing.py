@@ -11,9 +11,8 @@ from mmfl.report.sources import Source, combine_sources, note
 from mmfl.report.tables import paired_differences, results
 from mmfl.runs.layout import METRICS
 from mmfl.runs.listing import RunSummary
-from mmfl.runs.loading import from_records
 from mmfl.runs.records import Records
-from mmfl.runs.results import Comparison
+from mmfl.runs.results import Comparison, from_records
 
 
 @dataclass(frozen=True)

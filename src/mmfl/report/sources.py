@@ -8,8 +8,7 @@ from typing import Any
 
 from mmfl.errors import UserError, shorten
 from mmfl.runs.directory import MADE_WITH, RunDirectory
-from mmfl.runs.loading import load
-from mmfl.runs.results import Comparison, Run
+from mmfl.runs.results import Comparison, Run, load
 
 # Runs may differ in these and still be one experiment.
 _FREE = {"method", "methods", "seed", "seeds", "format", MADE_WITH}
