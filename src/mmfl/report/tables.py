@@ -40,7 +40,8 @@ def further_metrics(comparison: Comparison) -> dict[str, pd.DataFrame]:
         finals = Comparison(comparison.of(method)).metrics().loc[method]  # of the metrics that its runs recorded
         for task, found in finals.groupby(level="task", sort=False):
             if len(found) > 1 or found.isna().any():
-                texts = {with_direction(name): _or_undefined(value) for (_, name), value in found.items()}
+                values = found.droplevel("task").items()
+                texts = {with_direction(str(name)): _or_undefined(value) for name, value in values}
                 rows.append({"method": method, "task": task, **texts})
     return {f"all test metrics: {final_rounds(comparison)}": pd.DataFrame(rows).fillna("")} if rows else {}
 
