@@ -155,7 +155,8 @@ class NodeService:
             name, count = self.federation.task_names[workload.task], self.federation.test_examples[workload.task]
             reply.add("tests", name, count, float(result.loss), [each.tolist() for each in result.statistics])
             if (found := result.clients) is not None:
-                for client, examples, value in found.rows:
+                columns = (found.client.tolist(), found.examples.tolist(), found.value.tolist())
+                for client, examples, value in zip(*columns, strict=True):
                     reply.add("client_tests", name, client, examples, value if np.isfinite(value) else None)
 
     def _workload(self, request: Payload, name: str, clients: NDArray[np.int64] | None = None) -> Workload:

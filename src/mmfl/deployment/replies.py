@@ -109,7 +109,7 @@ class RemoteTrained(Trained):
 
 
 @dataclass(frozen=True, eq=False)
-class NodeTest:
+class NodeEvaluation:
     """A node's test of a task: on how many examples, their mean loss, and the summed statistics of each metric."""
 
     examples: int
@@ -117,7 +117,7 @@ class NodeTest:
     statistics: Sequence[NDArray[np.float64]]
 
     @classmethod
-    def read(cls, examples: int, loss: float, statistics: list[Any]) -> "NodeTest":
+    def read(cls, examples: int, loss: float, statistics: list[Any]) -> "NodeEvaluation":
         """Refuses what cannot be right."""
         if examples <= 0 or not abs(loss) <= _MAX_VALUE:
             raise InvalidPayloadError(f"{examples} examples with loss {loss}")
@@ -134,19 +134,19 @@ class NodeTest:
         """Whether the metrics of a task can be computed from it."""
         try:
             Evaluation.of(task, self.loss, self.statistics, None)
-        except (ValueError, RuntimeError, IndexError, StopIteration):
+        except (ValueError, RuntimeError, IndexError, KeyError):
             return False
         return True
 
 
-def keep_alike(task: Task, tests: Sequence[NodeTest]) -> list[NodeTest]:
+def keep_alike(task: Task, tests: Sequence[NodeEvaluation]) -> list[NodeEvaluation]:
     """The tests from which the metrics can be computed, and whose statistics have the lengths of most nodes'."""
     lengths = [test.lengths for test in tests if test.fits(task)]
     usual = Counter(lengths).most_common(1)[0][0] if lengths else None
     return [test for test in tests if test.lengths == usual]
 
 
-def add_up(task: Task, tests: Sequence[NodeTest], by_client: Mapping[int, tuple[int, float]]) -> Evaluation:
+def add_up(task: Task, tests: Sequence[NodeEvaluation], by_client: Mapping[int, tuple[int, float]]) -> Evaluation:
     """The result of all tests together, with the examples and the metric of each client; nan where there are none."""
     if not tests:
         return Evaluation(float("nan"), float("nan"))
@@ -168,7 +168,7 @@ class Replies:
     def __init__(self) -> None:
         self.losses: dict[str, dict[int, float]] = {}
         self.trained: dict[Pair, TrainingReport] = {}
-        self.tests: dict[str, list[NodeTest]] = {}
+        self.tests: dict[str, list[NodeEvaluation]] = {}
         self.client_tests: dict[str, dict[int, tuple[int, float]]] = {}
         self.vectors: dict[str, Tensor] = {}
         self.missing: list[tuple[int | None, str]] = []
@@ -202,7 +202,7 @@ class Replies:
         for (name,), row in tests.items():
             try:
                 _require([name] in asked.get("test", []), "was not asked for")
-                self.tests.setdefault(name, []).append(NodeTest.read(*row))
+                self.tests.setdefault(name, []).append(NodeEvaluation.read(*row))
             except InvalidPayloadError as error:
                 self.missing.append((None, f"task '{name}': a test: {error}"))
         for (name, client), (count, value) in client_tests.items():

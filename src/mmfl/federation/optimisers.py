@@ -113,9 +113,9 @@ class Adam(Optimiser):
     def direction(self, gradient: Tensor, weights: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
         """Mean over root of mean square, both corrected for their start at zero."""
         gradient = gradient + self.weight_decay * weights if self.weight_decay else gradient
-        return self._adapted(gradient, state, number)
+        return self._adam_direction(gradient, state, number)
 
-    def _adapted(self, gradient: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
+    def _adam_direction(self, gradient: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
         mean, square = state
         mean.lerp_(gradient, 1 - self.beta1)
         square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
@@ -131,7 +131,7 @@ class AdamW(Adam):
 
     def direction(self, gradient: Tensor, weights: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
         """Adam's, plus the decay."""
-        return self._adapted(gradient, state, number) + self.weight_decay * weights
+        return self._adam_direction(gradient, state, number) + self.weight_decay * weights
 
 
 OPTIMISERS: dict[str, Callable[..., Optimiser]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}

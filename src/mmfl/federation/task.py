@@ -19,7 +19,7 @@ from mmfl.data.dataset import ELSEWHERE
 from mmfl.errors import UserError, check_name, first_line, nearest
 from mmfl.federation.batch_norm import BatchNormMode
 from mmfl.federation.metric_kinds import Metric
-from mmfl.federation.metric_names import MetricSpec, read_measures
+from mmfl.federation.metric_names import MetricSpec, read_metrics
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
 from mmfl.federation.optimisers import SGD, Optimiser
 from mmfl.federation.schedules import Schedule, StepSchedule
@@ -91,7 +91,7 @@ class Task:
         check_whole(where, "epochs", self.epochs)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)
-        _ = self.measures  # so that a wrong name is found now
+        _ = self.all_metrics  # so that a wrong name is found now
 
     def _check_name(self) -> None:
         check(isinstance(self.name, str), "task", "the name", self.name, "text")
@@ -107,14 +107,14 @@ class Task:
         return chain(self.augment)
 
     @cached_property
-    def measures(self) -> dict[str, Metric]:
+    def all_metrics(self) -> dict[str, Metric]:
         """All metrics by name, the main one first; functions as means over the test set."""
-        return read_measures(f"task '{self.name}'", self.metric, self.metrics)
+        return read_metrics(f"task '{self.name}'", self.metric, self.metrics)
 
     @property
     def main_metric(self) -> Metric:
         """The metric by which tables and comparisons go."""
-        return next(iter(self.measures.values()))
+        return next(iter(self.all_metrics.values()))
 
     def learning_rate(self, round: int) -> float:
         """The learning rate of a round."""

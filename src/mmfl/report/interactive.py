@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from mmfl.errors import UserError
-from mmfl.report.figure import COLUMNS as COLUMNS
-from mmfl.report.figure import Bars, Dots, Figure, Heat, Line, Mark, Numbers, Panel
+from mmfl.report.figure import COLUMNS, Bars, Dots, Figure, Heat, Line, Mark, Numbers, Panel
 from mmfl.report.traces import colour_axis, text_of, traces
 
 _WIDTH = 1000  # pixels, for which room is divided; a browser stretches it

@@ -1,5 +1,6 @@
 """Experiment: methods x seeds on a federation, conducted in lockstep, with or without a run directory."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -67,8 +68,9 @@ class Experiment:
             if not isinstance(values, range) and len(set(values)) < len(values):
                 raise UserError(f"{kind} {list(values)} repeat one; each may be given once.")
 
-    def check_memory(self, federation: Federation) -> None:
+    def check_memory(self) -> None:
         """Refuses more replicas than the machine has memory for, judging by the federation of the first seed."""
+        federation = self.federation_of(self.seeds[0])
         parameters = sum(Layout(task.build()).length for task in federation.tasks)
         pairs = federation.clients * len(federation.tasks)
         records = self.rounds * len(federation.tasks) * _RECORD_BYTES
@@ -202,7 +204,7 @@ def announce(
         listener.begin(info)
     except UserError:
         if fresh:
-            fresh.remove()
+            shutil.rmtree(fresh.path, ignore_errors=True)
         raise
     try:
         yield
@@ -230,7 +232,7 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
 
 def start(experiment: Experiment, engine: Engine) -> list[Replica]:
     """All replicas before their first round: for each method, each seed."""
-    experiment.check_memory(experiment.federation_of(experiment.seeds[0]))
+    experiment.check_memory()
     for seed in experiment.seeds:
         experiment.federation_of(seed).check_rounds(experiment.rounds)
     return [

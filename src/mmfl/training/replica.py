@@ -9,7 +9,7 @@ from torch import Tensor
 from mmfl.engine import Engine, Evaluation
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
-from mmfl.record import TestDetails
+from mmfl.record import LastTest
 from mmfl.training.best import BestWeights
 from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
@@ -56,7 +56,7 @@ class Replica:
     seed: int
     rate: float
     state: TrainingState
-    tested: dict[str, TestDetails] = field(default_factory=dict)
+    tested: dict[str, LastTest] = field(default_factory=dict)
 
     @classmethod
     def start(
