@@ -3,7 +3,7 @@
 from mmfl import data, models, partition, trackers
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
-from mmfl.api import compare, train
+from mmfl.api import compare, sweep, train
 from mmfl.errors import UserError
 from mmfl.federation import (
     Always,
@@ -23,6 +23,7 @@ from mmfl.methods import Method
 from mmfl.runs.config import preset
 from mmfl.runs.listener import Listener
 from mmfl.runs.results import Comparison, Run, load
+from mmfl.runs.sweep_results import Sweep, load_sweep
 from mmfl.updates import Updates
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Method",
     "RoundView",
     "Run",
+    "Sweep",
     "Task",
     "Trace",
     "Updates",
@@ -46,6 +48,7 @@ __all__ = [
     "compare",
     "data",
     "load",
+    "load_sweep",
     "metrics",
     "models",
     "objectives",
@@ -53,6 +56,7 @@ __all__ = [
     "partition",
     "preset",
     "schedules",
+    "sweep",
     "trackers",
     "train",
 ]
