@@ -1,11 +1,9 @@
 """The command that trains over a grid of settings: sweep."""
 
-import json
-import math
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,7 +15,6 @@ from mmfl.errors import LostProcessError, UserError
 
 if TYPE_CHECKING:
     from mmfl.runs.sweep import SweepPlan
-    from mmfl.runs.sweep_results import Sweep
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -92,16 +89,18 @@ def train_and_show(plan: "SweepPlan", path: Path, quiet: bool = False, as_json: 
     """Trains in a sweep's directory, and shows progress and results; of several processes only the first shows them."""
     from mmfl.report.display import show_summary
     from mmfl.report.sweep_page import SweepDisplay, conclude
-    from mmfl.runs.sweep import train_sweep
+    from mmfl.runs.sweep import check_sweep, train_sweep
     from mmfl.trackers import make_trackers
     from mmfl.updates.world import leave
 
-    world = plan.engine_of(plan.trials[0].common).world
+    check_sweep(plan, path)
+    engine = plan.engine_of(plan.trials[0].common)
+    world = engine.world
     path = Path(world.said_by_first(str(path)))
     with on_stderr() if as_json else nullcontext():
         console.quiet = not world.first
         if not quiet:
-            show_summary(console, {**describe(plan), "sweep": str(path)})
+            show_summary(console, {**describe(plan), "device": str(engine.device), "sweep": str(path)})
         started = time.monotonic()
         try:
             result = train_sweep(
@@ -121,7 +120,7 @@ def train_and_show(plan: "SweepPlan", path: Path, quiet: bool = False, as_json: 
                 say(line)
     leave()
     if as_json and world.first:
-        show_json(as_rows(result))
+        show_json(result.to_json())
     if result.failures:
         count = f"{len(result.failures)} of {len(result)}"
         raise UserError(f"sweep: {count} points and methods failed; `mmfl resume {path}` tries them again.")
@@ -129,19 +128,9 @@ def train_and_show(plan: "SweepPlan", path: Path, quiet: bool = False, as_json: 
 
 def describe(plan: "SweepPlan") -> dict[str, str]:
     """What will be trained, at a glance."""
-    from mmfl.runs.grid import points, text_of
+    from mmfl.runs.grid import describe_size, points, text_of
 
-    numbers = {"point": len(points(plan.grid)), "method": len(plan.methods), "seed": len(plan.seeds)}
-    counts = [f"{number:,} {word}{'s' if number > 1 else ''}" for word, number in numbers.items()]
-    return {
-        "methods": ", ".join(plan.methods),
-        **plan.federation().describe(),
-        **{key: ", ".join(map(text_of, values)) for key, values in plan.grid.items()},
-        "runs": f"{' x '.join(counts)} = {math.prod(numbers.values()):,}",
-    }
-
-
-def as_rows(sweep: "Sweep") -> list[dict[str, Any]]:
-    """The table of a sweep for JSON."""
-    rows: list[dict[str, Any]] = json.loads(sweep.table().to_json(orient="records"))
-    return rows
+    size = describe_size(len(points(plan.grid)), len(plan.methods), len(plan.seeds))
+    swept = {key: ", ".join(map(text_of, values)) for key, values in plan.grid.items()}
+    rounds = {"rounds": f"{plan.settings['rounds']:,}"}
+    return {"methods": ", ".join(plan.methods), **plan.federation().describe(), **rounds, **swept, "grid": size}

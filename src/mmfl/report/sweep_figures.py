@@ -1,5 +1,6 @@
 """Figures of a sweep: the final metric against the swept values."""
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,7 +54,8 @@ def _lines(sweep: Sweep, quantities: Sequence[str]) -> Figure:
             marks.append(Line(method, x, y, group, *band))
             marks.append(Dots(method, x, y, group, [f"{short_names([key])[key]}={value:g}" for value in x]))
         panels.append(Panel(_title(quantity), marks, key, "final test metric", log=log))
-    caption = f"Final test metric against {key}.{_about_seeds(table)}"
+    bands = " Lines are means over seeds, bands one standard deviation." if _has_spread(table) else ""
+    caption = f"Final test metric against {key}.{bands}"
     return Figure("sweep", "Final metric", caption, panels, _plain(table))
 
 
@@ -82,13 +84,15 @@ def _heat_maps(sweep: Sweep, quantity: str) -> Figure:
         heat = Heat(values, *names, _title(quantity), low, max(high, low + 1e-9), texts, "failed or not finished")
         method = point.pop("method", "")
         panels.append(Panel(", ".join(filter(None, [method, describe(point)])), [heat], columns, rows))
-    caption = f"Final test metric by {rows} and {columns}: {_title(quantity)}.{_about_seeds(table)}"
-    return Figure(f"sweep_{quantity}", f"Final metric: {_title(quantity)}", caption, panels, _plain(table))
+    seeds = ", averaged over seeds" if _has_spread(table) else ""
+    caption = f"Final test metric by {rows} and {columns}: {_title(quantity)}{seeds}."
+    plain = re.sub(r"[^\w.-]+", "-", quantity)
+    name = f"sweep-{sweep.quantities.index(quantity) + 1}-{plain}"
+    return Figure(name, f"Final metric: {_title(quantity)}", caption, panels, _plain(table))
 
 
-def _about_seeds(table: pd.DataFrame) -> str:
-    several = bool(table[f"mean{SPREAD}"].notna().any())
-    return " Means over seeds; bands are one standard deviation." if several else ""
+def _has_spread(table: pd.DataFrame) -> bool:
+    return bool(table[f"mean{SPREAD}"].notna().any())
 
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:

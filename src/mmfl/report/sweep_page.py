@@ -26,8 +26,9 @@ class SweepDisplay(Display, SweepListener):
     def part(self, part: Part, number: int, parts: int) -> None:
         """Says which part comes next, where there are several."""
         if parts > 1:
-            count = f"{len(part.labels)} run{'s' if len(part.labels) > 1 else ''} in lockstep"
-            self.console.print(f"part {number}/{parts}: {count}", highlight=False, markup=False)
+            others = f" and {len(part.labels) - 1} more in lockstep" if len(part.labels) > 1 else ""
+            text = f"part {number}/{parts}: {part.labels[0]}{others}"
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _means_in_line(self) -> str:
         best = max(self.latest.values(), key=lambda record: record.mean or 0.0, default=None)
@@ -64,6 +65,8 @@ def conclude(console: Console, sweep: Sweep, path: Path, settings: Mapping[str, 
     """Shows a sweep and writes its report into its directory: a page where plotly is installed, pictures otherwise.
     Returns a line that says how long it took and where the report is."""
     show(console, sweep)
+    if not list(sweep):
+        return f"{seconds:.1f} s; no report, as nothing has finished"
     if interactive.installed():
         written = f"report: {write(sweep, path / REPORT_PAGE, settings)}"
     else:

@@ -73,13 +73,27 @@ def check_grid(grid: Grid) -> None:
 
 
 def check_size(grid: Grid, methods: int, seeds: int) -> int:
-    """The number of runs; an error where there are more than a sweep can be meant to have."""
+    """The number of runs; an error where there are none, or more than a sweep can be meant to have."""
+    for name, number in (("methods", methods), ("seeds", seeds)):
+        if not number:
+            raise UserError(f"no {name} given; expected at least one.")
     count = math.prod(len(values) for values in grid.values())
     runs = count * methods * seeds
     if runs > MAX_RUNS:
-        size = f"{count:,} points x {methods} methods x {seeds} seeds = {runs:,} runs"
+        size = describe_size(count, methods, seeds)
         raise UserError(f"sweep: the grid has {size}; expected at most {MAX_RUNS:,}.")
     return runs
+
+
+def describe_size(points: int, methods: int, seeds: int) -> str:
+    """How many runs there are, and why.
+
+    >>> describe_size(6, 1, 3)
+    '6 points x 1 method x 3 seeds = 18 runs'
+    """
+    counts = {"point": points, "method": methods, "seed": seeds}
+    factors = [f"{number:,} {word}{'s' if number > 1 else ''}" for word, number in counts.items()]
+    return f"{' x '.join(factors)} = {points * methods * seeds:,} runs"
 
 
 def points(grid: Grid) -> list[dict[str, Any]]:

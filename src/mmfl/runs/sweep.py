@@ -208,7 +208,7 @@ def train_sweep(
         queue: list[Part] = []
         with end_together(world):
             if world.first:
-                _check(plan, place)
+                check_sweep(plan, directory)
                 if place:
                     lock.enter_context(hold(place.path))
                     place.write(plan.file())
@@ -221,8 +221,9 @@ def _parts(plan: SweepPlan, place: SweepDirectory | None) -> list[Part]:
     return assign_parts([(each.label, each.common, len(plan.seeds)) for each in plan.trials], place)
 
 
-def _check(plan: SweepPlan, place: SweepDirectory | None) -> None:
+def check_sweep(plan: SweepPlan, directory: Path | None) -> None:
     """Refuses what cannot be trained, or not in this directory, before anything is written."""
+    place = SweepDirectory(directory) if directory else None
     if place:
         place.check(plan.file())
     new = {label for part in _parts(plan, place) if part.new for label in part.labels}
@@ -259,7 +260,8 @@ def _train_parts(
             reason = RunEnd.by(error).reason
             if len(part.labels) == 1:
                 failures[part.labels[0]] = reason
-                _log.warning("%s failed: %s", part.labels[0], reason)
+                unexpected = None if isinstance(error, UserError) else error
+                _log.warning("%s failed: %s", part.labels[0], reason, exc_info=unexpected)
                 continue
             _log.warning("a run failed; those in lockstep with it train one after another: %s", reason)
             queue[:0] = [Part(name, [label]) for name, label in zip(names_alone(part), part.labels, strict=True)]

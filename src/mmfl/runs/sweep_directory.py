@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,20 +92,20 @@ class SweepDirectory:
             RunDirectory.refuse_used(self.path)
 
     def _check_extends(self, told: SweepFile) -> None:
-        known, now = self.read().to_toml(), told.to_toml()
-        for key in ("source", "settings"):
-            ours, theirs = (json.dumps(_without_methods(table.get(key))) for table in (known, now))
-            if ours != theirs:
-                where = _first_difference(known.get(key), now.get(key))
-                raise UserError(f"sweep '{self.path}' has other settings{where}; choose another directory.")
+        known, now = (tomllib.loads(tomli_w.dumps(each.to_toml())) for each in (self.read(), told))
+        for name, before, after in _settings(known, now):
+            if before != after:
+                there, here = (shorten(text_of(value), 40) for value in (before, after))
+                problem = f"'{name}' is {there} there, and {here} here"
+                raise UserError(f"sweep '{self.path}' has other settings: {problem}; choose another directory.")
         lists = {"methods": (known["methods"], now["methods"])}
         lists |= {key: (known["grid"].get(key), now["grid"].get(key)) for key in {**known["grid"], **now["grid"]}}
-        for key, (before, after) in lists.items():
-            if before is None or after is None or any(value not in after for value in before):
-                had = "no values" if before is None else ", ".join(map(text_of, before))
+        for key, (had, has) in lists.items():
+            if had is None or has is None or any(value not in has for value in had):
+                values = "no values" if had is None else ", ".join(map(text_of, had))
                 raise UserError(
-                    f"sweep '{self.path}' has {had} for '{key}'; values can be added to its grid, and nothing else "
-                    "changed: choose another directory."
+                    f"sweep '{self.path}' has {values} for '{key}'; values can only be added, and only to keys that it "
+                    "has: choose another directory."
                 )
 
     def parts(self) -> list[Part]:
@@ -180,14 +180,10 @@ def _plain(value: Any) -> Any:
     return plain
 
 
-def _without_methods(settings: Any) -> Any:
-    return {key: settings[key] for key in settings if key != "methods"} if isinstance(settings, Mapping) else settings
-
-
-def _first_difference(before: Any, after: Any) -> str:
-    """Where two tables of settings differ first."""
-    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
-        return ""
-    key = next(key for key in {**before, **after} if before.get(key) != after.get(key) and key != "methods")
-    there, here = (shorten(table.get(key, "not set"), 40) for table in (before, after))
-    return f": '{key}' is {there} there, and {here} here"
+def _settings(known: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """What two sweeps say of each setting, apart from methods."""
+    yield "source", known.get("source", "the command line"), now.get("source", "the command line")
+    before, after = known["settings"], now["settings"]
+    for key in {**before, **after}:
+        if key != "methods":
+            yield key, before.get(key, "not set"), after.get(key, "not set")

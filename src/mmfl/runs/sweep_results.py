@@ -1,5 +1,6 @@
 """The results of a sweep: a table with a row for every point and method, the best ones, and the runs of each."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,6 +93,11 @@ class Sweep:
                 rows.append({**point, "method": method, **numbers})
         spreads = [f"{name}{SPREAD}" for name in self.quantities]
         return pd.DataFrame(rows, columns=[*self.keys, "method", *self.quantities, *spreads])
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The table as JSON values; what is not known is None."""
+        rows: list[dict[str, Any]] = json.loads(self.table().to_json(orient="records"))
+        return rows
 
     def best(self, window: int | None = None) -> pd.DataFrame:
         """The best point and method for each task, for their mean and for the worst: a row each, with the metric."""
