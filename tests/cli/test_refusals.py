@@ -35,7 +35,7 @@ NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
             ["sweep", "--grid", "rat=1", "--out", "unused"],
             ["error: the embedded default with rat=1: unknown key", "rate"],
         ),
-        (["sweep", "--grid", "rate=0.5,2", "--out", "unused"], ["error: sweep, rate=2: rate is 2; expected a share"]),
+        (["sweep", "--grid", "rate=0.5,2", "--out", "unused"], ["error: sweep, rate=2: rate is 2.0; expected"]),
         (["sweep", "--grid", "tasks.digits.lr=fast", "--out", "unused"], ["error: the embedded default with lr=fast"]),
         (["sweep", "--grid", "rate=1", "--grid", "rate=0.5"], ["error: --grid rate=0.5: 'rate' is given twice"]),
         (["sweep", "--grid", "rate=1", "--methods", ",", "--out", "unused"], ["error: no methods given"]),

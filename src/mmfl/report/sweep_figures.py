@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,7 @@ def _lines(sweep: Sweep, quantities: Sequence[str]) -> Figure:
     (key,) = sweep.keys
     table = sweep.table().sort_values(key, kind="stable")
     values = [float(value) for value in sweep.grid[key]]
-    log = "x" if min(values) > 0 and max(values) >= _WIDE * min(values) else ""
+    log: Literal["", "x"] = "x" if min(values) > 0 and max(values) >= _WIDE * min(values) else ""
     panels = []
     for quantity in quantities:
         marks: list[Mark] = []
@@ -80,8 +81,8 @@ def _heat_maps(sweep: Sweep, quantity: str) -> Figure:
             dtype=np.float64,
         )
         texts = [["" if np.isnan(value) else f"{value:.3f}" for value in line] for line in values]
-        names = [[text_of(value) for value in axes[key]] for key in (rows, columns)]
-        heat = Heat(values, *names, _title(quantity), low, max(high, low + 1e-9), texts, "failed or not finished")
+        across, down = ([text_of(value) for value in axes[key]] for key in (columns, rows))
+        heat = Heat(values, down, across, _title(quantity), low, max(high, low + 1e-9), texts, "failed or not finished")
         method = point.pop("method", "")
         panels.append(Panel(", ".join(filter(None, [method, describe(point)])), [heat], columns, rows))
     seeds = ", averaged over seeds" if _has_spread(table) else ""

@@ -38,11 +38,14 @@ class SweepDisplay(Display, SweepListener):
 def tables(sweep: Sweep) -> dict[str, pd.DataFrame]:
     """Tables of texts by title: a row per point and method, and the best of them."""
     frame, best, names = sweep.table(), sweep.best().reset_index(), short_names(sweep.keys)
-    final = {names[key]: frame[key].map(text_of) for key in sweep.keys} | {"method": frame["method"]}
-    final |= {name: _with_spread(frame[name], frame[f"{name}{SPREAD}"]) for name in sweep.quantities}
-    chosen = {"best": best["best"]} | {names[key]: best[key].map(text_of) for key in sweep.keys}
-    chosen |= {"method": best["method"], "metric": _with_spread(best["metric"], best["spread"])}
-    return {_title(sweep): pd.DataFrame(final), "best point and method, by task": pd.DataFrame(chosen)}
+    final, chosen = (
+        table[[*sweep.keys, "method"]].map(text_of).rename(columns=names).astype(object) for table in (frame, best)
+    )
+    for name in sweep.quantities:
+        final[name] = _with_spread(frame[name], frame[f"{name}{SPREAD}"])
+    chosen.insert(0, "best", best["best"])
+    chosen["metric"] = _with_spread(best["metric"], best["spread"])
+    return {_title(sweep): final, "best point and method, by task": chosen}
 
 
 def notes(sweep: Sweep) -> list[str]:

@@ -36,8 +36,11 @@ STOP = "stop"
 
 
 def is_sweep(directory: Path) -> bool:
-    """Whether a directory is that of a sweep."""
-    return (directory / SWEEP).is_file()
+    """Whether a directory is that of a sweep; not where it cannot be read, as opening it will say."""
+    try:
+        return (directory / SWEEP).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def tracker_notes(tracker: str) -> str:

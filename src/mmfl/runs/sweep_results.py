@@ -105,7 +105,8 @@ class Sweep:
         for name in self.quantities:
             known = table.dropna(subset=[name])
             if len(known):
-                row = known.loc[known[name].idxmin() if self.is_lower_better(name) else known[name].idxmax()]
+                numbers = known[name].to_numpy(dtype=np.float64)
+                row = known.iloc[int(numbers.argmin() if self.is_lower_better(name) else numbers.argmax())]
                 rows[name] = {
                     **{key: row[key] for key in self.keys},
                     "method": row["method"],
@@ -192,5 +193,5 @@ def _texts(frame: pd.DataFrame, keys: Sequence[str]) -> list[pd.Series]:
 
 
 def _mean_and_spread(finals: pd.DataFrame) -> dict[str, float]:
-    spread = finals.std(ddof=1).add_suffix(SPREAD) if len(finals) > 1 else pd.Series(dtype=float)
-    return {**finals.mean().to_dict(), **spread.to_dict()}
+    means = {str(name): float(finals[name].mean()) for name in finals}
+    return means | {f"{name}{SPREAD}": float(finals[name].std(ddof=1)) for name in finals}
