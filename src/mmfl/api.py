@@ -22,7 +22,8 @@ from mmfl.runs.experiment import Experiment, conduct, seeds_of
 from mmfl.runs.grid import check_grid
 from mmfl.runs.listener import Listener, ListenerGroup
 from mmfl.runs.results import Comparison, Run
-from mmfl.runs.sweep import plan_config, plan_federations, train_sweep
+from mmfl.runs.sweep import train_sweep
+from mmfl.runs.sweep_plan import plan_config, plan_federations
 from mmfl.runs.sweep_results import Sweep
 
 _SWEPT_DEFAULTS: dict[str, Any] = {

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mmfl.cli import completion
-from mmfl.cli.console import console, on_stderr, say, show_json
+from mmfl.cli.console import console, on_stderr, resumable, say, show_json
 from mmfl.cli.help import command
 from mmfl.cli.options import ConfigFile, Device, Quiet, Rounds, Seeds, Settings, Track, default_directory, split_methods
-from mmfl.errors import LostProcessError, UserError
+from mmfl.errors import UserError
 
 if TYPE_CHECKING:
-    from mmfl.runs.sweep import SweepPlan
+    from mmfl.runs.sweep_plan import SweepPlan
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -60,7 +60,7 @@ def sweep(
     """
     from mmfl.runs import config as configuration
     from mmfl.runs.grid import read_grid
-    from mmfl.runs.sweep import plan_config
+    from mmfl.runs.sweep_plan import plan_config
 
     values = read_grid(grid or ())
     names = None if methods is None else split_methods(methods)
@@ -74,8 +74,8 @@ def resume(directory: Path, device: str | None) -> None:
     """Goes on with a sweep."""
     from mmfl.runs.layout import SWEEP
     from mmfl.runs.lock import check_free
-    from mmfl.runs.sweep import plan_config
     from mmfl.runs.sweep_directory import SweepDirectory
+    from mmfl.runs.sweep_plan import plan_config
 
     told = SweepDirectory(directory).read()
     check_free(directory)
@@ -102,18 +102,13 @@ def train_and_show(plan: "SweepPlan", path: Path, quiet: bool = False, as_json: 
         if not quiet:
             show_summary(console, {**describe(plan), "device": str(engine.device), "sweep": str(path)})
         started = time.monotonic()
-        try:
+        with resumable(path):
             result = train_sweep(
                 plan,
                 path,
                 None if quiet else SweepDisplay(console),
                 lambda common: make_trackers(common.get("trackers", [])),
             )
-        except KeyboardInterrupt:
-            say(f"\nstopped; go on with: mmfl resume {path}")
-            raise typer.Exit(130) from None
-        except LostProcessError as error:
-            raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
         if world.first:
             line = conclude(console, result, path, plan.settings, time.monotonic() - started)
             if not quiet:

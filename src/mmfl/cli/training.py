@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mmfl.cli import completion, deploy, sweeps
-from mmfl.cli.console import console, say
+from mmfl.cli.console import console, resumable, say
 from mmfl.cli.help import command
 from mmfl.cli.options import (
     ConfigFile,
@@ -23,7 +23,7 @@ from mmfl.cli.options import (
     default_directory,
     split_methods,
 )
-from mmfl.errors import LostProcessError, UserError
+from mmfl.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -157,14 +157,9 @@ def train_and_show(
     if not quiet:
         show_summary(console, summary)
     started = time.monotonic()
-    try:
+    with resumable(path):
         opened = partial(open_directory, engine.device)
         comparison = conduct(experiment, engine, open_directory=opened, resume=resume, listener=listener)
-    except KeyboardInterrupt:
-        say(f"\nstopped; go on with: mmfl resume {path}")
-        raise typer.Exit(130) from None
-    except LostProcessError as error:
-        raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
     if world.first:
         summary_line = conclude(console, comparison, path, time.monotonic() - started)
         if not quiet:

@@ -2,7 +2,7 @@
 
 `config`, `config_schema` and `presets` say what to run, `experiment` conducts it and `listener` is told about it.
 `snapshots` and `checkpoint` save what a run needs to go on, `results` holds the outcome, and `directory` is the run on
-disk, with its files named in `layout`. `grid`, `sweep`, `sweep_directory` and `sweep_results` do the same for many
+disk, with its files named in `layout`. `grid`, `sweep` and the modules that begin like it do the same for many
 experiments at once. `records`, `status`, `lock` and `listing` read a run directory without torch, so
 that the command line answers at once; for that reason nothing is imported here. Pictures and pages are the report's
 business.
