@@ -131,7 +131,7 @@ def test_parts_are_made_of_parts_to_any_depth(small):
     (method,) = config.read(small, settings).experiment().methods
     assert isinstance(method.allocation, allocation.WarmUp)
     assert method.allocation.inner.inner.alpha == 2
-    assert isinstance(method.aggregation, aggregation.Adam)
+    assert isinstance(method.aggregation, aggregation.ServerAdam)
     assert (method.aggregation.lr, method.aggregation.inner.keep.where) == (0.01, "host")
 
 

@@ -61,6 +61,11 @@ def default_directory(name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
+def split_methods(text: str) -> list[str]:
+    """The methods in a list that is separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def worker_options(**options: int | float | str | None) -> dict[str, str]:
     """The options that were given, as a node's worker takes them."""
     return {name: str(value) for name, value in options.items() if value is not None}

@@ -216,13 +216,17 @@ class Config(ConfigSection):
             values["methods"] = method if isinstance(method, list) else [method]
         return values
 
-    def experiment(self) -> Experiment:
-        """The experiment that this configuration describes."""
+    def experiment(self, loaded: dict[str, Dataset] | None = None) -> Experiment:
+        """The experiment that this configuration describes. Data that is in `loaded` is not loaded again, and what is
+        loaded is added to it."""
         self.add_python_path()
         if not self.tasks:
             raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
         keys = [json.dumps(task.data, sort_keys=True) for task in self.tasks]
-        loaded = {key: load_data(task.data) for key, task in dict(zip(keys, self.tasks, strict=True)).items()}
+        loaded = {} if loaded is None else loaded
+        for key, task in zip(keys, self.tasks, strict=True):
+            if key not in loaded:
+                loaded[key] = load_data(task.data)
         tasks = [task.build(loaded[key]) for key, task in zip(keys, self.tasks, strict=True)]
         return Experiment(
             federation_of=lambda seed: self._federation(tasks, seed),
