@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from small import IMAGES, ask, assert_agree, federation, normal, task, train, train_alone
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mmfl import models
 from mmfl.engine import Simulation
@@ -15,6 +16,7 @@ from mmfl.engine.gpu.layers import linear
 from mmfl.engine.operators import FASTER_ON_GPU
 
 CLIENTS = 3
+BASE = task(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1), IMAGES).build()
 
 
 def leaf(*shape: int, seed: int) -> Tensor:
@@ -41,14 +43,38 @@ def test_batched_linear_layer_equals_torchs_own(shape, biased, shared):
     torch.testing.assert_close(got, native)
 
 
+class Products(TorchDispatchMode):
+    """Notes the shapes of what matrix products multiply."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[list[tuple[int, ...]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.bmm, torch.ops.aten.baddbmm):
+            self.shapes.append([tuple(each.shape) for each in args])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("bias", ["none", "frozen", "trained"])
+def test_a_frozen_weight_is_one_matrix_product_for_all_clients(bias):
+    x, weight = leaf(CLIENTS, 4, 6, seed=1), normal(5, 6, seed=2).double()
+    offset = {"none": None, "frozen": normal(5, seed=3).double(), "trained": leaf(CLIENTS, 5, seed=3)}[bias]
+    dims = (0, None, 0 if bias == "trained" else None)
+    with Products() as products:
+        vmap(lambda x, w, b: linear(x, w, b, GradientFactors([])), in_dims=dims)(x, weight, offset).sum().backward()
+    assert products.shapes == [[(12, 6), (6, 5)], [(12, 5), (5, 6)]]
+
+
 @pytest.mark.parametrize(
     "model",
     [
         lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1),
         lambda: nn.Sequential(nn.Conv2d(2, 3, 3, 2, 1, bias=False), nn.Flatten(), nn.Linear(48, 3)),
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2, dilation=2), nn.Flatten(), nn.Linear(64, 3)),
+        lambda: models.lora(BASE, 2, layers=["hidden", "output"]),
     ],
-    ids=["small cnn", "strided", "grouped, left to torch"],
+    ids=["small cnn", "strided", "grouped, left to torch", "adapters"],
 )
 def test_a_cohort_with_these_layers_trains_as_without(model, monkeypatch):
     pool, engine = federation(task(model, IMAGES)), Simulation("cpu", "vectorised")
