@@ -43,8 +43,7 @@ class Architecture:
         module = task.build()
         self.batch_norm_mode = task.batch_norm
         self.module = self.set_training(module.to(device))
-        if frozen is not None:
-            _share_frozen(module, frozen)
+        _share_frozen(module, {} if frozen is None else frozen)
         self.layout = Layout(module, task.batch_norm)
         self.batch_norm = self.layout.batch_norm(module)
         self.functional = FunctionalModule(self.module, self.layout)
@@ -183,10 +182,16 @@ class _Watched(Operators):
 
 
 def _share_frozen(module: nn.Module, known: MutableMapping[str, Tensor]) -> None:
-    """Lets the frozen parameters of all modules that have equal ones be the same tensors: a base exists once."""
+    """Lets the frozen parameters of all modules that have equal ones be the same tensors: a base exists once.
+
+    Kernels of convolutions are stored channels last, as trained ones are.
+    """
     for parameter in module.parameters():
         if not parameter.requires_grad:
-            parameter.data = known.setdefault(_constant(parameter), parameter.data)
+            values = parameter.data
+            if values.dim() == 4:  # `contiguous` would leave the strides of a single channel as they are
+                values = values.clone(memory_format=torch.channels_last)
+            parameter.data = known.setdefault(_constant(parameter), values)
 
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}

@@ -41,7 +41,8 @@ class LoRALinear(nn.Module):
         return F.linear(self._drop(x), self.lora_a)
 
     def _drop(self, x: Tensor) -> Tensor:
-        return F.dropout(x.to(self.lora_a.dtype), self.dropout, self.training)
+        x = x.to(self.lora_a.dtype)
+        return F.dropout(x, self.dropout, self.training) if self.dropout > 0 else x
 
     @property
     def weight(self) -> Tensor:
