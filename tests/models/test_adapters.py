@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from conftest import refusals, refused
-from mmfl import Task, data
+from mmfl import Task, data, load
 from mmfl.models import Perceptron, SmallCNN, lora
 
 
@@ -163,3 +163,43 @@ def test_refused(make, words):
 def test_an_unknown_option_is_one_line_of_the_task():
     with refused("task 't': the model cannot be built", "unexpected keyword argument 'rnk'"):
         Task("t", lambda: lora(BASE, rnk=2), data.digits()).build()
+
+
+MODULE = """
+import torch
+from torch import nn
+from mmfl.models import Perceptron, lora
+
+torch.manual_seed(0)
+BASE = Perceptron(64, 16, 10)
+
+def adapted(classes, rank=2):
+    return lora(BASE, rank, layers="hidden", heads={"output": nn.Linear(16, classes)})
+"""
+CONFIG = """
+rounds = 2
+method = "full"
+[federation]
+clients = 6
+[[tasks]]
+name = "first"
+data = "digits"
+model = { name = "tuned.adapted", classes = 10 }
+[[tasks]]
+name = "second"
+data = "digits"
+model = { name = "tuned.adapted", classes = 10, rank = 3 }
+"""
+
+
+def test_a_configuration_names_adapted_models_by_dotted_path(tmp_path, monkeypatch, answer):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tuned.py").write_text(MODULE)
+    (tmp_path / "experiment.toml").write_text(CONFIG)
+    code, _, errors = answer("run", "experiment.toml", "--out", "run", "--quiet")
+    assert code == 0, errors
+    numbers = sum(rank * (64 + 16) + 16 * 10 + 10 for rank in (2, 3))
+    assert [record.cost.bytes_up for record in load("run").runs[0].records] == [6 * 4 * numbers] * 2
+    code, _, errors = answer("run", "experiment.toml", "--set", "tasks.first.model.rank=0")
+    assert code == 2
+    assert errors.strip().endswith("rank is 0; expected a whole number of at least 1.")

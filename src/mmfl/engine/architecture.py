@@ -258,7 +258,7 @@ def _constant(value: Any) -> str:
         return "{" + ",".join(f"{_constant(key)}:{_constant(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Tensor):
         numbers = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-        return f"{value.dtype}{tuple(value.shape)}{hashlib.sha256(numbers).hexdigest()}"
+        return f"{value.dtype}{tuple(value.shape)}{hashlib.sha256(numbers.data).hexdigest()}"
     if isinstance(value, torch.dtype | torch.device | Enum):
         return f"{_identity(type(value))}{value}"
     return _identity(value) if callable(value) or is_dataclass(value) else _unlike_any_other()

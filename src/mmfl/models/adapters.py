@@ -73,7 +73,7 @@ class LoRAConvolution(LoRALinear):
         return outputs + self.scale * update.to(outputs.dtype)
 
     def _like_weight(self, update: Tensor) -> Tensor:
-        return update.unflatten(1, self.lora_a.shape[1:])
+        return update.view(-1, *self.lora_a.shape[1:])
 
 
 class LoRAEmbedding(LoRALinear):
@@ -119,8 +119,8 @@ def lora(
       layers, embeddings and convolutions can; all linear layers do by default.
     - `heads`: new parts in place of the base's, trained in full, by name: `{"output": nn.Linear(64, 3)}`.
     - `dropout`: the share of an update's inputs that are dropped in training.
-    - `freeze_a`: only B is trained (FFA-LoRA, Sun et al. 2024): half as much to send, and the mean of clients' updates
-      is exactly the update of their mean.
+    - `freeze_a`: only B is trained (FFA-LoRA, Sun et al. 2024): less to send, and the mean of clients' updates is
+      exactly the update of their mean.
 
     >>> from mmfl.models import Perceptron
     >>> model = lora(Perceptron(64, 32, 10), rank=4, layers="hidden", heads={"output": nn.Linear(32, 3)})
