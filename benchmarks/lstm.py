@@ -47,7 +47,7 @@ def compare(name: str, model: partial, each: int, clients: int, device: torch.de
     x, y = (tensor.to(device) for tensor in (federation.tasks[0].data.x, federation.tasks[0].data.y))
     # The plain loop is linear in clients: of a large cohort, time a part.
     part = min(clients, 32)
-    plain, ours = partial(plain_loop, federation, part, device, x, y), partial(engine.train, [training])
+    plain, ours = partial(plain_loop, federation, range(part), device, x, y), partial(engine.train, [training])
     seconds(plain, device)
     seconds(ours, device)
     pairs = [(seconds(plain, device) * clients / part, seconds(ours, device)) for _ in range(repeats)]

@@ -62,6 +62,12 @@ def attention(**options: Any) -> nn.Module:
     return Model(compute, embedding=nn.Embedding(5, 4), encoder=encoder, output=nn.Linear(4, 3))
 
 
+def attention_with_dropout(self: Any, x: Tensor) -> Tensor:
+    tokens = self.embedding(x)
+    dropout = 0.3 if self.training else 0.0
+    return self.output(F.scaled_dot_product_attention(tokens, tokens, tokens, dropout_p=dropout).mean(1))
+
+
 def embedding(**options: Any) -> nn.Module:
     parts = {"embedding": nn.Embedding(5, 4, **options), "output": nn.Linear(4, 3)}
     return Model(lambda self, x: self.output(self.embedding(x).mean(1)), **parts)
@@ -168,6 +174,15 @@ def faces(norm: str) -> nn.Module:
     return models.CelebACNN(18, channels=2, width=4, classes=3, norm=norm)
 
 
+def adapted(base: Callable[[], nn.Module], **options: Any) -> Callable[[], nn.Module]:
+    """Models with adapters of rank 2 on one base."""
+    return partial(models.lora, task(base).build(), 2, **options)
+
+
+ADAPTED_IMAGES = adapted(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1), layers=["second", "output"])
+ADAPTED_TOKENS = adapted(lambda: embedding(padding_idx=0), layers=["embedding", "output"])
+
+
 KINDS: dict[str, Task] = {
     "logistic regression": task(lambda: models.LogisticRegression(6, 3)),
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
@@ -213,6 +228,9 @@ KINDS: dict[str, Task] = {
         lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token, lr=1.0
     ),
     "attention": task(lambda: attention(dropout=0.0), TOKENS),
+    "attention with dropout, as a function": task(
+        lambda: apply(attention_with_dropout, 4, embedding=nn.Embedding(5, 4)), TOKENS
+    ),
     "embedding": task(embedding, TOKENS),
     "embedding with padding": task(lambda: embedding(padding_idx=0), TOKENS),
     "group norm": task(lambda: images(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), features=144), IMAGES),
@@ -261,6 +279,12 @@ KINDS: dict[str, Task] = {
     ),
     "frozen layer": task(lambda: frozen("0.weight", "0.bias")),
     "frozen weight": task(lambda: frozen("0.weight")),
+    "adapters": task(adapted(lambda: models.Perceptron(6, 5, 3), alpha=4), lr=0.5),
+    "adapters with dropout": task(adapted(lambda: models.Perceptron(6, 5, 3), dropout=0.3), lr=0.5),
+    "adapters of which only B is trained": task(adapted(lambda: models.Perceptron(6, 5, 3), freeze_a=True), lr=0.5),
+    "adapters of convolutions": task(ADAPTED_IMAGES, IMAGES, lr=0.5),
+    "adapters of embeddings": task(ADAPTED_TOKENS, TOKENS),
+    "adapters of attention": task(adapted(lambda: attention(dropout=0.0)), TOKENS, lr=0.5),
     "tied weights": task(tied, TOKENS),
     "an unused parameter": task(lambda: apply(lambda self, x: self.output(x), idle=nn.Linear(2, 2))),
     "half unseen": task(lambda: apply(half_unseen, 4, fixed=nn.Linear(6, 4), unused=nn.Linear(4, 4))),

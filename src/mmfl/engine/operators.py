@@ -69,6 +69,31 @@ class Operators(TorchFunctionMode):
         shape = [*input.shape[:2], *(1 for _ in input.shape[2:])]
         return input * self.mask(shape, input.device, p) if training and p > 0 else input
 
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:
+        """With dropout, by its definition; torch's own otherwise."""
+        if dropout_p == 0 or enable_gqa:
+            return NotImplemented
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = torch.where(attn_mask, scores, -math.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        nothing = (scores == -math.inf).all(-1, keepdim=True)  # to attend to
+        weights = torch.where(nothing, 0.0, scores.softmax(-1))
+        return (weights * self.mask(weights.shape, weights.device, dropout_p).to(weights.dtype)) @ value
+
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         return layers.linear(input, weight, bias, self.factors)
 
@@ -156,11 +181,12 @@ _NAMES: dict[Callable[..., Any], str] = {
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
     F.max_pool2d: "max_pool",
+    F.scaled_dot_product_attention: "attention",
 }
 STRIDED_1X1 = frozenset({"strided_1x1"})  # strided convolutions of single pixels
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 BATCH_NORM = frozenset({"batch_norm"})
-RANDOM = RECURRENT | {"dropout", "channel_dropout"}  # may draw random numbers
+RANDOM = RECURRENT | {"dropout", "channel_dropout", "attention"}  # may draw random numbers
 NOT_BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding"}  # torch cannot batch them, or does it wrongly
 FASTER_ON_GPU = frozenset({"conv2d", "linear", "max_pool"})
 
