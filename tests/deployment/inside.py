@@ -59,7 +59,9 @@ def federation() -> Federation:
     return mmfl.Federation(tasks, CLIENTS, lacks=lacks)
 
 
-def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1) -> NodeService:
+def service_of(
+    federation: Federation, clients: Sequence[int], capacity: int = 1, folder: Path | None = None
+) -> NodeService:
     """A node with some clients of a simulated federation, and exactly their data."""
 
     def data(task: str, client: int) -> Dataset | None:
@@ -69,7 +71,8 @@ def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1
             return None
         return Dataset(task, whole.x[rows], whole.y[rows], whole.x_test, whole.y_test)
 
-    return NodeService(NodeFederation(federation.tasks, clients, data, capacity), mmfl.engine.Simulation("cpu"))
+    members = NodeFederation(federation.tasks, clients, data, capacity)
+    return NodeService(members, mmfl.engine.Simulation("cpu"), folder=folder)
 
 
 def transport(**options) -> InsideTransport:

@@ -38,6 +38,8 @@ def linear_task(**options):
     [
         ({"optimiser": "adam"}, "task 'digits': optimiser is 'adam'; expected an optimiser such as"),
         ({"lr_steps": 0.1}, "task 'digits': lr_steps is 0.1; expected a function of (step, steps)."),
+        ({"optimiser_state": "clients"}, "task 'digits': unknown optimiser_state 'clients': did you mean 'client'?"),
+        ({"optimiser_state": None}, "task 'digits': unknown optimiser_state 'None': expected one of: client, training"),
     ],
 )
 def test_a_task_refuses_what_is_no_optimiser_or_schedule(options, says):
@@ -66,6 +68,7 @@ def test_a_schedule_with_invalid_values_is_refused_before_training(schedule, say
         ("tasks.digits.optimiser=adma", "unknown optimiser 'adma': did you mean 'adam'?"),
         ("tasks.digits.optimiser={name='sgd',momentun=0.9}", "momentun"),
         ("tasks.digits.lr_steps=cosin", "unknown schedule 'cosin': did you mean 'cosine'?"),
+        ("tasks.digits.optimiser_state=round", "optimiser_state"),
     ],
 )
 def test_a_configuration_that_names_no_optimiser_or_schedule_is_refused(setting, says):
@@ -78,7 +81,9 @@ def test_a_configuration_names_optimiser_and_schedule():
     settings = [
         "tasks.digits.optimiser={name='adamw',clip_norm=1.0}",
         "tasks.digits.lr_steps={name='cosine',warm_up=2}",
+        "tasks.digits.optimiser_state=client",
     ]
     task = config.read("demo", settings).experiment().federation_of(0).tasks[0]
     assert task.optimiser == AdamW(clip_norm=1.0)
     assert task.lr_steps == Cosine(warm_up=2)
+    assert task.keeps_optimiser_state

@@ -27,7 +27,15 @@ def federation(seed: int) -> mmfl.Federation:
         mmfl.Task(
             "linear", lambda: network(), digits, lr=0.1, epochs=2, batch_norm="local", metrics=["auc", "confusion"]
         ),
-        mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
+        mmfl.Task(
+            "hidden",
+            lambda: network(16),
+            digits,
+            lr=0.05,
+            batch_size=20,
+            optimiser=mmfl.optimisers.SGD(momentum=0.5),
+            optimiser_state="client",
+        ),
     ]
     arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]
     return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)

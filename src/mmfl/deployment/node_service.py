@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.deployment.local_batch_norms import LocalBatchNorms
+from mmfl.deployment.client_states import ClientStates
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.engine import Simulation, Training, Workload
@@ -20,7 +20,7 @@ from mmfl.federation.task import Task
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
-from mmfl.updates import Trained
+from mmfl.updates import Trained, Updates
 
 
 class NodeService:
@@ -31,7 +31,8 @@ class NodeService:
     [task, client, send, fingerprint] (of the update the server remembers, "" for none), `collect` [task, client, round]
     and `test` [task]; weights come as vectors. All parts are answered in one reply, of at most `max_reply_bytes`.
 
-    Batch norm that is local is kept in `folder`, for as long as the server's run is the same.
+    What clients keep for themselves, local batch norm and the state of optimisers, is in `folder` for as long as the
+    server's run is the same.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class NodeService:
         self.privacy = privacy or Privacy()
         for task in federation.tasks:
             check_private_batch_norm(task, self.privacy)
-        self.batch_norms = LocalBatchNorms(folder)
+        self.states = ClientStates(folder)
         self.newest: dict[Pair, tuple[int, Tensor, Tensor | None]] = {}
         self.sent: dict[Pair, Tensor] = {}
 
@@ -99,21 +100,23 @@ class NodeService:
             names = [f"correction.{name}.{i}" for i in clients]
             corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
             correction = torch.stack(corrections).to(work.weights.device) if corrections else None
-            trainings.append(Training(**vars(work), round=round, seed=seed, local=local, correction=correction))
+            given = {"round": round, "seed": seed, "local": local, "correction": correction}
+            trainings.append(Training(**vars(work), **given, optimiser_state=self._optimiser_state(request, work)))
         wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
         for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
+            self._keep_states(name, trained)
             protected = self.privacy.protect(trained.flat).cpu()  # once: what is sent later, or again, is the same
             for n, i in enumerate(trained.client.tolist()):
                 pair, update = (name, i), protected[n].clone()
                 send, remembered = wanted[pair]
                 product = self._inner_product(pair, update, remembered)
-                statistics = self._keep_batch_norm(pair, trained, n)
+                statistics = self._shared_statistics(pair, trained, n)
                 self.newest[pair] = (round, update, statistics)
                 if send or product is None:
                     self._send(pair, update, statistics, reply)
                 loss, steps = float(trained.loss[n]), int(trained.steps[n])
                 reply.add("trained", name, i, loss, steps, float(update.norm()), product)
-        self.batch_norms.save()
+        self.states.save()
 
     def _inner_product(self, pair: Pair, update: Tensor, remembered: str) -> float | None:
         """The inner product with the update that the server remembers: 0 for none, None if the node has another."""
@@ -135,16 +138,19 @@ class NodeService:
         if statistics is not None:
             reply.vectors[f"batch_norm.{pair[0]}.{pair[1]}"] = statistics
 
-    def _keep_batch_norm(self, pair: Pair, trained: Trained, row: int) -> Tensor | None:
+    def _shared_statistics(self, pair: Pair, trained: Trained, row: int) -> Tensor | None:
         """A trained client's statistics of batch norm, to send; those that are local stay here."""
-        if trained.batch_norm is None:
+        if trained.batch_norm is None or self._task(pair[0]).batch_norm == "local":
             return None
-        values = trained.batch_norm[row].cpu().clone()
-        if self._task(pair[0]).batch_norm != "local":
-            return values
-        if torch.isfinite(values).all():
-            self.batch_norms.values[pair] = values
-        return None
+        return trained.batch_norm[row].cpu().clone()
+
+    def _keep_states(self, name: str, trained: Trained) -> None:
+        """Keeps what stays with the clients of a task; those whose training is not finite keep what they had."""
+        valid = Updates.of(self.federation.task_names.index(name), trained).valid()
+        batch_norm = valid.batch_norm if self._task(name).batch_norm == "local" else None
+        for kind, rows in (("batch_norm", batch_norm), ("optimiser", valid.optimiser_state)):
+            if rows is not None:
+                self.states.put(kind, name, valid.client, rows.matrix)
 
     def _test(self, request: Payload, reply: Payload) -> None:
         """The number of the node's test examples for each task, the loss on them and the sums that the metrics are
@@ -171,10 +177,18 @@ class NodeService:
         weights = request.vector(f"weights.{name}", architecture.layout.shared).to(self.engine.device)
         initial, batch_norm = architecture.batch_norm, None
         if self.federation.tasks[task].batch_norm == "local":
-            batch_norm = self.batch_norms.of(name, client, initial, str(request.fields.get("run", "")))
+            batch_norm = self.states.of("batch_norm", name, client, initial, _run(request))
         elif len(initial):
             batch_norm = request.vector(f"batch_norm.{name}", len(initial)).to(initial)[None]
         return Workload(self.federation, task, weights, client, batch_norm=batch_norm)
+
+    def _optimiser_state(self, request: Payload, work: Workload) -> Tensor | None:
+        """What the clients' optimisers go on with, where clients keep that."""
+        initial, name = (
+            self.engine.initial_optimiser_state(work.federation, work.task),
+            self.federation.task_names[work.task],
+        )
+        return self.states.of("optimiser", name, work.client, initial, _run(request)) if len(initial) else None
 
     def _task(self, name: str) -> Task:
         return self.federation.tasks[self.federation.task_names.index(name)]
@@ -185,6 +199,11 @@ class NodeService:
             return np.zeros(0, dtype=np.int64)
         shards = self.federation.test_shards[self.federation.task_names.index(name)]
         return np.zeros(0, dtype=np.int64) if shards is None else np.flatnonzero(shards.sizes)
+
+
+def _run(request: Payload) -> str:
+    """The server's run."""
+    return str(request.fields.get("run", ""))
 
 
 @cache
