@@ -25,17 +25,17 @@ def federation(seed: int) -> mmfl.Federation:
     digits = mmfl.data.digits()
     tasks = [
         mmfl.Task(
-            "linear", lambda: network(), digits, lr=0.1, epochs=2, batch_norm="local", metrics=["auc", "confusion"]
-        ),
-        mmfl.Task(
-            "hidden",
-            lambda: network(16),
+            "linear",
+            lambda: network(),
             digits,
             lr=0.05,
-            batch_size=20,
+            epochs=2,
+            batch_norm="local",
             optimiser=mmfl.optimisers.SGD(momentum=0.5),
             optimiser_state="client",
+            metrics=["auc", "confusion"],
         ),
+        mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
     ]
     arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]
     return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)

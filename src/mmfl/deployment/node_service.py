@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,8 @@ class NodeService:
             names = [f"correction.{name}.{i}" for i in clients]
             corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
             correction = torch.stack(corrections).to(work.weights.device) if corrections else None
-            given = {"round": round, "seed": seed, "local": local, "correction": correction}
-            trainings.append(Training(**vars(work), **given, optimiser_state=self._optimiser_state(request, work)))
+            training = Training(**vars(work), round=round, seed=seed, local=local, correction=correction)
+            trainings.append(replace(training, optimiser_state=self._optimiser_state(request, training)))
         wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
         for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
             self._keep_states(name, trained)
@@ -184,10 +185,8 @@ class NodeService:
 
     def _optimiser_state(self, request: Payload, work: Workload) -> Tensor | None:
         """What the clients' optimisers go on with, where clients keep that."""
-        initial, name = (
-            self.engine.initial_optimiser_state(work.federation, work.task),
-            self.federation.task_names[work.task],
-        )
+        initial = self.engine.initial_optimiser_state(self.federation, work.task)
+        name = self.federation.task_names[work.task]
         return self.states.of("optimiser", name, work.client, initial, _run(request)) if len(initial) else None
 
     def _task(self, name: str) -> Task:

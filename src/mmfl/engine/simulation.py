@@ -185,8 +185,9 @@ class Simulation:
     def _nothing_trained(self, training: Training) -> Trained:
         values, nobody = len(self._architecture_of(training).batch_norm), training.client[:0]
         flat, batch_norm = (training.weights.new_empty(0, length) for length in (len(training.weights), values))
-        own = {"batch_norm": batch_norm if values else None, "optimiser_state": training.optimiser_state}
-        return Trained(nobody, flat, np.zeros(0), nobody, **own)
+        kept = training.optimiser_state
+        nothing = Trained(nobody, flat, np.zeros(0), nobody, optimiser_state=None if kept is None else kept[:0])
+        return replace(nothing, batch_norm=batch_norm) if values else nothing
 
     def _train_jobs(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> list[Trained]:
         """Trains bucket after bucket, each into its rows of one matrix of updates."""

@@ -41,14 +41,9 @@ class Trained:
         """The updates, wherever they are."""
         return ClientRows(self.flat, self.here, len(self.client), self.world, self.norm, self.inner)
 
-    @property
-    def kept_rows(self) -> dict[str, ClientRows | None]:
-        """What clients have besides weights, of batch norm and of their optimisers, wherever it is."""
-        kept = {"batch_norm": self.batch_norm, "optimiser_state": self.optimiser_state}
-        return {
-            name: None if matrix is None else ClientRows(matrix, self.here, len(self.client), self.world)
-            for name, matrix in kept.items()
-        }
+    def rows_of(self, matrix: Tensor | None) -> ClientRows | None:
+        """What clients have of batch norm or of their optimisers, given `batch_norm` or `optimiser_state`."""
+        return None if matrix is None else ClientRows(matrix, self.here, len(self.client), self.world)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +83,7 @@ class Updates:
             counts[allocation.client[drawn]] = allocation.count[drawn]
             count, probability = counts[client], allocation.probabilities[client, task]
         columns = client, count, probability, trained.client_rows, trained.loss, trained.steps
-        return cls(task, *columns, **trained.kept_rows)
+        return cls(task, *columns, trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state))
 
     def __len__(self) -> int:
         return len(self.client)
