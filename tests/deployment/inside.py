@@ -59,7 +59,9 @@ def federation() -> Federation:
     return mmfl.Federation(tasks, CLIENTS, lacks=lacks)
 
 
-def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1) -> NodeService:
+def service_of(
+    federation: Federation, clients: Sequence[int], capacity: int = 1, folder: Path | None = None
+) -> NodeService:
     """A node with some clients of a simulated federation, and exactly their data; a shared test set they all have."""
 
     def data(task: str, client: int) -> Dataset | tuple | None:
@@ -71,7 +73,8 @@ def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1
         x, y = whole.x[rows], whole.y[rows]
         return Dataset(task, x, y, whole.x_test[test_rows], whole.y_test[test_rows]) if len(test_rows) else (x, y)
 
-    return NodeService(NodeFederation(federation.tasks, clients, data, capacity), mmfl.engine.Simulation("cpu"))
+    members = NodeFederation(federation.tasks, clients, data, capacity)
+    return NodeService(members, mmfl.engine.Simulation("cpu"), folder=folder)
 
 
 def transport(pool: Federation | None = None, **options) -> InsideTransport:

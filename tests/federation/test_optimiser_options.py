@@ -23,6 +23,8 @@ def train(lr_steps):
     (lambda: Cosine(2), "schedule Cosine: least is 2; expected a number from 0 to 1."),
     (lambda: Cosine(warm_up=-1), "schedule Cosine: warm_up is -1; expected"),
     (lambda: toy_task(optimiser="adam"), "task 'toy': optimiser is 'adam'; expected an optimiser such as"),
+    (lambda: toy_task(optimiser_state="clients"), "unknown optimiser_state 'clients': did you mean 'client'?"),
+    (lambda: toy_task(optimiser_state=None), "unknown optimiser_state 'None': expected one of: client, training"),
     (lambda: toy_task(lr_steps=0.1), "task 'toy': lr_steps is 0.1; expected a function of (step, steps)."),
     (lambda: train(lambda step, steps: -step), "task 'toy': lr_steps gives -1.0 at step 1 of 1; expected a number of"),
     (lambda: train(lambda step: 1.0), "task 'toy': lr_steps fails with 1 steps: "),
@@ -36,7 +38,9 @@ def test_a_configuration_names_optimiser_and_schedule():
     settings = [
         "tasks.digits.optimiser={name='adamw',clip_norm=1.0}",
         "tasks.digits.lr_steps={name='cosine',warm_up=2}",
+        "tasks.digits.optimiser_state=client",
     ]
     task = config.read("demo", settings).experiment().federation_of(0).tasks[0]
     assert task.optimiser == AdamW(clip_norm=1.0)
     assert task.lr_steps == Cosine(warm_up=2)
+    assert task.keeps_optimiser_state

@@ -73,6 +73,10 @@ class Deployment:
             return torch.empty(0)
         return self._layouts[task].batch_norm(federation.tasks[task].build(seed, task))
 
+    def initial_optimiser_state(self, federation: Federation, task: int) -> Tensor:
+        """Nothing: clients keep the state of their optimisers on the nodes."""
+        return torch.empty(0)
+
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
         """Losses of the weights on each client's data; nan for clients that did not reply.
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
-from safetensors.torch import save
 from torch import Tensor
 
+from mmfl.deployment.client_states import ClientStates
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.engine import Simulation, Training, Workload
@@ -20,8 +20,7 @@ from mmfl.engine.simulation import check_private_batch_norm
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
-from mmfl.runs.files import write_atomically
-from mmfl.updates import Trained
+from mmfl.updates import Trained, Updates
 
 
 class NodeService:
@@ -32,7 +31,8 @@ class NodeService:
     [task, client, send, fingerprint] (of the update the server remembers, "" for none), `collect` [task, client, round]
     and `test` [task]; weights come as vectors. All parts are answered in one reply, of at most `max_reply_bytes`.
 
-    Batch norm that is local is kept in `folder`, for as long as the server's run is the same.
+    What clients keep for themselves, local batch norm and the state of optimisers, is in `folder` for as long as the
+    server's run is the same.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class NodeService:
         self.privacy = privacy or Privacy()
         for task in federation.tasks:
             check_private_batch_norm(task, self.privacy)
-        self.batch_norms = LocalBatchNorms(folder)
+        self.states = ClientStates(folder)
         self.newest: dict[Pair, tuple[int, Tensor, Tensor | None]] = {}
         self.sent: dict[Pair, Tensor] = {}
 
@@ -100,20 +100,22 @@ class NodeService:
             names = [f"correction.{name}.{i}" for i in clients]
             corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
             correction = torch.stack(corrections).to(work.weights.device) if corrections else None
-            trainings.append(Training(**vars(work), round=round, seed=seed, local=local, correction=correction))
+            training = Training(**vars(work), round=round, seed=seed, local=local, correction=correction)
+            trainings.append(replace(training, optimiser_state=self._optimiser_state(request, training)))
         wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
         for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
+            self._keep_states(name, trained)
             protected = self.privacy.protect(trained.flat).cpu()  # once: what is sent later, or again, is the same
             for n, i in enumerate(trained.client.tolist()):
                 pair, update = (name, i), protected[n].clone()
                 send, remembered = wanted[pair]
                 product = self._inner_product(pair, update, remembered)
-                self.newest[pair] = (round, update, self._keep_batch_norm(pair, trained, n))
+                self.newest[pair] = (round, update, self._shared_statistics(pair, trained, n))
                 if send or product is None:
                     self._send(pair, reply)
                 loss, steps = float(trained.loss[n]), int(trained.steps[n])
                 reply.add("trained", name, i, loss, steps, float(update.norm()), product)
-        self.batch_norms.save()
+        self.states.save()
 
     def _inner_product(self, pair: Pair, update: Tensor, remembered: str) -> float | None:
         """The inner product with the update that the server remembers: 0 for none, None if the node has another."""
@@ -135,16 +137,20 @@ class NodeService:
         if statistics is not None:
             reply.vectors[f"batch_norm.{pair[0]}.{pair[1]}"] = statistics
 
-    def _keep_batch_norm(self, pair: Pair, trained: Trained, row: int) -> Tensor | None:
+    def _shared_statistics(self, pair: Pair, trained: Trained, row: int) -> Tensor | None:
         """A trained client's statistics of batch norm, to send; those that are local stay here."""
-        if trained.batch_norm is None:
+        if trained.batch_norm is None or self.federation.tasks[self._task(pair[0])].batch_norm == "local":
             return None
-        values = trained.batch_norm[row].cpu().clone()
-        if self.federation.tasks[self._task(pair[0])].batch_norm != "local":
-            return values
-        if torch.isfinite(values).all():
-            self.batch_norms.values[pair] = values
-        return None
+        return trained.batch_norm[row].cpu().clone()
+
+    def _keep_states(self, name: str, trained: Trained) -> None:
+        """Keeps what stays with the clients of a task; those whose training is not finite keep what they had."""
+        task = self._task(name)
+        valid = Updates.of(task, trained).valid()
+        batch_norm = valid.batch_norm if self.federation.tasks[task].batch_norm == "local" else None
+        for kind, rows in (("batch_norm", batch_norm), ("optimiser", valid.optimiser_state)):
+            if rows is not None:
+                self.states.put(kind, name, valid.client, rows.matrix)
 
     def _test(self, request: Payload, reply: Payload) -> None:
         """The number of the node's test examples for each task, the loss on them and the sums that the metrics are
@@ -176,10 +182,16 @@ class NodeService:
         weights = request.vector(f"weights.{name}", architecture.layout.shared).to(self.engine.device)
         initial, batch_norm = architecture.batch_norm, None
         if is_local:
-            batch_norm = self.batch_norms.of(name, clients, initial, str(request.fields.get("run", "")))
+            batch_norm = self.states.of("batch_norm", name, clients, initial, _run(request))
         elif len(initial):
             batch_norm = request.vector(f"batch_norm.{name}", len(initial)).to(initial)[None]
         return Workload(self.federation, task, weights, clients, batch_norm=batch_norm)
+
+    def _optimiser_state(self, request: Payload, work: Workload) -> Tensor | None:
+        """What the clients' optimisers go on with, where clients keep that."""
+        initial = self.engine.initial_optimiser_state(self.federation, work.task)
+        name = self.federation.task_names[work.task]
+        return self.states.of("optimiser", name, work.client, initial, _run(request)) if len(initial) else None
 
     def _task(self, name: str) -> int:
         if name not in self.federation.task_names:
@@ -187,36 +199,9 @@ class NodeService:
         return self.federation.task_names.index(name)
 
 
-class LocalBatchNorms:
-    """Scales, shifts and statistics of every client and task of a node that has trained in the server's run.
-
-    They are kept in a file of `folder`, if there is one, so that they outlive the process.
-    """
-
-    def __init__(self, folder: Path | None):
-        self._path = None if folder is None else folder / "batch_norm.safetensors"
-        self._run = ""
-        self.values: dict[Pair, Tensor] = {}
-        if self._path is not None and self._path.exists():
-            with safe_open(self._path, "pt") as file:
-                self._run = (file.metadata() or {}).get("run", "")
-                for key in file.keys():  # noqa: SIM118  # it is no mapping
-                    client, _, name = key.partition(".")
-                    self.values[name, int(client)] = file.get_tensor(key)
-
-    def of(self, name: str, client: NDArray[np.int64], initial: Tensor, run: str) -> Tensor:
-        """What these clients have, a row each: `initial` before their first training in a run."""
-        if run != self._run:
-            self._run, self.values = run, {}
-        if not len(client):
-            return initial[None]
-        return torch.stack([self.values.get((name, i), initial).to(initial) for i in client.tolist()])
-
-    def save(self) -> None:
-        """Writes them to the file."""
-        if self._path is not None and self.values:
-            vectors = {f"{client}.{name}": values for (name, client), values in self.values.items()}
-            write_atomically(self._path, save(vectors, {"run": self._run}))
+def _run(request: Payload) -> str:
+    """The server's run."""
+    return str(request.fields.get("run", ""))
 
 
 @cache

@@ -16,7 +16,7 @@ from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.batch_norm import BatchNormMode
 from mmfl.federation.objectives import LOSSES
-from mmfl.federation.optimisers import OPTIMISERS
+from mmfl.federation.optimisers import OPTIMISERS, StateLifetime
 from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
@@ -48,7 +48,10 @@ class TaskConfig(ConfigSection):
     lr_steps: Spec | None = Field(default=None, examples=[{"name": "cosine", "warm_up": 5}])
     """How the step size changes during local training: a schedule over the local steps. Without it, it does not."""
     optimiser: Spec = Field(default="sgd", examples=["adamw", {"name": "sgd", "momentum": 0.9, "clip_norm": 1.0}])
-    """How a client turns gradients into steps; its state lives for the local training."""
+    """How a client turns gradients into steps."""
+    optimiser_state: StateLifetime = Field(default="training", examples=["client"])
+    """How long the optimiser's state (momentum, Adam's means and number of steps) lives: for one local `training`, or
+    with the `client`, which goes on with it in its next training of the task."""
     epochs: int = Field(default=1, examples=[5])
     """Passes over a client's data in one training."""
     batch_norm: BatchNormMode = Field(default="shared", examples=["local"])
@@ -86,6 +89,7 @@ class TaskConfig(ConfigSection):
             lr=build_named("schedule", self.lr, SCHEDULES),
             lr_steps=build_named("schedule", self.lr_steps, STEP_SCHEDULES),
             optimiser=build("optimiser", self.optimiser, OPTIMISERS),
+            optimiser_state=self.optimiser_state,
             epochs=self.epochs,
             batch_norm=self.batch_norm,
             batch_size=build_named("schedule", self.batch_size, SCHEDULES),
