@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -43,7 +44,7 @@ def _write_state_dict(module: nn.Module, path: Path, examples: Structure) -> Non
 
 def _write_torchscript(module: nn.Module, path: Path, examples: Structure) -> None:
     positional, keywords = arguments(examples)
-    traced = _traced(
+    traced = _trace(
         path,
         lambda: torch.jit.trace(module, positional or None, example_kwarg_inputs=keywords or None, strict=False),
     )
@@ -60,7 +61,7 @@ def _write_onnx(module: nn.Module, path: Path, examples: Structure) -> None:
     positional, keywords = arguments(examples)
     batch = torch.export.Dim("batch")
     shapes = [{0: batch} for _ in tensors(examples)]
-    program = _traced(
+    program = _trace(
         path,
         lambda: torch.onnx.export(
             module,
@@ -74,7 +75,7 @@ def _write_onnx(module: nn.Module, path: Path, examples: Structure) -> None:
     program.save(str(path))
 
 
-def _traced(path: Path, trace: Callable[[], object]) -> "object":
+def _trace(path: Path, trace: Callable[[], Any]) -> Any:
     """What tracing gives; one line where torch cannot."""
     try:
         with warnings.catch_warnings(), torch.no_grad():

@@ -140,8 +140,8 @@ class Run:
         for task in self.federation.tasks:
             tested = self.accuracy[task.name].dropna()
             if len(tested):
-                round = tested.idxmin() if task.main_metric.lower_is_better else tested.idxmax()
-                found[task.name] = {"round": round, "metric": tested[round]}
+                at = int(tested.argmin() if task.main_metric.lower_is_better else tested.argmax())
+                found[task.name] = {"round": tested.index[at], "metric": tested.iloc[at]}
         return pd.DataFrame.from_dict(found, orient="index", columns=["round", "metric"]).rename_axis("task")
 
     def module(self, task: str, best: bool = False) -> nn.Module:
