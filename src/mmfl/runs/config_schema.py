@@ -79,6 +79,9 @@ class TaskConfig(ConfigSection):
     """Random changes of training inputs: one, or several in this order. Without it there are none."""
     partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
     """Who holds which of its examples, where it is not as `federation.partition` says."""
+    priority: float = Field(default=1.0, examples=[2.0])
+    """How much it counts, relative to the other tasks, when an allocation decides who trains what: see
+    [priorities](methods/priorities.md)."""
 
     def build(self, data: Dataset) -> Task:
         """The task, on data already loaded."""
@@ -99,6 +102,7 @@ class TaskConfig(ConfigSection):
             metric=self.metric,
             metrics=self.metrics,
             augment=None if self.augment is None else _augmentations(self.augment),
+            priority=self.priority,
         )
 
 
