@@ -192,6 +192,40 @@ def test_every_rule_finds_the_minimum_of_a_general_solver_over_share_times_signa
     assert ours <= best * (1 + 1e-7)
 
 
+@SIGNALS
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_priorities_minimise_the_sum_over_tasks_of_their_square_times_the_variance(signal, rate, seed):
+    """The variance of task s is the sum over its processors of (d x / B)^2 (1 / p - 1)."""
+    rng = np.random.default_rng([seed, round(100 * rate)])
+    sizes = rng.integers(1, 60, (4, 3)) * (rng.random((4, 3)) < 0.8)
+    sizes[np.arange(4), rng.integers(0, 3, 4)] = 9
+    capacity = rng.integers(1, (sizes > 0).sum(1) + 1)
+    values, priority = rng.lognormal(0, 1, (4, 3)), np.array([4.0, 1.0, 0.3])
+    view = view_of(sizes, capacity, rate * capacity.sum(), priority=priority)
+    p = chances(RULES[signal](floor=0.0), view, **{signal: values})
+    check_constraints(p, view)
+
+    terms = capacity[:, None] * (view.share * values / capacity[:, None]) ** 2
+    ours = float(priority**2 @ np.divide(terms, p, out=np.zeros_like(p), where=p > 0).sum(0))
+    best = solved(priority * view.share * values / capacity[:, None], capacity, view.budget)
+    assert ours == pytest.approx(best, rel=1e-6)
+    assert ours <= best * (1 + 1e-7)
+    ignored = chances(RULES[signal](floor=0.0), view_of(sizes, capacity, view.budget), **{signal: values})
+    worse = float(priority**2 @ np.divide(terms, ignored, out=np.zeros_like(p), where=p > 0).sum(0))
+    assert worse > ours
+
+
+@pytest.mark.parametrize("draw", ["independent", "systematic", "without-repeats"])
+def test_what_is_mixed_in_is_divided_by_priority_and_keeps_the_constraints(draw):
+    view = view_of([[3, 9, 4], [1, 0, 5], [7, 7, 7]], [3, 1, 2], 2.4, priority=[6.0, 1.0, 2.0])
+    signal = np.array([[0.1, 5.0, 1.0], [1.0, 0.0, 2.0], [0.5, 0.5, 0.5]])
+    plain, mixed = (chances(LeastVariance("norms", mix=mix, draw=draw), view, norms=signal) for mix in (0.0, 0.25))
+    check_constraints(mixed, view)
+    even = 0.4 * np.array([[6 / 9, 1 / 9, 2 / 9], [6 / 8, 0, 2 / 8], [6 / 9, 1 / 9, 2 / 9]])
+    np.testing.assert_allclose(mixed, 0.75 * plain + 0.25 * even, rtol=1e-12)
+
+
 @given(rounds_of(), st.floats(0, 1), st.sampled_from([0.0, 1e-6, 0.3]))
 @example((view_of([[1, 1], [1, 0]], [2, 1], 3.0), np.zeros((2, 2))), 1.0, 0.0)
 def test_mixing_keeps_the_constraints_and_every_pair_above_its_share_of_an_even_spread(case, mix, floor):
