@@ -116,7 +116,9 @@ def test_the_remainder_of_a_split_is_divided_by_priority_too(rule):
 
 
 @pytest.mark.parametrize("rule", [RotatingSplit(), FixedSplit()])
-@pytest.mark.parametrize(("priority", "slots"), [([2, 1, 1], [2, 1, 1]), ([1.5, 1, 0.5], [3, 2, 1]), ([9, 9, 9], [1] * 3)])
+@pytest.mark.parametrize(
+    ("priority", "slots"), [([2, 1, 1], [2, 1, 1]), ([1.5, 1, 0.5], [3, 2, 1]), ([9, 9, 9], [1] * 3)]
+)
 def test_every_pair_meets_as_often_as_its_task_has_slots_in_a_frame(rule, priority, slots):
     length = sum(slots)
     found = tables(rule, 3 * length, clients=7, budget=7, priority=priority)
@@ -143,7 +145,8 @@ def test_round_robin_gives_a_task_as_many_rounds_of_a_frame_as_it_has_slots():
 
 
 @pytest.mark.parametrize(
-    ("priority", "order"), [([1, 1, 1], [0, 1, 2]), ([1, 3, 2], [1, 2, 0]), ([1, 2, 2], [1, 2, 0]), ([2, 2, 9], [2, 0, 1])]
+    ("priority", "order"),
+    [([1, 1, 1], [0, 1, 2]), ([1, 3, 2], [1, 2, 0]), ([1, 2, 2], [1, 2, 0]), ([2, 2, 9], [2, 0, 1])],
 )
 def test_sequential_training_begins_with_the_highest_priority(priority, order):
     found = tables(SequentialTasks(RandomClients(), rounds=2), 7, budget=4, priority=priority)
@@ -239,7 +242,7 @@ def trainings(method: str, priority, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_doubling_a_priority_never_lowers_a_tasks_trainings_and_raises_those_of_the_task_with_fewest(method):
-    """Sums over four seeds. Under group sampling and one task after another, a task that is already first gains none."""
+    """Sums over four seeds. Under groups and one task after another, a task that is already first gains none."""
     seeds = range(4)
     before = sum(trainings(method, [1, 1, 1], seed) for seed in seeds)
     for task in range(3):

@@ -101,7 +101,7 @@ class Ranklist(UpperConfidence):
         lots = view.uniform(Purpose.CLIENTS, view.able.shape[1])
         order = np.lexsort((lots, -ucb_index(state, view)), axis=0)
         ranklist = [iter(order[:able, s].tolist()) for s, able in enumerate(view.able.sum(0))]
-        slots = slots_of(view.priority, view.able.any(0))
+        slots = slots_of(view.priority, view.trainable)
         turns = deque(np.roll(slots, -(view.round % max(len(slots), 1))).tolist())
         picked: dict[int, int] = {}
         drawn = clients_to_draw(view)

@@ -1,4 +1,4 @@
-"""Allocations at random: random clients (Multi-FedAvg), random processors (the heterogeneous setting), or everyone."""
+"""Uniform allocations: random clients (Multi-FedAvg), random processors (the heterogeneous setting), or everyone."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from mmfl.randomness import Purpose
 
 
 class RandomClients(AllocationRule):
-    """Multi-FedAvg: as many clients as the budget allows, without replacement, each on a random one of its tasks.
+    """Multi-FedAvg: as many clients as the budget allows, without replacement, each on one of its tasks uniformly.
 
-    A task's probability is proportional to its priority. (Bhuyan & Moharir 2022, where all are equal.)
+    With priorities a client takes a task with probability proportional to its priority. (Bhuyan & Moharir 2022.)
     """
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
@@ -28,9 +28,9 @@ class RandomClients(AllocationRule):
 
 
 class RandomProcessors(AllocationRule):
-    """Every processor is active with probability m / V and takes one of its client's tasks at random.
+    """Every processor is active with probability m / V and takes one of its client's tasks uniformly.
 
-    A task's probability is proportional to its priority. (Zhang et al. 2025, where all are equal.)
+    With priorities it takes a task with probability proportional to its priority. (Zhang et al. 2025.)
     """
 
     def __init__(self, draw: str | Draw = independent):
@@ -52,8 +52,8 @@ class Full(AllocationRule):
 
 
 def random_probabilities(view: RoundView) -> NDArray[np.float64]:
-    """p[i, s] = (m / V) / |S_i| if priorities are equal: the budget divided evenly among processors, and by priority
-    among the tasks of each."""
+    """The budget divided evenly among processors, and by priority among the tasks of each: p[i, s] = (m / V) / |S_i|
+    if priorities are equal."""
     return divide_among_tasks(view, np.full(len(view.sizes), min(1.0, view.budget / max(view.processors, 1))))
 
 

@@ -32,7 +32,7 @@ class Frame:
 
 def draw_frame(view: RoundView) -> Frame:
     """Splits the clients of this round into equal parts, as many as the tasks have slots."""
-    tasks, sampled = np.any(view.able, axis=0), sample_clients(view)
+    tasks, sampled = view.trainable, sample_clients(view)
     parts = max(len(slots_of(view.priority, tasks)), 1)
     part = np.where(view.present, -1, WAITING)
     part[sampled] = (first_part(view, parts) + np.arange(len(sampled))) % parts
@@ -61,7 +61,7 @@ def rotate(view: RoundView, frame: Frame) -> Allocation:
 
 
 class RandomSplit(AllocationRule):
-    """MFA-Rand: a new uniform split into equal parts every round; part j trains the task of slot j."""
+    """MFA-Rand: a new uniform split into equal parts every round; part j trains task j."""
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """Draws a split; each part trains its task."""
@@ -69,10 +69,10 @@ class RandomSplit(AllocationRule):
 
 
 class RotatingSplit(AllocationRule):
-    """MFA-RR: a split lasts for a frame of L rounds; in round u of the frame, part j trains the task of slot (j + u) mod
-    L. Without priorities L is the number of tasks, S.
+    """MFA-RR: a split lasts for a frame of S rounds; in round u of the frame, part j trains task (j + u) mod S.
 
-    So every client of a frame trains every task as often as it has slots: without priorities, once. Clients and tasks that arrive wait for the next frame.
+    So every client of a frame trains every task exactly once or, with priorities, as often as it has slots. Clients
+    and tasks that arrive wait for the next frame.
     """
 
     def start(self, clients: int, tasks: int) -> Frame:
@@ -94,7 +94,7 @@ class FixedSplit(RotatingSplit):
 
     def allocate(self, view: RoundView, state: Frame) -> tuple[Allocation, Frame]:
         """Draws the split once and rotates it from then on."""
-        present_tasks, sampled = np.any(view.able, axis=0), sample_clients(view)
+        present_tasks, sampled = view.trainable, sample_clients(view)
         if frame_ended(view, state) and (present_tasks & ~state.tasks).any():
             state = Frame(view.round, np.full(len(view.sizes), -1, dtype=np.int64), present_tasks)
         parts = max(len(slots_of(view.priority, state.tasks)), 1)

@@ -41,14 +41,16 @@ class OneTask(AllocationWrapper):
 
 
 class RoundRobinTasks(OneTask):
-    """RoundRobin-X: task t mod S in round t, counting only tasks that some client can train; with priorities, the task
-    of slot t mod L of the `slots_of` these tasks."""
+    """RoundRobin-X: task t mod S in round t, counting only tasks that some client can train.
+
+    With priorities it is the task of slot t mod L of their L slots.
+    """
 
     name = "round-robin-tasks"
 
     def task(self, view: RoundView) -> int:
         """The task whose turn it is."""
-        slots = slots_of(view.priority, view.able.any(0))
+        slots = slots_of(view.priority, view.trainable)
         return int(slots[view.round % len(slots)]) if len(slots) else 0
 
 
@@ -70,7 +72,7 @@ class SequentialTasks(OneTask):
     def task(self, view: RoundView) -> int:
         """The first task whose rounds are not over."""
         order = np.argsort(-view.priority, kind="stable")
-        trainable = np.flatnonzero(view.able.any(0)[order])
+        trainable = np.flatnonzero(view.trainable[order])
         left = trainable[trainable >= (view.round - 1) // self.rounds]
         return int(order[left[0] if len(left) else trainable.max(initial=0)])
 

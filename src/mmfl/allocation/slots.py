@@ -11,9 +11,9 @@ def slots_of(priority: NDArray[np.float64], tasks: NDArray[np.bool_]) -> NDArray
     """The task of each slot of a frame, in which the marked `tasks` [tasks] take turns; one slot each, in order, if
     their priorities are equal.
 
-    The slots of a task are spread evenly: if it has n of the L slots, it has n t / L of the first t, rounded down or up.
-    To that end, of the tasks that would not have more, the one that would have waited longest in proportion is next
-    (the quota method of Balinski & Young 1975).
+    The slots of a task are spread evenly: if it has n of L slots, it has n t / L of the first t, rounded down or up. To
+    that end, the next slot goes to the task with the smallest (slots so far + 1) / n among those that would not exceed
+    their share, rounded up (the quota method of Balinski & Young 1975).
 
     >>> slots_of(np.array([2.0, 1.0, 1.0]), np.array([True, True, True])).tolist()
     [0, 1, 0, 2]
@@ -42,4 +42,5 @@ def count_slots(priority: NDArray[np.float64]) -> NDArray[np.int64]:
     ratio = priority / priority.min(initial=np.inf)
     choices = [np.minimum(np.rint(n * ratio), MAX_SLOTS).astype(np.int64) for n in range(1, 11)]
     errors = [np.abs(slots / (n * ratio) - 1).max(initial=0.0) for n, slots in enumerate(choices, 1)]
-    return choices[int(np.argmin(np.round(errors, 9)))]
+    best: NDArray[np.int64] = choices[int(np.argmin(np.round(errors, 9)))]
+    return best

@@ -46,6 +46,11 @@ class RoundView:
         return np.asarray(self.able.any(1))
 
     @property
+    def trainable(self) -> NDArray[np.bool_]:
+        """Tasks that some client can train this round, [tasks]."""
+        return np.asarray(self.able.any(0))
+
+    @property
     def tasks_of(self) -> NDArray[np.int64]:
         """|S_i|: how many tasks each client can train, [clients]."""
         return np.asarray(self.able.sum(1))

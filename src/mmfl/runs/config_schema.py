@@ -80,8 +80,7 @@ class TaskConfig(ConfigSection):
     partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
     """Who holds which of its examples, where it is not as `federation.partition` says."""
     priority: float = Field(default=1.0, examples=[2.0])
-    """How much it counts, relative to the other tasks, when an allocation decides who trains what: see
-    [priorities](methods/priorities.md)."""
+    """How much it counts, relative to the other tasks, when an allocation decides who trains what."""
 
     def build(self, data: Dataset) -> Task:
         """The task, on data already loaded."""
