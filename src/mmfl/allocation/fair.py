@@ -43,11 +43,8 @@ class Fair(AllocationRule):
         # A loss may be arbitrarily small, but probabilities must stay positive.
         relative = view.able * np.maximum(relative, 1e-6)
         worst_of_client = relative.max(1, keepdims=True)  # relative to it, at least one of the powers is not 0
-        weight = (
-            view.able
-            * view.priority
-            * (relative / np.where(worst_of_client > 0, worst_of_client, 1.0)) ** (self.alpha - 1)
-        )
+        power = (relative / np.where(worst_of_client > 0, worst_of_client, 1.0)) ** (self.alpha - 1)
+        weight = view.able * view.priority * power
         chance = min(1.0, view.budget / max(view.processors, 1))
         total = weight.sum(1, keepdims=True)
         probabilities = chance * weight / np.where(total > 0, total, 1.0)
