@@ -5,6 +5,7 @@ A function per page; the runs are small, so that all of them take a minute or tw
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -397,6 +398,28 @@ def draw_gains(axes: Axes) -> None:
     axes.set_title(f"Delta(1) = {bound.start}, threshold {threshold:.3f}")
 
 
+def priorities() -> Figure:
+    """The share of a task in all trainings, by its priority."""
+    methods, values = ["random", "mmfl-lvr", "mfa-rr", "pareto-multi-ucb", "mmfl-group", "full"], [0.5, 1, 2, 4, 8]
+    shares = []
+    for value in values:
+        A, *others = uneven_digits(["A", "B", "C"], lr=0.1)
+        federation = mmfl.Federation([replace(A, priority=value), *others], 30, partition=few_labels())
+        runs = mmfl.compare(federation, methods, rounds=75, rate=0.4, evaluate_every=75).runs
+        shares.append([run.participation["A"].sum() / run.participation.sum().sum() for run in runs])
+    figure, (axes,) = panels(1, 5.5, 3.3)
+    for method, share, colour, dash, marker in zip(
+        methods, np.transpose(shares), (BLUE, ORANGE, GREEN, PINK, SKY, BLACK), [*DASHES, "-"], "osx^vD", strict=True
+    ):
+        axes.plot(values, share, linestyle=dash, marker=marker, markersize=4, color=colour, label=method)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.set(xlabel="priority of A; B and C have 1", ylabel="A's share of all trainings", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    return figure
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "splits": splits,
     "bandits": bandits,
@@ -405,6 +428,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "groups": groups,
     "local": local,
     "theory": theory,
+    "priorities": priorities,
 }
 
 

@@ -76,13 +76,13 @@ def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
     return folder
 
 
-def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None) -> RoundView:
+def view_of(sizes, capacity=1, budget=1.0, *, round=1, seed=0, losses=None, priority=()) -> RoundView:
     """The view of a round in which the clients have `sizes` [clients, tasks] examples."""
     sizes = np.asarray(sizes, dtype=np.int64)
     share = sizes / np.maximum(sizes.sum(0), 1)
     capacity = np.broadcast_to(np.asarray(capacity, dtype=np.int64), len(sizes))
     signals = {} if losses is None else {"losses": np.asarray(losses, dtype=float)}
-    return RoundView(round, seed, sizes, share, capacity, float(budget), signals)
+    return RoundView(round, seed, sizes, share, capacity, float(budget), signals, np.array(priority, dtype=float))
 
 
 def table_of(allocation) -> np.ndarray:

@@ -44,9 +44,14 @@ def budget(request):
     return request.param
 
 
+@pytest.fixture(params=[(1.0, 1.0), (3.0, 0.5)], ids=["", "priorities"])
+def priority(request):
+    return np.array(request.param)
+
+
 @pytest.fixture(params=[RandomProcessors(), LossVariance()], ids=["random", "lvr"])
-def probabilities(request, budget):
-    return request.param.allocate(replace(VIEW, budget=budget), None)[0].probabilities
+def probabilities(request, budget, priority):
+    return request.param.allocate(replace(VIEW, budget=budget, priority=priority), None)[0].probabilities
 
 
 @pytest.mark.parametrize("task", [0, 1])

@@ -53,8 +53,8 @@ def seen_by(rule: AllocationRule, view, values):
 
 
 @pytest.mark.parametrize("name", sorted(ALLOCATIONS.keys() - PICK - CLUSTER))
-@pytest.mark.parametrize("budget", [2, 5])
-def test_probability_is_the_expected_count_per_processor_also_when_some_left_and_others_came(name, budget):
+@pytest.mark.parametrize(("budget", "priority"), [(2, ()), (5, ()), (3, (3.0, 1.0, 1.5))])
+def test_probability_is_the_expected_count_per_processor_also_when_some_left_and_others_came(name, budget, priority):
     """Rounds 1 to 3 of 300 seeds, in which client 0 leaves and client 5 comes; four standard errors. An aggregation
     that divides by p is biased where this fails."""
     rule, trials = made(name), 300
@@ -66,7 +66,7 @@ def test_probability_is_the_expected_count_per_processor_also_when_some_left_and
         state = rule.start(6, 3)
         for t in range(3):
             capacity = np.array([1, 2, 1, 3, 1, 2]) * there[t]
-            view = view_of(sizes * there[t][:, None], capacity, budget, seed=seed, round=t + 1)
+            view = view_of(sizes * there[t][:, None], capacity, budget, seed=seed, round=t + 1, priority=priority)
             allocation, state = rule.allocate(seen_by(rule, view, values), state)
             drawn[t] += table_of(allocation)
             expected[t] += capacity[:, None] * allocation.probabilities
@@ -77,7 +77,8 @@ def test_probability_is_the_expected_count_per_processor_also_when_some_left_and
 
 @st.composite
 def rounds_of(draw):
-    """A few rounds of a federation in which clients and tasks come and go: sizes, capacities, budgets, a seed."""
+    """A few rounds of a federation in which clients and tasks come and go: sizes, capacities, a rate, priorities or
+    none, a seed."""
     clients, tasks = draw(st.integers(1, 6)), draw(st.integers(1, 3))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     own = rng.integers(1, 9, (clients, tasks)) * (rng.random((clients, tasks)) < 0.8)
@@ -85,17 +86,19 @@ def rounds_of(draw):
     arrived = np.arange(1, 5)[:, None, None] >= rng.integers(1, 4, tasks)
     sizes = own * there * arrived
     capacity = np.minimum(rng.integers(1, tasks + 1, clients), (sizes > 0).sum(2))
-    return sizes, capacity, draw(st.floats(0.1, 1.2)), draw(st.integers(0, 99))
+    priority = draw(st.just(()) | st.lists(st.floats(1e-6, 1e6) | st.integers(1, 3), min_size=tasks, max_size=tasks))
+    return sizes, capacity, draw(st.floats(0.1, 1.2)), priority, draw(st.integers(0, 99))
 
 
 @pytest.mark.parametrize("name", sorted(ALLOCATIONS))
 @settings(max_examples=25)
 @given(rounds_of())
 def test_every_rule_trains_only_pairs_that_can_and_its_chances_are_chances(name, case):
-    sizes, capacities, rate, seed = case
+    sizes, capacities, rate, priority, seed = case
     rule, state = made(name), made(name).start(*sizes[0].shape)
     for t, (now, capacity) in enumerate(zip(sizes, capacities, strict=True), 1):
-        view = seen_by(rule, view_of(now, capacity, rate * capacity.sum(), round=t, seed=seed), np.ones(now.shape))
+        view = view_of(now, capacity, rate * capacity.sum(), round=t, seed=seed, priority=priority)
+        view = seen_by(rule, view, np.ones(now.shape))
         before = repr(state)
         allocation, renewed = rule.allocate(view, state)
         assert repr(state) == before

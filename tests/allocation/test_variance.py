@@ -171,16 +171,22 @@ def test_every_rule_meets_every_constraint_and_gives_every_able_pair_a_chance(si
     assert ((p > 0) == view.able).all()
 
 
-@SIGNALS
-@pytest.mark.parametrize("rate", [0.02, 0.3, 0.8, 1.0, 1.5])
-@pytest.mark.parametrize("seed", range(4))
-def test_every_rule_finds_the_minimum_of_a_general_solver_over_share_times_signal(signal, rate, seed):
+def unequal_round(seed, rate, **options):
+    """Four clients of unequal data and capacity, some of whom lack tasks, and a generator for their signals."""
     rng = np.random.default_rng([seed, round(100 * rate)])
     sizes = rng.integers(1, 60, (4, 3)) * (rng.random((4, 3)) < 0.7)
     sizes[np.arange(4), rng.integers(0, 3, 4)] = 9
     capacity = rng.integers(1, (sizes > 0).sum(1) + 1)
+    return view_of(sizes, capacity, rate * capacity.sum(), **options), rng
+
+
+@SIGNALS
+@pytest.mark.parametrize("rate", [0.02, 0.3, 0.8, 1.0, 1.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_every_rule_finds_the_minimum_of_a_general_solver_over_share_times_signal(signal, rate, seed):
+    view, rng = unequal_round(seed, rate)
+    sizes, capacity = view.sizes, view.capacity
     values = rng.lognormal(0, 1, (4, 3)) * (rng.random((4, 3)) < 0.8)
-    view = view_of(sizes, capacity, rate * capacity.sum())
     p = chances(RULES[signal](floor=0.05), view, **{signal: values})
 
     share = sizes / np.maximum(sizes.sum(0), 1)
@@ -190,6 +196,37 @@ def test_every_rule_finds_the_minimum_of_a_general_solver_over_share_times_signa
     best = solved(importance, capacity, min(view.budget, view.processors))
     assert ours == pytest.approx(best, rel=1e-6)
     assert ours <= best * (1 + 1e-7)
+
+
+@SIGNALS
+@pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_priorities_minimise_the_sum_over_tasks_of_their_square_times_the_variance(signal, rate, seed):
+    """The variance of task s is the sum over its processors of (d x / B)^2 (1 / p - 1)."""
+    priority = np.array([4.0, 1.0, 0.3])
+    view, rng = unequal_round(seed, rate, priority=priority)
+    values, capacity = rng.lognormal(0, 1, (4, 3)), view.capacity
+    p = chances(RULES[signal](floor=0.0), view, **{signal: values})
+    check_constraints(p, view)
+
+    terms = capacity[:, None] * (view.share * values / capacity[:, None]) ** 2
+    ours = float(priority**2 @ np.divide(terms, p, out=np.zeros_like(p), where=p > 0).sum(0))
+    best = solved(priority * view.share * values / capacity[:, None], capacity, view.budget)
+    assert ours == pytest.approx(best, rel=1e-6)
+    assert ours <= best * (1 + 1e-7)
+    ignored = chances(RULES[signal](floor=0.0), view_of(view.sizes, capacity, view.budget), **{signal: values})
+    worse = float(priority**2 @ np.divide(terms, ignored, out=np.zeros_like(p), where=p > 0).sum(0))
+    assert worse > ours
+
+
+@pytest.mark.parametrize("draw", ["independent", "systematic", "without-repeats"])
+def test_what_is_mixed_in_is_divided_by_priority_and_keeps_the_constraints(draw):
+    view = view_of([[3, 9, 4], [1, 0, 5], [7, 7, 7]], [3, 1, 2], 2.4, priority=[6.0, 1.0, 2.0])
+    signal = np.array([[0.1, 5.0, 1.0], [1.0, 0.0, 2.0], [0.5, 0.5, 0.5]])
+    plain, mixed = (chances(LeastVariance("norms", mix=mix, draw=draw), view, norms=signal) for mix in (0.0, 0.25))
+    check_constraints(mixed, view)
+    even = 0.4 * np.array([[6 / 9, 1 / 9, 2 / 9], [6 / 8, 0, 2 / 8], [6 / 9, 1 / 9, 2 / 9]])
+    np.testing.assert_allclose(mixed, 0.75 * plain + 0.25 * even, rtol=1e-12)
 
 
 @given(rounds_of(), st.floats(0, 1), st.sampled_from([0.0, 1e-6, 0.3]))

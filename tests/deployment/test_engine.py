@@ -12,7 +12,7 @@ import mmfl
 
 pytest.importorskip("flwr", reason="flwr is not installed")
 from digits import assert_same_weights
-from inside import NODES, InsideTransport, deployed, federation, trained_by, transport
+from inside import CLIENTS, NODES, InsideTransport, deployed, federation, trained_by, transport
 
 from conftest import toy_task
 from mmfl.aggregation import AGGREGATIONS
@@ -47,6 +47,15 @@ def test_a_deployment_gives_the_simulations_weights(method):
     assert_same_weights(real.weights, same.weights)
     assert [record.drawn for record in real.records] == [record.drawn for record in same.records]
     np.testing.assert_allclose(real.accuracy, same.accuracy, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["random", "mfa-rr", "mmfl-lvr"])
+def test_the_priorities_of_the_servers_tasks_decide_who_trains_what_as_in_a_simulation(method):
+    tasks = [dataclasses.replace(task, priority=p) for task, p in zip(federation().tasks, (1.0, 3.0), strict=True)]
+    whole = mmfl.Federation(tasks, CLIENTS, lacks=federation().sizes == 0)
+    real, same = deployed(method, tasks=tasks), mmfl.train(whole, method, rounds=4, rate=0.5, device="cpu")
+    assert [record.drawn for record in real.records] == [record.drawn for record in same.records]
+    assert [record.drawn for record in real.records] != [record.drawn for record in deployed(method).records]
 
 
 # --- what travels ---

@@ -9,6 +9,7 @@ import pytest
 
 import pages
 import run_pages
+from mmfl.allocation import ALLOCATIONS
 from mmfl.methods import METHODS, make_method
 from pages import PAGES, ROOT, RUNS, SPAN, blocks, commands, follow, known_command, text_of, unknown_options
 
@@ -63,10 +64,15 @@ def test_every_command_in_the_text_is_known_with_its_options(page):
 
 def test_every_family_of_methods_has_a_page_with_an_example_and_a_figure():
     families = [page for page in PAGES if page.startswith("docs/methods/") and not page.endswith("README.md")]
-    assert len(families) == 7
+    assert len(families) == 8
     for page in families:
         assert blocks(page, "python"), page
         assert (ROOT / page).with_suffix(".png") in targets(page), page
+
+
+def test_priorities_are_defined_for_every_allocation():
+    rows = [line.split(" | ") for line in text_of("docs/methods/priorities.md").splitlines() if line.startswith("| `")]
+    assert sorted(name for row in rows for name in re.findall(r"`([\w-]+)`", row[0])) == sorted(ALLOCATIONS)
 
 
 def test_links_lead_to_files():

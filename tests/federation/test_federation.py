@@ -241,6 +241,14 @@ def test_clients_and_tasks_take_part_from_the_round_of_their_arrival():
     assert [made.present_tasks(t).tolist() for t in (2, 3)] == [[True, True, False], [True, True, True]]
 
 
+def test_a_view_has_the_priorities_of_the_tasks_whoever_is_there():
+    made = Federation([toy_task("a", priority=2), toy_task("b"), toy_task("c", priority=0.5)], 4)
+    view = made.view(1, rate=1.0, seed=0)
+    for each in (view, view.without(np.arange(4) == 2), view.only(np.arange(3) == 1), view.with_signals(x=view.share)):
+        assert each.priority.tolist() == [2.0, 1.0, 0.5]
+    assert federation(3).view(1, rate=1.0, seed=0).priority.tolist() == [1.0, 1.0, 1.0]
+
+
 def test_bernoulli_clients_are_there_as_often_as_it_says_independently_of_each_other():
     there = np.array([Bernoulli(0.3).available(t, 50, seed=2) for t in range(200)])
     assert there.mean() == pytest.approx(0.3, abs=4 * np.sqrt(0.21 / there.size))

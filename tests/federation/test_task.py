@@ -111,6 +111,10 @@ def broken(outputs, targets):
     (lambda: toy_task(model=lambda: nn.Linear(3, 4).requires_grad_(False)), "'toy'", "no parameters"),
     (lambda: toy_task(model=network(nn.BatchNorm1d(5, momentum=None))), "'toy'", "'1'", "momentum None", "'frozen'"),
     (lambda: toy_task(batch_norm="locl"), "'toy'", "unknown batch_norm 'locl'", "local"),
+    *(
+        (partial(toy_task, priority=bad), "'toy'", f"priority is {bad!r}", "a positive number")
+        for bad in (0, -1.0, float("nan"), float("inf"), 1e-7, 1e7, "high", True, None)
+    ),
     (lambda: toy_task(model=lambda: nn.Linear(3, 4).double()), "'toy'", "parameter 'weight' is float64", "float32"),
     (lambda: toy_task(model=Counting), "'toy'", "buffer 'seen'", "only the statistics of batch norm"),
     (lambda: toy_task(model=lambda: 3), "'toy'", "returned a int", "torch.nn.Module"),

@@ -135,6 +135,13 @@ def test_parts_are_made_of_parts_to_any_depth(small):
     assert (method.aggregation.lr, method.aggregation.inner.keep.where) == (0.01, "host")
 
 
+def test_a_task_has_the_priority_of_its_configuration(small):
+    read = config.read(small, ["tasks.digits.priority=2"])
+    assert [task.priority for task in read.experiment().federation_of(0).tasks] == [2.0]
+    assert [task.priority for task in config.read(small).experiment().federation_of(0).tasks] == [1.0]
+    assert reread(read) == read
+
+
 def test_step_and_batch_sizes_may_follow_a_schedule(small):
     settings = [
         'tasks.digits.lr={name="decay", beta=30, gamma=100}',
@@ -167,7 +174,10 @@ def test_step_and_batch_sizes_may_follow_a_schedule(small):
         ),
         *(
             ([f"{key}={value}"], [f"'{key}' is", "valid"])
-            for key in ("rate", "federation.lacks", "tasks.digits.lr", "privacy.clip", "privacy.noise")
+            for key in (
+                *("rate", "federation.lacks", "tasks.digits.lr", "tasks.digits.priority"),
+                *("privacy.clip", "privacy.noise"),
+            )
             for value in ('"0.5"', "true")
         ),
         (["federation.capacity=true"], ["'federation.capacity' is True", "valid"]),
@@ -216,6 +226,10 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (["tasks=[]"], ["no tasks"]),
         (["rounds=0"], ["rounds is 0"]),
         (["rate=nan"], ["rate is nan", "(0, 1]"]),
+        *(
+            ([f"tasks.digits.priority={bad}"], ["'digits'", f"priority is {bad}", "positive"])
+            for bad in ("0.0", "-2.0", "nan", "inf")
+        ),
         ([r'tasks.digits.name="a\u0000b"'], [r"'a\x00b'", "control character"]),
         (["seeds=[0, -1]"], ["seed is -1"]),
         (["tasks.digits.data.seed=1.5"], ["seed is 1.5", "whole number"]),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.sampling import clients_to_draw
+from mmfl.allocation.slots import slots_of
 from mmfl.checks import check
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
@@ -90,8 +91,9 @@ class UpperConfidence(AllocationRule):
 class Ranklist(UpperConfidence):
     """Ranklist-Multi-UCB: the tasks take turns to pick the highest-ranking client that is still free.
 
-    Task t mod S begins in round t, where S counts the tasks that some client can train. Ties are broken at random.
-    (Bhuyan & Moharir 2022, Algorithm 3.)
+    Task t mod S begins in round t, where S counts the tasks that some client can train. With priorities the tasks take
+    turns as `slots_of` says, beginning with slot t mod L of a frame of L. Ties are broken at random. (Bhuyan & Moharir
+    2022, Algorithm 3.)
     """
 
     def allocate(self, view: RoundView, state: Bandit) -> tuple[Allocation, Bandit]:
@@ -99,8 +101,8 @@ class Ranklist(UpperConfidence):
         lots = view.uniform(Purpose.CLIENTS, view.able.shape[1])
         order = np.lexsort((lots, -ucb_index(state, view)), axis=0)
         ranklist = [iter(order[:able, s].tolist()) for s, able in enumerate(view.able.sum(0))]
-        tasks = np.flatnonzero(view.able.any(0))
-        turns = deque(np.roll(tasks, -(view.round % max(len(tasks), 1))).tolist())
+        slots = slots_of(view.priority, view.trainable)
+        turns = deque(np.roll(slots, -(view.round % max(len(slots), 1))).tolist())
         picked: dict[int, int] = {}
         drawn = clients_to_draw(view)
         while turns and len(picked) < drawn:
@@ -118,9 +120,10 @@ class Pareto(UpperConfidence):
     """Pareto-Multi-UCB: random clients from the Pareto front of the indices, each on the task for which it ranks best.
 
     If the front has fewer clients than the budget allows, only these train, or, with `fill`, clients of the next fronts
-    too. A client's rank for a task is the number of clients with a larger index; ties are broken at random. (Bhuyan &
-    Moharir 2022, Algorithm 4, with the usual definition of dominance: by the printed one, which compares each client
-    with itself, nobody is ever selected.)
+    too. A client's rank for a task is one more than the number of clients with a larger index, divided by the task's
+    priority; ties are broken at random. Priorities do not change the front. (Bhuyan & Moharir 2022, Algorithm 4, with
+    the usual definition of dominance: by the printed one, which compares each client with itself, nobody is ever
+    selected.)
     """
 
     def __init__(self, gamma: float = 0.99, fill: bool = False):
@@ -131,8 +134,8 @@ class Pareto(UpperConfidence):
         """Selects clients from the front, then a task for each."""
         score = ucb_index(state, view)
         client = self.select(score, view)
-        rank = np.column_stack([np.searchsorted(np.sort(-column), -column) for column in score.T])[client]
-        rank = np.where(view.able[client], rank, len(score))
+        above = np.column_stack([np.searchsorted(np.sort(-column), -column) for column in score.T])[client]
+        rank = np.where(view.able[client], (above + 1) / view.priority, np.inf)
         lots = view.uniform(Purpose.TASKS, score.shape[1])[client]
         return _allocate_one_task_each(view, client, np.lexsort((lots, rank), axis=1)[:, 0]), state
 

@@ -21,8 +21,9 @@ class TaskLosses:
 class Fair(AllocationRule):
     """Every processor is active with probability m / V and takes task s in proportion to (mean loss)^(alpha - 1).
 
-    alpha = 1 is uniform; the larger alpha, the more clients the worst task gets. The losses are the clients' training
-    losses; a task that has not trained yet counts like the worst one.
+    With priorities it is in proportion to priority times that power. With alpha = 1 losses do not count; the larger
+    alpha, the more clients the worst task gets. The losses are the clients' training losses; a task that has not
+    trained yet counts like the worst one.
     """
 
     def __init__(self, alpha: float = 3.0, draw: str | Draw = independent):
@@ -42,7 +43,8 @@ class Fair(AllocationRule):
         # A loss may be arbitrarily small, but probabilities must stay positive.
         relative = view.able * np.maximum(relative, 1e-6)
         worst_of_client = relative.max(1, keepdims=True)  # relative to it, at least one of the powers is not 0
-        weight = view.able * (relative / np.where(worst_of_client > 0, worst_of_client, 1.0)) ** (self.alpha - 1)
+        power = (relative / np.where(worst_of_client > 0, worst_of_client, 1.0)) ** (self.alpha - 1)
+        weight = view.able * view.priority * power
         chance = min(1.0, view.budget / max(view.processors, 1))
         total = weight.sum(1, keepdims=True)
         probabilities = chance * weight / np.where(total > 0, total, 1.0)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.random import divide_among_tasks
 from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
@@ -14,7 +15,8 @@ from mmfl.federation import RoundView
 class Fixed(AllocationRule):
     """The same p[i, s] in every round, whatever the budget: one number, one per client, or a table [clients, tasks].
 
-    A client's number is divided evenly among the tasks it can train.
+    A client's number is divided among the tasks it can train, in proportion to their priorities. A table says itself
+    what each pair gets.
     """
 
     def __init__(self, probabilities: ArrayLike, draw: str | Draw = independent):
@@ -46,6 +48,6 @@ class Fixed(AllocationRule):
         """Draws from the table, with probability 0 for pairs that cannot train this round."""
         table = self.probabilities
         if table.ndim < 2:
-            table = (np.broadcast_to(table, len(view.sizes)) / np.maximum(view.tasks_of, 1))[:, None]
+            table = divide_among_tasks(view, np.broadcast_to(table, len(view.sizes)))
         probabilities = np.where(view.able, table, 0.0)
         return Allocation.of(self.draw(probabilities, view), probabilities), state

@@ -56,8 +56,8 @@ class Groups(AllocationRule):
 
     - C-step, in the first round of a cycle: every client reports its losses and K-means clusters the loss vectors. Of
       the numbers of clusters from S to min(2 S, N / 2), for S tasks and N clients that are present, the one with the
-      best silhouette is chosen; it is also the length L of the cycle. The L - S tasks with the largest mean loss get a
-      pseudo task each, a copy that trains the same model.
+      best silhouette is chosen; it is also the length L of the cycle. The L - S tasks with the largest priority times
+      mean loss get a pseudo task each, a copy that trains the same model.
     - T-steps tau = 0 .. L - 1, from that round on: task s trains on a uniform sample of the clients of cluster
       (s + tau) mod L. The sample is the share budget / processors of the cluster, at least one client. A client trains
       one task at a time, whatever its capacity.
@@ -149,7 +149,7 @@ class Groups(AllocationRule):
         cluster[clients] = self.partition((losses[clients] - mean) / scale, len(present_tasks), view)
         clusters = int(cluster.max()) + 1
         centroids = np.stack([losses[cluster == k].mean(0) for k in range(clusters)])
-        tasks = with_pseudo_tasks(present_tasks, (view.share * losses).sum(0), clusters)
+        tasks = with_pseudo_tasks(present_tasks, view.priority * (view.share * losses).sum(0), clusters)
         return Cycle(state.number + 1, view.round, tasks, cluster, centroids, mean, scale)
 
     def partition(self, points: NDArray[np.float64], tasks: int, view: RoundView) -> NDArray[np.int64]:
@@ -198,10 +198,10 @@ def rotate(view: RoundView, cycle: Cycle) -> Allocation:
     return Allocation.of(count, probabilities)
 
 
-def with_pseudo_tasks(tasks: NDArray[np.int64], losses: NDArray[np.float64], clusters: int) -> NDArray[np.int64]:
-    """The tasks of a cycle: `tasks`, and copies of those with the largest losses until there is one per cluster."""
-    worst = tasks[np.argsort(-losses[tasks], kind="stable")]
-    return np.concatenate([tasks, np.resize(worst, max(clusters - len(tasks), 0))])
+def with_pseudo_tasks(tasks: NDArray[np.int64], weight: NDArray[np.float64], clusters: int) -> NDArray[np.int64]:
+    """The tasks of a cycle: `tasks`, and copies of those with the largest weights until there is one per cluster."""
+    first = tasks[np.argsort(-weight[tasks], kind="stable")]
+    return np.concatenate([tasks, np.resize(first, max(clusters - len(tasks), 0))])
 
 
 def scaling(

@@ -14,24 +14,23 @@ from mmfl.randomness import Purpose
 class RandomClients(AllocationRule):
     """Multi-FedAvg: as many clients as the budget allows, without replacement, each on one of its tasks uniformly.
 
-    (Bhuyan & Moharir 2022.)
+    With priorities a client takes a task with probability proportional to its priority. (Bhuyan & Moharir 2022.)
     """
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """The clients with the smallest random numbers, each on a random one of its tasks."""
-        drawn, able = sample_clients(view), view.able
-        place = np.floor(view.uniform(Purpose.TASKS)[:, 0] * view.tasks_of)
-        count = np.zeros(able.shape, dtype=np.int64)
-        takes = able & (np.cumsum(able, axis=1) - 1 == place[:, None])
-        count[drawn] = takes[drawn]
+        drawn, ends = sample_clients(view), np.cumsum(view.able * view.priority, axis=1)
+        task = (ends > view.uniform(Purpose.TASKS) * ends[:, -1:]).argmax(1)
+        count = np.zeros(view.sizes.shape, dtype=np.int64)
+        count[drawn, task[drawn]] = 1
         chance = len(drawn) / max(int(view.present.sum()), 1)
-        return Allocation.of(count, _divide_among_tasks(view, chance / np.maximum(view.capacity, 1))), state
+        return Allocation.of(count, divide_among_tasks(view, chance / np.maximum(view.capacity, 1))), state
 
 
 class RandomProcessors(AllocationRule):
     """Every processor is active with probability m / V and takes one of its client's tasks uniformly.
 
-    (Zhang et al. 2025.)
+    With priorities it takes a task with probability proportional to its priority. (Zhang et al. 2025.)
     """
 
     def __init__(self, draw: str | Draw = independent):
@@ -39,7 +38,7 @@ class RandomProcessors(AllocationRule):
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """The same probability for every processor."""
-        probabilities = uniform_probabilities(view)
+        probabilities = random_probabilities(view)
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
 
@@ -52,11 +51,14 @@ class Full(AllocationRule):
         return Allocation.of(view.able.astype(np.int64), probabilities, certain=True, beyond_capacity=True), state
 
 
-def uniform_probabilities(view: RoundView) -> NDArray[np.float64]:
-    """p[i, s] = (m / V) / |S_i|: the budget divided evenly among processors, and among the tasks of each."""
-    return _divide_among_tasks(view, np.full(len(view.sizes), min(1.0, view.budget / max(view.processors, 1))))
+def random_probabilities(view: RoundView) -> NDArray[np.float64]:
+    """The budget divided evenly among processors, and by priority among the tasks of each: p[i, s] = (m / V) / |S_i|
+    if priorities are equal."""
+    return divide_among_tasks(view, np.full(len(view.sizes), min(1.0, view.budget / max(view.processors, 1))))
 
 
-def _divide_among_tasks(view: RoundView, chance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each client's probability divided evenly among the tasks it can train, [clients, tasks]."""
-    return view.able * (chance / np.maximum(view.tasks_of, 1))[:, None]
+def divide_among_tasks(view: RoundView, chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Each client's probability, divided among the tasks it can train in proportion to priority, [clients, tasks]."""
+    weight = view.able * view.priority
+    total = weight.sum(1)
+    return weight * (chance / np.where(total > 0, total, 1.0))[:, None]

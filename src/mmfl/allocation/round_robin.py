@@ -1,4 +1,7 @@
-"""MFA-Rand, MFA-RR and FedCluster: clients are split into as many parts as there are tasks (Bhuyan et al. 2022)."""
+"""MFA-Rand, MFA-RR and FedCluster: clients are split into as many parts as there are tasks (Bhuyan et al. 2022).
+
+With priorities there are as many parts as slots, of which a task has the more the higher its priority (`slots_of`).
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,6 +11,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.sampling import sample_clients
+from mmfl.allocation.slots import slots_of
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, uniform
 
@@ -27,9 +31,9 @@ class Frame:
 
 
 def draw_frame(view: RoundView) -> Frame:
-    """Splits the clients of this round into equal parts, as many as there are tasks."""
-    tasks, sampled = np.any(view.able, axis=0), sample_clients(view)
-    parts = max(int(tasks.sum()), 1)
+    """Splits the clients of this round into equal parts, as many as the tasks have slots."""
+    tasks, sampled = view.trainable, sample_clients(view)
+    parts = max(len(slots_of(view.priority, tasks)), 1)
     part = np.where(view.present, -1, WAITING)
     part[sampled] = (first_part(view, parts) + np.arange(len(sampled))) % parts
     return Frame(view.round, part, tasks)
@@ -41,16 +45,18 @@ def first_part(view: RoundView, parts: int) -> int:
 
 
 def rotate(view: RoundView, frame: Frame) -> Allocation:
-    """Part j trains task (j + u) mod S in round u of the frame; a client trains if it is present and has the task.
+    """Part j trains the task of slot (j + u) mod L in round u of the frame; a client trains if it is present and has
+    the task.
 
-    As the split is uniform, each client that could be sampled takes each task of the frame with the same probability.
+    As the split is uniform, each client that could be sampled is in each slot of the frame with the same probability.
     """
-    tasks, count = np.flatnonzero(frame.tasks), np.zeros(view.sizes.shape, dtype=np.int64)
+    slots, count = slots_of(view.priority, frame.tasks), np.zeros(view.sizes.shape, dtype=np.int64)
     drawn, could_be_drawn = np.flatnonzero(view.present & (frame.part >= 0)), view.present & (frame.part > WAITING)
-    if len(tasks):
-        count[drawn, tasks[(frame.part[drawn] + view.round - frame.drawn) % len(tasks)]] = 1
+    if len(slots):
+        count[drawn, slots[(frame.part[drawn] + view.round - frame.drawn) % len(slots)]] = 1
     able = view.able & could_be_drawn[:, None] & frame.tasks
-    chance = len(drawn) / max(int(could_be_drawn.sum()), 1) / max(len(tasks), 1)
+    slots_of_task = np.bincount(slots, minlength=view.sizes.shape[1])
+    chance = len(drawn) / max(int(could_be_drawn.sum()), 1) * slots_of_task / max(len(slots), 1)
     return Allocation.of(count * able, able * chance / np.maximum(view.capacity, 1)[:, None])
 
 
@@ -65,7 +71,8 @@ class RandomSplit(AllocationRule):
 class RotatingSplit(AllocationRule):
     """MFA-RR: a split lasts for a frame of S rounds; in round u of the frame, part j trains task (j + u) mod S.
 
-    So every client of a frame trains every task exactly once. Clients and tasks that arrive wait for the next frame.
+    So every client of a frame trains every task exactly once or, with priorities, as often as it has slots. Clients
+    and tasks that arrive wait for the next frame.
     """
 
     def start(self, clients: int, tasks: int) -> Frame:
@@ -87,10 +94,10 @@ class FixedSplit(RotatingSplit):
 
     def allocate(self, view: RoundView, state: Frame) -> tuple[Allocation, Frame]:
         """Draws the split once and rotates it from then on."""
-        present_tasks, sampled = np.any(view.able, axis=0), sample_clients(view)
+        present_tasks, sampled = view.trainable, sample_clients(view)
         if frame_ended(view, state) and (present_tasks & ~state.tasks).any():
             state = Frame(view.round, np.full(len(view.sizes), -1, dtype=np.int64), present_tasks)
-        parts = max(int(state.tasks.sum()), 1)
+        parts = max(len(slots_of(view.priority, state.tasks)), 1)
         order = np.argsort(view.uniform(Purpose.PARTS)[:, 0], kind="stable")
         new = order[view.present[order] & (state.part[order] < 0)]
         if len(new):
@@ -104,7 +111,7 @@ class FixedSplit(RotatingSplit):
 
 def frame_ended(view: RoundView, frame: Frame) -> bool:
     """Whether the frame is over, or none has begun."""
-    length = int(frame.tasks.sum())
+    length = len(slots_of(view.priority, frame.tasks))
     return length == 0 or (view.round - frame.drawn) % length == 0
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
 from mmfl.allocation.random import Full
+from mmfl.allocation.slots import slots_of
 from mmfl.checks import check, is_whole
 from mmfl.federation import RoundView
 
@@ -40,19 +41,23 @@ class OneTask(AllocationWrapper):
 
 
 class RoundRobinTasks(OneTask):
-    """RoundRobin-X: task t mod S in round t, counting only tasks that some client can train."""
+    """RoundRobin-X: task t mod S in round t, counting only tasks that some client can train.
+
+    With priorities it is the task of slot t mod L of their L slots.
+    """
 
     name = "round-robin-tasks"
 
     def task(self, view: RoundView) -> int:
         """The task whose turn it is."""
-        trainable = np.flatnonzero(view.able.any(0))
-        return int(trainable[view.round % len(trainable)]) if len(trainable) else 0
+        slots = slots_of(view.priority, view.trainable)
+        return int(slots[view.round % len(slots)]) if len(slots) else 0
 
 
 class SequentialTasks(OneTask):
     """One task after another, each for `rounds` rounds; after that, the last task continues.
 
+    The task with the highest priority is first; tasks of equal priority follow each other in the order given.
     If no client can train the task (it may not have arrived yet), the next task takes its round, or the last one before
     it if there is no next.
     """
@@ -66,9 +71,10 @@ class SequentialTasks(OneTask):
 
     def task(self, view: RoundView) -> int:
         """The first task whose rounds are not over."""
-        trainable = np.flatnonzero(view.able.any(0))
+        order = np.argsort(-view.priority, kind="stable")
+        trainable = np.flatnonzero(view.trainable[order])
         left = trainable[trainable >= (view.round - 1) // self.rounds]
-        return int(left[0] if len(left) else trainable.max(initial=0))
+        return int(order[left[0] if len(left) else trainable.max(initial=0)])
 
 
 class WarmUp(AllocationWrapper):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
-from mmfl.allocation.random import uniform_probabilities
+from mmfl.allocation.random import random_probabilities
 from mmfl.allocation.sampling import Draw, draw_named, independent
 from mmfl.checks import check
 from mmfl.federation import RoundView
@@ -66,10 +66,12 @@ def replace_non_finite(
 class LeastVariance(AllocationRule):
     """Probabilities of least variance for a signal x: importance U = d |x| / B (Zhang et al. 2025, Theorem 2).
 
+    With priorities U is multiplied by the task's priority: that minimises the sum over tasks of priority^2 variance.
+
     Two safeguards keep probabilities away from zero, since a single draw of a tiny probability has a weight large
     enough to destroy a model: x is raised to at least `floor` times its mean, so that no draw weighs more than
-    1 / `floor` times as much as that of a client with average x; and a share `mix` of the budget is divided evenly,
-    p <- (1 - l) p + l m / (V |S_i|), which satisfies all constraints.
+    1 / `floor` times as much as that of a client with average x; and a share `mix` of the budget is divided as
+    `RandomProcessors` does, p <- (1 - l) p + l m / (V |S_i|) if priorities are equal, which satisfies all constraints.
     """
 
     def __init__(self, signal: str, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
@@ -85,12 +87,13 @@ class LeastVariance(AllocationRule):
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
     def probabilities(self, view: RoundView) -> NDArray[np.float64]:
-        """U = d |x| / B, then the least-variance probabilities, [clients, tasks]."""
+        """U = priority d |x| / B, then the least-variance probabilities, [clients, tasks]."""
         importance = self.apply_floor(replace_non_finite(np.abs(view.signals[self.signal]), view.able), view)
         importance *= view.share
+        importance *= view.priority
         importance /= np.maximum(view.capacity, 1)[:, None]
         best = least_variance(importance, view.capacity, view.budget)
-        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * uniform_probabilities(view)
+        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * random_probabilities(view)
 
     def apply_floor(self, signal: NDArray[np.float64], view: RoundView) -> NDArray[np.float64]:
         """Raises the signal, in place, to at least `floor` times its mean over tasks and clients (by data share)."""

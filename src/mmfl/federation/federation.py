@@ -89,7 +89,8 @@ class Federation:
         sizes = np.where(present[:, None] & (self.task_arrivals <= round), self.sizes, 0)
         share = sizes / np.maximum(sizes.sum(0), 1)
         capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
-        return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()))
+        priority = np.array([task.priority for task in self.tasks], dtype=np.float64)
+        return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()), priority=priority)
 
     def without_lost_clients(self, view: RoundView) -> RoundView:
         """The view without clients that were lost since it was created; in a simulation, none are."""

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mmfl.checks import check, check_positive, check_whole
+from mmfl.checks import check, check_positive, check_whole, is_number
 from mmfl.data import Dataset
 from mmfl.data.augmentation import Augment, chain
 from mmfl.data.dataset import ELSEWHERE
@@ -46,6 +46,7 @@ class Task:
     - `augment`: random changes of training inputs, such as `data.augmentation.Flip()`, or a list of them.
     - `batch_size`: examples in a mini-batch. None: all of a client's data. A function of the round: a share of it.
     - `batch_norm`: where the statistics of batch norm live, "shared", "local" (FedBN) or "frozen".
+    - `priority`: how much the task counts, relative to the others, when an allocation decides who trains what.
 
     >>> from mmfl import data, models
     >>> Task("digits", model=models.LogisticRegression, data=data.digits(), lr=0.1, epochs=5).name
@@ -66,6 +67,7 @@ class Task:
     augment: Augment | Sequence[Augment] | None = None
     metrics: Mapping[str, MetricSpec] | Sequence[MetricSpec] = ()
     optimiser_state: StateLifetime = "training"
+    priority: float = 1.0
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -91,6 +93,8 @@ class Task:
         valid = self.augment is None or all(map(callable, given))
         check(valid, where, "augment", self.augment, "a function of (inputs, random numbers), or a list of them")
         check_whole(where, "epochs", self.epochs)
+        expected = "a positive number, from 1e-6 to 1e6"
+        check(is_number(self.priority, 1e-6, 1e6), where, "priority", self.priority, expected)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)
         _ = self.all_metrics  # so that a wrong name is found now

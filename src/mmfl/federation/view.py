@@ -18,6 +18,8 @@ class RoundView:
     - `capacity` B: how many tasks a client can train in this round.
     - `budget` m: the expected number of trainings that the server can pay for.
     - `signals`: the measurements that the allocation asked for, by name (such as `losses`).
+    - `priority`: how much each task counts when it is decided who trains what, [tasks]; only ratios matter. All are 1
+      if none are given.
     """
 
     round: int
@@ -27,6 +29,11 @@ class RoundView:
     capacity: NDArray[np.int64]
     budget: float
     signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    priority: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
+
+    def __post_init__(self) -> None:
+        if not len(self.priority):
+            object.__setattr__(self, "priority", np.ones(self.sizes.shape[1]))
 
     @property
     def able(self) -> NDArray[np.bool_]:
@@ -37,6 +44,11 @@ class RoundView:
     def present(self) -> NDArray[np.bool_]:
         """Clients that can train something this round, [clients]."""
         return np.asarray(self.able.any(1))
+
+    @property
+    def trainable(self) -> NDArray[np.bool_]:
+        """Tasks that some client can train this round, [tasks]."""
+        return np.asarray(self.able.any(0))
 
     @property
     def tasks_of(self) -> NDArray[np.int64]:

@@ -78,6 +78,8 @@ class TaskConfig(ConfigSection):
     """Random changes of training inputs: one, or several in this order. Without it there are none."""
     partition: Spec | None = Field(default=None, examples=["iid", {"name": "labels", "fraction": 0.3}])
     """Who holds which of its examples, where it is not as `federation.partition` says."""
+    priority: float = Field(default=1.0, examples=[2.0])
+    """How much it counts, relative to the other tasks, when an allocation decides who trains what."""
 
     def build(self, data: Dataset) -> Task:
         """The task, on data already loaded."""
@@ -97,6 +99,7 @@ class TaskConfig(ConfigSection):
             metric=self.metric,
             metrics=self.metrics,
             augment=[bind("augmentation", spec, AUGMENTATIONS) for spec in augment if spec is not None],
+            priority=self.priority,
         )
 
 
