@@ -49,18 +49,13 @@ class Operators(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             with self:
                 return attention.multi_head_attention(*args, **kwargs)
-        name = _name(func, args, kwargs)
-        if name in RECURRENT and _is_recurrent_call(args) and args[4] > 1 and args[5] > 0 and args[6]:
-            self.seen.add("inner_dropout")
-            if "inner_dropout" in self.substitutes:
-                self.seen.add(name)
-                return self._inner_dropout(func, *args)
-        if name is not None:
-            self.seen.add(name)
-            if name in self.substitutes:
-                answer = getattr(self, f"_{name}")(*args, **kwargs)
-                if answer is not NotImplemented:
-                    return answer
+        names = _names(func, args, kwargs)
+        self.seen.update(names)
+        for name in filter(self.substitutes.__contains__, names):
+            inner = (func,) if name == "inner_dropout" else ()
+            answer = getattr(self, f"_{name}")(*inner, *args, **kwargs)
+            if answer is not NotImplemented:
+                return answer
         return func(*args, **kwargs)
 
     def _keep(self, shape: Sequence[int], device: torch.device, p: float) -> Tensor:
@@ -83,26 +78,16 @@ class Operators(TorchFunctionMode):
     _alpha_dropout = partialmethod(_drop, False, dropout.drop_alpha)
     _channel_alpha_dropout = partialmethod(_drop, True, dropout.drop_alpha)
 
-    def _attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        inputs, options = (query, key, value, attn_mask), (is_causal, scale, enable_gqa)
-        if dropout_p == 0:
-            return attention.attention(*inputs, *options)
-        return attention.attention_with_dropout(*inputs, dropout_p, *options, self._keep)
+    def _attention_dropout(self, *args: Any, **kwargs: Any) -> Tensor:
+        return attention.attention_with_dropout(self._keep, *args, **kwargs)
 
-    _attention_dropout = _attention
+    _attention = staticmethod(attention.attention)
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        return layers.linear(input, weight, bias, self.factors)
+        return NotImplemented if self.factors is None else layers.linear(input, weight, bias, self.factors)
+
+    def _linear_of_sequences(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        return layers.linear(input, weight, bias, None)
 
     _conv2d = staticmethod(layers.convolution)
     _max_pool = staticmethod(layers.max_pool)
@@ -211,16 +196,20 @@ BATCH_NORM = frozenset({"batch_norm"})
 DROPOUT = frozenset({"dropout", "channel_dropout", "alpha_dropout", "channel_alpha_dropout"})
 DROPOUT |= {"attention_dropout", "inner_dropout"}
 # torch cannot batch these, or does it wrongly or slowly
-NOT_BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding", "attention"}
+NOT_BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding", "attention", "linear_of_sequences"}
 FASTER_ON_GPU = frozenset({"conv2d", "linear", "max_pool"})
 
 
-def _name(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> str | None:
-    """The name of the substitute for this call."""
+def _names(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """The names of the substitutes for this call, the first choice first."""
     name = _NAMES.get(func)
+    if name is None or _WITHOUT_EXAMPLES.get(func) == args[0].dim():
+        return []
     if name == "attention" and (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0)) > 0:
-        return "attention_dropout"
-    return None if _WITHOUT_EXAMPLES.get(func) == getattr(args[0], "dim", int)() else name
+        return ["attention_dropout", name]
+    if name in RECURRENT and _is_recurrent_call(args) and args[4] > 1 and args[5] > 0 and args[6]:
+        return ["inner_dropout", name]
+    return [name, "linear_of_sequences"] if name == "linear" and args[0].dim() > 2 else [name]
 
 
 def _is_recurrent_call(args: Sequence[Any]) -> bool:
