@@ -7,6 +7,7 @@ as many steps and take turns; dropout is on, and batch norm tracks running stati
 """
 
 import argparse
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,7 +65,7 @@ class Block(nn.Module):
 def resnet18() -> nn.Module:
     """He et al. 2015 with 18 layers and batch norm, beginning as usual for images of 32 x 32: 11 million parameters."""
     widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [Block(a, b, 1 if a == b else 2) for a, b in zip(widths[:-1], widths[1:], strict=True)]
+    blocks = [Block(a, b, 1 if a == b else 2) for a, b in itertools.pairwise(widths)]
     begin = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()
     return nn.Sequential(*begin, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
 
@@ -124,7 +125,9 @@ CASES = {
 def compare(case: Case, clients: int | None, device: torch.device, repeats: int) -> str:
     clients = clients or case.clients[device.type]
     timing = measure(case.federation(clients, device.type), device, repeats)
-    return f"| {case.name} | {clients} x {case.each[device.type]} | {timing} | {case.target[device.type]} | {timing.way} |"
+    return (
+        f"| {case.name} | {clients} x {case.each[device.type]} | {timing} | {case.target[device.type]} | {timing.way} |"
+    )
 
 
 def main() -> None:

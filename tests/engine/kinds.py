@@ -1,6 +1,5 @@
 """Modules of every kind that the engines must train alike, each as a small task."""
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -232,6 +231,14 @@ def faces(norm: str) -> nn.Module:
     return models.CelebACNN(18, channels=2, width=4, classes=3, norm=norm)
 
 
+TRANSFORMERS: dict[str, dict[str, bool]] = {
+    "": {},
+    ", causal": {"causal": True},
+    ", norm first": {"norm_first": True},
+    ", norm first, causal": {"norm_first": True, "causal": True},
+    ", time first": {"batch_first": False},
+    ", time first, norm first, causal": {"batch_first": False, "norm_first": True, "causal": True},
+}
 KINDS: dict[str, Task] = {
     "logistic regression": task(lambda: models.LogisticRegression(6, 3)),
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
@@ -290,10 +297,8 @@ KINDS: dict[str, Task] = {
     "attention": task(lambda: attention(dropout=0.0), TOKENS),
     "attention with dropout": task(attention, TOKENS),
     **{
-        f"transformer with dropout{', time first' * (not batch_first)}{', norm first' * norm_first}{', causal' * causal}": task(
-            partial(transformer, batch_first, norm_first, causal), TOKENS
-        )
-        for batch_first, norm_first, causal in itertools.product((True, False), repeat=3)
+        f"transformer with dropout{name}": task(partial(transformer, **options), TOKENS)
+        for name, options in TRANSFORMERS.items()
     },
     "attention with dropout and weights": task(partial(multi_head, need_weights=True), TOKENS),
     "attention with dropout, time first": task(partial(multi_head, batch_first=False), TOKENS),

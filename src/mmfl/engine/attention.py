@@ -18,7 +18,7 @@ multi_head_attention: Callable[..., Any] = FunctionType(
     {**vars(F), "has_torch_function": lambda tensors: False},
     argdefs=F.multi_head_attention_forward.__defaults__,
 )
-"""`F.multi_head_attention_forward` that does not ask for a substitute of itself, so that those of its parts are used."""
+"""`F.multi_head_attention_forward`, which does not ask for a substitute of itself: those of its parts are used."""
 
 
 def attention(

@@ -27,12 +27,12 @@ def draw_kept(shape: Sequence[int], device: torch.device, p: float, *address: in
     An element's random number depends on the address and on its coordinates alone, not on the shape: padding a batch,
     along whichever dimension, changes nothing for the others. Four neighbours share a word of random bits.
     """
-    *outer, last = shape
+    *outer, last = shape or [1]
     sizes = [*outer, -(-last // _LANES)]
     ranges = [torch.arange(size, device=device) for size in sizes]
     coordinates = [each.view(-1, *(1 for _ in sizes[n + 1 :])) for n, each in enumerate(ranges)]
     lanes = bits(*address, *coordinates).view(torch.int16)[..., :last]
-    return lanes >= round(rounded(p) * _VALUES) - _VALUES // 2
+    return (lanes >= round(rounded(p) * _VALUES) - _VALUES // 2).reshape(shape)
 
 
 def drop(input: Tensor, kept: Tensor, p: float) -> Tensor:

@@ -63,9 +63,7 @@ class Operators(TorchFunctionMode):
         self.dropouts += 1
         return dropout.draw_kept(shape, device, p, self.key, self.dropouts)
 
-    def _drop(
-        self, by_channel: bool, change: Change, input: Tensor, p: float, training: bool, inplace: bool
-    ) -> Tensor:
+    def _drop(self, by_channel: bool, change: Change, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
         """Dropout of elements, or of whole channels of inputs [examples, channels, ...]."""
         if not training or p == 0:
             return input
