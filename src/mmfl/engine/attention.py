@@ -39,8 +39,7 @@ def attention(
     """
     if dropout_p > 0 or query.dim() != 4 or query.shape[0] != key.shape[0] or key.shape[:2] != value.shape[:2]:
         return NotImplemented
-    options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
-    alone = partial(F.scaled_dot_product_attention, **options)
+    alone = partial(F.scaled_dot_product_attention, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
     return with_cohort_form(alone, partial(_cohort_attention, alone), query, key, value, attn_mask)
 
 
