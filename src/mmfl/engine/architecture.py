@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from mmfl.data.dataset import as_inputs
 from mmfl.data.structure import Structure, call_module, leaves, length, map_leaves, rows, tensors
 from mmfl.engine.layout import FunctionalModule, Layout
-from mmfl.engine.operators import BATCH_NORM, DROPOUT, FASTER_ON_GPU, NOT_BATCHED, RECURRENT, STRIDED_1X1, Operators
+from mmfl.engine.operators import (
+    BATCH_NORM,
+    BATCH_NORM_OF_ONE,
+    DROPOUT,
+    FASTER_ON_GPU,
+    NOT_BATCHED,
+    RECURRENT,
+    STRIDED_1X1,
+    Operators,
+)
 from mmfl.engine.precision import Precision, matmul_precision, to_float32
 from mmfl.errors import first_line
 from mmfl.federation.batch_norm import batch_norm_layers, set_training
@@ -87,9 +96,10 @@ class Architecture:
 
     @property
     def sequential_operators(self) -> frozenset[str]:
-        """The operators to substitute when a client trains alone: those that draw random numbers, batch norm (torch's
-        own refuses batches of one example), and those that torch gets wrong."""
-        return (DROPOUT | BATCH_NORM | STRIDED_1X1) & self.operators
+        """The operators to substitute when a client trains alone: those that draw random numbers, batch norm of a
+        single example (which torch refuses), and those that torch gets wrong."""
+        of_one = BATCH_NORM_OF_ONE if BATCH_NORM & self.operators else frozenset()
+        return (DROPOUT | STRIDED_1X1) & self.operators | of_one
 
     def _probe(self, x: Structure) -> tuple[frozenset[str], int]:
         """Which substitutable operators are used, and the bytes of one example's activations, by running two: those

@@ -116,6 +116,8 @@ class Operators(TorchFunctionMode):
         by_channel = (-1, *(1 for _ in input.shape[2:]))
         return torch.addcmul(shift.view(by_channel), input, scale.view(by_channel))
 
+    _batch_norm_of_one = _batch_norm
+
     def _embedding(
         self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -190,7 +192,7 @@ _NAMES: dict[Callable[..., Any], str] = {
 _WITHOUT_EXAMPLES = {F.dropout1d: 2, F.dropout3d: 4}  # dimensions of an input that torch takes for a single example
 STRIDED_1X1 = frozenset({"strided_1x1"})  # strided convolutions of single pixels
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-BATCH_NORM = frozenset({"batch_norm"})
+BATCH_NORM, BATCH_NORM_OF_ONE = frozenset({"batch_norm"}), frozenset({"batch_norm_of_one"})
 DROPOUT = frozenset({"dropout", "channel_dropout", "alpha_dropout", "channel_alpha_dropout"})
 DROPOUT |= {"attention_dropout", "inner_dropout"}
 # torch cannot batch these, or does it wrongly or slowly
@@ -207,6 +209,8 @@ def _names(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
         return ["attention_dropout", name]
     if name in RECURRENT and _is_recurrent_call(args) and args[4] > 1 and args[5] > 0 and args[6]:
         return ["inner_dropout", name]
+    if name == "batch_norm" and args[0].numel() == args[0].shape[1]:
+        return [name, "batch_norm_of_one"]
     return [name, "linear_of_sequences"] if name == "linear" and args[0].dim() > 2 else [name]
 
 
