@@ -50,6 +50,7 @@ API = [
     "mmfl.engine",
     "mmfl.runs",
     "mmfl.runs.results",
+    "mmfl.runs.sweep_results",
     "mmfl.runs.directory",
     "mmfl.runs.experiment",
     "mmfl.runs.listener",

@@ -233,7 +233,7 @@ def test_mfa_rr_gains_over_fedavg_as_epsilon_falls_but_not_over_itself():
     assert gains == sorted(gains)
     assert gains[-1] > 100
     assert gain(ROTATE, 0.01) < 1
-    with refused("gain", "2 models", "expected 1"):
+    with refused("gain", "models of FedAvg's bound is 2", "expected 1"):
         gain(ROTATE, 0.01, single=RAND)
 
 
@@ -476,25 +476,25 @@ def test_measured_squared_error_of_sampled_training_stays_below_the_bound():
 
 
 @refusals(
-    (lambda: replace(PROBLEM, smoothness=-1), "smoothness (L)", "-1", "> 0"),
+    (lambda: replace(PROBLEM, smoothness=-1), "smoothness (L)", "-1", "L >= mu"),
     (lambda: replace(PROBLEM, smoothness=0.5), "smoothness (L) is 0.5", "L >= mu"),
-    (lambda: replace(PROBLEM, strong_convexity=0), "strong_convexity (mu)", "> 0"),
-    (lambda: replace(PROBLEM, gradient_bound=0), "gradient_bound (G)", "> 0"),
-    (lambda: replace(PROBLEM, heterogeneity=-0.1), "heterogeneity (Gamma)", "-0.1", ">= 0"),
-    (lambda: replace(PROBLEM, example_offset=-1), "example_offset (beta1)", ">= 0"),
-    (lambda: replace(PROBLEM, example_factor=0.9), "example_factor (beta2)", "0.9", ">= 1"),
+    (lambda: replace(PROBLEM, strong_convexity=0), "strong_convexity (mu)", "positive number"),
+    (lambda: replace(PROBLEM, gradient_bound=0), "gradient_bound (G)", "positive number"),
+    (lambda: replace(PROBLEM, heterogeneity=-0.1), "heterogeneity (Gamma)", "-0.1", "at least 0"),
+    (lambda: replace(PROBLEM, example_offset=-1), "example_offset (beta1)", "at least 0"),
+    (lambda: replace(PROBLEM, example_factor=0.9), "example_factor (beta2)", "0.9", "at least 1"),
     (lambda: replace(PROBLEM, local_steps=1.5), "local_steps (E)", "1.5", "whole number"),
-    (lambda: replace(PROBLEM, clients=0), "clients (N)", "whole number >= 1"),
-    (lambda: replace(PROBLEM, models=0), "models (M)", "whole number >= 1"),
-    (lambda: replace(PROBLEM, models=3), "4 clients for 3 models", "multiple"),
+    (lambda: replace(PROBLEM, clients=0), "clients (N)", "whole number of at least 1"),
+    (lambda: replace(PROBLEM, models=0), "models (M)", "whole number of at least 1"),
+    (lambda: replace(PROBLEM, models=3), "clients (N) is 4", "multiple of models (M) = 3"),
     (lambda: replace(RAND, beta=1), "Theorem 1", "beta is 1", "beta > 1 / mu = 1"),
     (lambda: replace(RAND, gamma=15), "Theorem 1", "gamma is 15", "gamma > 4 L beta - 1 = 15"),
     (lambda: replace(ROTATE, gamma=3), "Theorem 2", "gamma is 3", "gamma > L beta - 1 = 3"),
-    (lambda: replace(RAND, start=-1), "Theorem 1", "start is -1", ">= 0"),
-    (lambda: replace(ROTATE, sample_error=-1), "Theorem 2", "sample_error (V)", ">= 0"),
-    (lambda: RAND.error([3, 0]), "Theorem 1", "round 0", "from 1"),
-    (lambda: RAND.rounds(0), "Theorem 1", "epsilon is 0", "> 0"),
-    (lambda: theorem_3_applies(RAND, 0), "Theorem 3", "epsilon is 0", "> 0"),
+    (lambda: replace(RAND, start=-1), "Theorem 1", "start is -1", "at least 0"),
+    (lambda: replace(ROTATE, sample_error=-1), "Theorem 2", "sample_error (V)", "at least 0"),
+    (lambda: RAND.error([3, 0]), "Theorem 1", "round is 0", "at least 1"),
+    (lambda: RAND.rounds(0), "Theorem 1", "epsilon is 0", "positive number"),
+    (lambda: theorem_3_applies(RAND, 0), "Theorem 3", "epsilon is 0", "positive number"),
 )
 def test_violated_conditions_of_bhuyan_et_al_are_named(make, words):
     with refused(*words):
@@ -503,21 +503,21 @@ def test_violated_conditions_of_bhuyan_et_al_are_named(make, words):
 
 @refusals(
     (lambda: replace(SAMPLING, smoothness=0.5), "sampling constants", "L >= mu"),
-    (lambda: replace(SAMPLING, gradient_bound=0), "gradient_bound (sigma-bar)", "> 0"),
-    (lambda: replace(SAMPLING, local_steps=0), "local_steps (K)", "whole number >= 1"),
+    (lambda: replace(SAMPLING, gradient_bound=0), "gradient_bound (sigma-bar)", "positive number"),
+    (lambda: replace(SAMPLING, local_steps=0), "local_steps (K)", "whole number of at least 1"),
     (lambda: replace(SAMPLING, probability_floor=0), "probability_floor (theta)", "(0, 1]"),
-    (lambda: replace(SAMPLING, optimum_gap=0), "optimum_gap (e_w)", "> 0"),
-    (lambda: replace(SAMPLING, gradient_gap=0), "gradient_gap (e_f)", "> 0"),
+    (lambda: replace(SAMPLING, optimum_gap=0), "optimum_gap (e_w)", "positive number"),
+    (lambda: replace(SAMPLING, gradient_gap=0), "gradient_gap (e_f)", "positive number"),
     (lambda: replace(SAMPLING, gradient_gap=4), "gradient_gap (e_f) is 4", "e_f <= sigma-bar"),
-    (lambda: SAMPLING.gamma(-1), "gamma_tau", "step_size", ">= 0"),
+    (lambda: SAMPLING.gamma(-1), "gamma_tau", "step_size", "at least 0"),
     (lambda: SAMPLING.v_tau(63, 1, []), "V_tau", "gamma is 63", "32 L / mu = 64"),
-    (lambda: SAMPLING.v_tau(64, -1, []), "V_tau", "start", ">= 0"),
+    (lambda: SAMPLING.v_tau(64, -1, []), "V_tau", "start", "at least 0"),
     (lambda: SAMPLING.v_tau(64, 1, [1, -1]), "V_tau", "noise (z)", ">= 0"),
     (lambda: SAMPLING.v_tau(64, 1, 5.0), "V_tau", "noise (z)", "each round"),
-    (lambda: replace(ROUND, share=np.float64(1)), "share has 0 dimensions", "1"),
+    (lambda: replace(ROUND, share=np.float64(1)), "dimensions of share is 0", "expected 1"),
     (lambda: replace(ROUND, share=np.array([0.5, 0.5])), "(3,)", "(2,)", "sampling round"),
     (lambda: replace(ROUND, share=np.array([0.5, 0.5, 0])), "share (d) of client 2 is 0", "> 0"),
-    (lambda: replace(ROUND, share=SHARE / 2), "shares (d) sum to 0.5", "expected 1"),
+    (lambda: replace(ROUND, share=SHARE / 2), "sum of shares (d) is 0.5", "expected 1"),
     (lambda: replace(ROUND, capacity=np.array([2, 0, 1])), "capacity (B) of client 1 is 0", "at least 1"),
     (lambda: replace(ROUND, probability=CHANCE / 2), "probability (p) of client 2 is 0.1", "theta = 0.2"),
     (lambda: replace(ROUND, probability=2 * CHANCE), "probability (p) of client 1 is 1.8", "p <= 1"),

@@ -1,6 +1,7 @@
-"""The two main functions of the Python interface: `train` one method, `compare` several."""
+"""The main functions of the Python interface: `train` one method, `compare` several, `sweep` over settings."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,35 @@ from rich.console import Console
 from mmfl.engine import Simulation
 from mmfl.engine.precision import Precision
 from mmfl.engine.trainer import Mode
-from mmfl.errors import UserError
+from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.privacy import Privacy
 from mmfl.report.display import Display
+from mmfl.report.sweep_page import SweepDisplay
+from mmfl.runs.config import read, source_of
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment, conduct, seeds_of
+from mmfl.runs.grid import check_grid
 from mmfl.runs.listener import Listener, ListenerGroup
 from mmfl.runs.results import Comparison, Run
 from mmfl.runs.stopping import Stop
+from mmfl.runs.sweep import train_sweep
+from mmfl.runs.sweep_plan import plan_config, plan_federations
+from mmfl.runs.sweep_results import Sweep
+
+_SWEPT_DEFAULTS: dict[str, Any] = {
+    "rounds": 100,
+    "rate": 0.1,
+    "seeds": 1,
+    "evaluate_every": 1,
+    "evaluate_last": 1,
+    "checkpoint_every": 10,
+    "diagnose": False,
+    "engine": "auto",
+    "precision": "float32",
+    "privacy": None,
+}  # as in `compare`
 
 
 def train(
@@ -126,3 +146,49 @@ def compare(
         resume=resume,
         listener=ListenerGroup([*listeners, *display]),
     )
+
+
+def sweep(
+    experiment: str | Path | Federation | Callable[..., Federation],
+    grid: Mapping[str, Sequence[Any]],
+    methods: Sequence[str | Method | Mapping[str, Any]] | None = None,
+    *,
+    directory: str | Path | None = None,
+    device: str | None = None,
+    listeners: Sequence[Listener] = (),
+    progress: bool | None = None,
+    **options: Any,
+) -> Sweep:
+    """Trains every method at every point of a grid. Runs that may advance in lockstep do, which saves time.
+
+    - `experiment`: a configuration, by the name of its file or preset; then the keys of the grid are keys of the
+      configuration, such as `"tasks.digits.lr"`, and `options` are values of it, such as `rounds=50` or `seeds=3`. Or a
+      function that makes a federation: keys of the grid are its arguments or options of `compare`, and `seed` is given
+      to it if it takes one. Or a federation, to sweep over options of `compare` alone, such as `rate`.
+    - `methods`: by default those of the configuration, or `["mmfl-lvr"]`.
+    - `directory`: where to write metrics and checkpoints. If it holds the same sweep, only what is missing is trained;
+      values and methods can be added.
+    - `device`, `listeners` and `progress` are those of `compare`; listeners are told of every part of the sweep.
+
+    >>> import mmfl
+    >>> def federation(lr):
+    ...     return mmfl.Federation([mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits(), lr=lr)], 20)
+    >>> result = mmfl.sweep(federation, {"lr": [0.1, 0.3], "rate": [0.2, 0.5]}, ["random"], rounds=2)
+    >>> result.table()[["lr", "rate", "method"]].values.tolist()
+    [[0.1, 0.2, 'random'], [0.1, 0.5, 'random'], [0.3, 0.2, 'random'], [0.3, 0.5, 'random']]
+    """
+    check_grid(grid)
+    if isinstance(experiment, str | Path):
+        given = {**options, "methods": None if methods is None else list(methods)}
+        plan = plan_config(read(experiment, **given).plain(), grid, source_of(experiment), device)
+        plan = replace(plan, source="python")
+    else:
+        known = {**_SWEPT_DEFAULTS, **options}
+        seeds = seeds_of(known.pop("seeds"))
+        if unknown := next((name for name in options if name not in _SWEPT_DEFAULTS), None):
+            raise UserError(f"sweep: unknown option '{unknown}': {nearest(unknown, _SWEPT_DEFAULTS)}")
+        plan = plan_federations(experiment, grid, methods or ["mmfl-lvr"], seeds, known, device)
+    console = Console()
+    shown = progress or (progress is None and console.is_jupyter)
+    display = SweepDisplay(console) if shown else None
+    return train_sweep(plan, Path(directory) if directory else None, display, lambda common: listeners)

@@ -43,6 +43,11 @@ def check_positive(where: str, name: str, value: object) -> None:
     check(is_positive(value), where, name, value, "a positive number")
 
 
+def check_at_least(where: str, name: str, value: object, minimum: float) -> None:
+    """Refuses a value that is not a finite number of at least `minimum`."""
+    check(is_number(value, minimum, np.inf), where, name, value, f"a number of at least {minimum:g}")
+
+
 def check_share(where: str, name: str, value: object) -> None:
     """Refuses a value that is not a number strictly between 0 and 1."""
     valid = is_positive(value) and is_number(value, 0, np.nextafter(1.0, 0.0))

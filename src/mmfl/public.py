@@ -3,7 +3,7 @@
 from mmfl import data, models, partition, trackers
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
-from mmfl.api import compare, train
+from mmfl.api import compare, sweep, train
 from mmfl.errors import UserError
 from mmfl.federation import (
     Always,
@@ -24,6 +24,7 @@ from mmfl.runs.config import preset
 from mmfl.runs.listener import Listener
 from mmfl.runs.results import Comparison, Run, load
 from mmfl.runs.stopping import Stop
+from mmfl.runs.sweep_results import Sweep, load_sweep
 from mmfl.updates import Updates
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "RoundView",
     "Run",
     "Stop",
+    "Sweep",
     "Task",
     "Trace",
     "Updates",
@@ -48,6 +50,7 @@ __all__ = [
     "compare",
     "data",
     "load",
+    "load_sweep",
     "metrics",
     "models",
     "objectives",
@@ -55,6 +58,7 @@ __all__ = [
     "partition",
     "preset",
     "schedules",
+    "sweep",
     "trackers",
     "train",
 ]

@@ -82,9 +82,7 @@ class TaskRecord:
 
     def numbers(self) -> dict[str, float | None]:
         """All numbers by their names: further metrics under theirs, those of `clients` as `client_mean` and so on."""
-        spread = (
-            {f"{CLIENT_PREFIX}{name}": value for name, value in asdict(self.clients).items()} if self.clients else {}
-        )
+        spread = {CLIENT_PREFIX + name: getattr(self.clients, name) for name in SPREAD} if self.clients else {}
         return {**self.extras, **self.metrics, **spread, **{name: getattr(self, name) for name in _TASK_NUMBERS}}
 
     def value(self, quantity: str) -> float | None:
@@ -161,19 +159,16 @@ class RoundRecord:
         """The record again, also of a version that recorded less."""
         extras = dict(values)
         known = {name: extras.pop(name) for name in _ROUND_FIELDS if name in extras}
-        cost = known.get("cost", {})
         known["tasks"] = {name: TaskRecord.from_json(task) for name, task in known.get("tasks", {}).items()}
-        known["cost"] = Cost(**_known(Cost, cost))
+        known["cost"] = Cost(**_known(Cost, known.get("cost", {})))
         known["drawn"] = {name: Drawn(*drawn) for name, drawn in known.get("drawn", {}).items()}
         return cls(**known, extras=extras)
 
 
 @dataclass(frozen=True, slots=True)
-class TestDetails:
-    """What a test of a task found besides single numbers: each client's main metric, on the client's own `examples`,
-    and tables such as a confusion matrix, by the names of the metrics. Kept of the last tested round alone."""
-
-    __test__ = False  # for pytest
+class LastTest:
+    """What the last test of a task found besides single numbers: each client's main metric, on the client's own
+    `examples`, and tables such as a confusion matrix, by the names of the metrics."""
 
     round: int
     clients: Sequence[int] = ()
@@ -187,7 +182,9 @@ def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: values[each.name] for each in fields(kind) if each.name in values}
 
 
+SPREAD = [each.name for each in fields(ClientSpread)]
+"""What is known of the distribution of a metric over clients, by name."""
 CLIENT_PREFIX = "client_"
-"""Begins the names of numbers of a `ClientSpread` among those of a task."""
+"""Begins the names of these numbers among those of a task."""
 _TASK_NUMBERS = tuple(each.name for each in fields(TaskRecord) if each.name not in ("metrics", "clients", "extras"))
 _ROUND_FIELDS = tuple(each.name for each in fields(RoundRecord) if each.name != "extras")

@@ -43,12 +43,15 @@ def build(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Any
 
 
 def bind(kind: str, spec: Spec, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """The function that a spec names, with the options of a table bound to its keywords.
+    """The function that a spec names, with the options of a table bound to its keywords; of a class, an object.
 
     An option `inner` is a spec of the same kind.
     """
     name, options = read_spec(kind, spec)
     function: Callable[..., Any] = find(kind, name, known)
+    if isinstance(function, type):
+        made: Callable[..., Any] = build(kind, spec, known)
+        return made
     if not options:
         return function
     parameters = inspect.signature(function).parameters.values()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conftest import refusals, refused, view_of
-from mmfl.aggregation import Adam, Average, FedStale, FedVARP, Momentum, StaleVR, StaleVRE, Unbiased
+from mmfl.aggregation import Average, FedStale, FedVARP, ServerAdam, ServerMomentum, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Full
 from mmfl.methods import make_method
 from mmfl.runs import checkpoint
@@ -20,7 +20,7 @@ SIZES = np.array([[8], [3], [12], [5], [9]])
 inner_rules = pytest.mark.parametrize(
     "make", [Unbiased, Average, FedVARP, StaleVR, StaleVRE], ids=lambda make: make.__name__
 )
-optimisers = pytest.mark.parametrize("optimiser", [Momentum, Adam])
+optimisers = pytest.mark.parametrize("optimiser", [ServerMomentum, ServerAdam])
 
 
 def updates_of(rule, drawn, flat, here) -> Updates:
@@ -60,7 +60,7 @@ def close(mine, expected):
 @inner_rules
 def test_adam_follows_its_recurrence(make):
     m, v, still = np.zeros(LENGTH), np.zeros(LENGTH), 0
-    for before, step, drawn, after, state in gradients(Adam(make(), 0.2, 0.7, 0.9, 0.01), make()):
+    for before, step, drawn, after, state in gradients(ServerAdam(make(), 0.2, 0.7, 0.9, 0.01), make()):
         if drawn or step.any():
             g = step.double().numpy()
             m, v = 0.7 * m + 0.3 * g, 0.9 * v + 0.1 * g * g
@@ -78,7 +78,7 @@ def test_adam_follows_its_recurrence(make):
 def test_momentum_is_torchs_sgd_on_the_inner_steps(make):
     start = torch.linspace(-1, 1, LENGTH).requires_grad_()
     optimiser = torch.optim.SGD([start], lr=0.3, momentum=0.9)
-    for _, step, drawn, after, _ in gradients(Momentum(make(), lr=0.3, momentum=0.9), make()):
+    for _, step, drawn, after, _ in gradients(ServerMomentum(make(), lr=0.3, momentum=0.9), make()):
         if drawn or step.any():
             start.grad = step.clone()
             optimiser.step()
@@ -120,7 +120,13 @@ def test_a_round_of_strangers_who_train_and_are_not_drawn_is_an_empty_one(optimi
 @optimisers
 @pytest.mark.parametrize(
     "make",
-    [Unbiased, lambda: StaleVRE(StorageOptions("file", "float16")), FedVARP, StaleVR, lambda: Momentum(FedStale(0.5))],
+    [
+        Unbiased,
+        lambda: StaleVRE(StorageOptions("file", "float16")),
+        FedVARP,
+        StaleVR,
+        lambda: ServerMomentum(FedStale(0.5)),
+    ],
 )
 def test_a_checkpoint_continues_with_the_same_bits(optimiser, make, tmp_path):
     rule = optimiser(make())
@@ -142,21 +148,21 @@ def test_a_checkpoint_continues_with_the_same_bits(optimiser, make, tmp_path):
 def test_a_table_makes_an_optimiser_around_a_rule_with_options():
     aggregation = {"name": "momentum", "inner": {"name": "fedstale", "beta": 0.2}, "lr": 0.5}
     rule = make_method({"name": "mine", "allocation": "full", "aggregation": aggregation}).aggregation
-    assert (type(rule), rule.lr, rule.momentum, rule.inner.beta) == (Momentum, 0.5, 0.9, 0.2)
+    assert (type(rule), rule.lr, rule.momentum, rule.inner.beta) == (ServerMomentum, 0.5, 0.9, 0.2)
     adam = make_method({"name": "mine", "allocation": "full", "aggregation": {"name": "adam", "inner": "mifa"}})
-    assert type(adam.aggregation) is Adam
+    assert type(adam.aggregation) is ServerAdam
 
 
 @refusals(
-    (lambda: Momentum(Full()), "inner is", "expected an aggregation"),
-    (lambda: Adam(Unbiased), "inner is", "expected an aggregation"),
-    (lambda: Momentum(Unbiased(), lr=0), "lr is 0", "positive"),
-    (lambda: Adam(Unbiased(), lr=float("nan")), "lr is nan", "positive"),
-    (lambda: Momentum(Unbiased(), momentum=-0.1), "momentum is -0.1", "in [0, 1)"),
-    (lambda: Momentum(Unbiased(), momentum=1.0), "momentum is 1.0", "in [0, 1)"),
-    (lambda: Adam(Unbiased(), beta1=1), "beta1 is 1", "in [0, 1)"),
-    (lambda: Adam(Unbiased(), beta2=-0.5), "beta2 is -0.5", "in [0, 1)"),
-    (lambda: Adam(Unbiased(), epsilon=0), "epsilon is 0", "positive"),
+    (lambda: ServerMomentum(Full()), "inner is", "expected an aggregation"),
+    (lambda: ServerAdam(Unbiased), "inner is", "expected an aggregation"),
+    (lambda: ServerMomentum(Unbiased(), lr=0), "lr is 0", "positive"),
+    (lambda: ServerAdam(Unbiased(), lr=float("nan")), "lr is nan", "positive"),
+    (lambda: ServerMomentum(Unbiased(), momentum=-0.1), "momentum is -0.1", "in [0, 1)"),
+    (lambda: ServerMomentum(Unbiased(), momentum=1.0), "momentum is 1.0", "in [0, 1)"),
+    (lambda: ServerAdam(Unbiased(), beta1=1), "beta1 is 1", "in [0, 1)"),
+    (lambda: ServerAdam(Unbiased(), beta2=-0.5), "beta2 is -0.5", "in [0, 1)"),
+    (lambda: ServerAdam(Unbiased(), epsilon=0), "epsilon is 0", "positive"),
 )
 def test_a_bad_option_is_refused(make, words):
     with refused(*words):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conftest import refusals, refused, table_of, toy_task, view_of
 from draws import told
 from mmfl import Federation
-from mmfl.aggregation import AGGREGATIONS, Adam, AggregationRule, AggregationWrapper, Momentum, Unbiased
+from mmfl.aggregation import AGGREGATIONS, AggregationRule, AggregationWrapper, ServerAdam, ServerMomentum, Unbiased
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
@@ -328,8 +328,8 @@ def test_shares_capacity_and_budget_are_those_of_who_has_not_departed():
 # --- what a wrapper does not change, its inner rule answers ------------------------------
 
 CHANGED = {
-    Momentum: {"start", "aggregate"},
-    Adam: {"start", "aggregate"},
+    ServerMomentum: {"start", "aggregate"},
+    ServerAdam: {"start", "aggregate"},
     RoundRobinTasks: {"allocate"},
     SequentialTasks: {"allocate"},
     WarmUp: {"asks", "allocate"},

@@ -28,7 +28,14 @@ HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "flwr")
 @pytest.fixture
 def folder(tmp_path):
     """A folder to complete in: a configuration here and one below, a run, and a folder that is none."""
-    for name in ("mine.toml", "below/other.toml", "below/app.py", "runs/first/config.toml", "runs/later/notes.txt"):
+    for name in (
+        "mine.toml",
+        "below/other.toml",
+        "below/app.py",
+        "swept/sweep.toml",
+        "runs/first/config.toml",
+        "runs/later/notes.txt",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "mine.toml").write_text('[[tasks]]\nname = "voices"\n[[tasks]]\nname = "faces"\n')
@@ -77,6 +84,10 @@ def in_new_process(program, *arguments, **options):
         ("mmfl run --set method=mmfl-l", ["method=mmfl-lvr"]),
         ("mmfl run --set engine=s", ["engine=sequential"]),
         ("mmfl run --set tasks.digits.data=fa", ["tasks.digits.data=fashion-mnist", "tasks.digits.data=faces"]),
+        ("mmfl sweep mine.toml --grid tasks.", ["tasks.voices.", "tasks.faces."]),
+        ("mmfl sweep --grid rat", ["rate="]),
+        ("mmfl sweep --methods full,fedst", ["full,fedstale"]),
+        ("mmfl resume sw", ["swept"]),
         ("mmfl deploy below/", ["below/app.py"]),
         ("mmfl deploy below/app.py --set gat", ["gather="]),
         ("mmfl deploy below/app.py --method fedf", ["fedfair"]),

@@ -71,7 +71,7 @@ def test_examples_of_the_help_are_understood(line, tmp_path, monkeypatch):
     Path("experiment.toml").write_text(presets.path_of("demo").read_text())
     _, given = parsed(line)
     if "file" in given and "set_" in given and "local" not in given:
-        methods = str(given.get("methods", "full")).split(",")
+        methods = str(given.get("methods") or "full").split(",")
         assert config.read(given["file"], given["set_"] or (), methods=methods).tasks
         assert [make_method(method).name for method in methods] == methods
     assert set(given.get("ids") or ()) <= set(CATALOGUE)

@@ -6,9 +6,8 @@ As a module of an app it holds the ServerApp; run as a program it is the worker 
 import argparse
 import json
 import os
-import socket
-import struct
 import time
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 
@@ -50,17 +49,13 @@ def main(grid, context):
 
 def work(path: str) -> None:
     """Answers every connection with what it sent."""
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(path)
-    server.listen()
+    listener = Listener(path, "AF_UNIX")
     while True:
-        connection, _ = server.accept()
-        with connection, connection.makefile("rb") as stream:
-            head = stream.read(8)
-            payload = stream.read(struct.unpack(">Q", head)[0])
+        with listener.accept() as connection:
+            payload = connection.recv_bytes()
             if payload == b"die":
                 os._exit(1)
-            connection.sendall(head + payload)
+            connection.send_bytes(payload)
 
 
 if __name__ == "__main__":

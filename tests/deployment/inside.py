@@ -59,22 +59,28 @@ def federation() -> Federation:
     return mmfl.Federation(tasks, CLIENTS, lacks=lacks)
 
 
-def service_of(federation: Federation, clients: Sequence[int], capacity: int = 1) -> NodeService:
-    """A node with some clients of a simulated federation, and exactly their data."""
+def service_of(
+    federation: Federation, clients: Sequence[int], capacity: int = 1, folder: Path | None = None
+) -> NodeService:
+    """A node with some clients of a simulated federation, and exactly their data; a shared test set they all have."""
 
-    def data(task: str, client: int) -> Dataset | None:
+    def data(task: str, client: int) -> Dataset | tuple | None:
         s = federation.task_names.index(task)
-        rows, whole = federation.shards[s].of(client), federation.tasks[s].data
+        rows, whole, tests = federation.shards[s].of(client), federation.tasks[s].data, federation.test_shards[s]
         if not len(rows):
             return None
-        return Dataset(task, whole.x[rows], whole.y[rows], whole.x_test, whole.y_test)
+        test_rows = np.arange(len(whole.x_test)) if tests is None else tests.of(client)
+        x, y = whole.x[rows], whole.y[rows]
+        return Dataset(task, x, y, whole.x_test[test_rows], whole.y_test[test_rows]) if len(test_rows) else (x, y)
 
-    return NodeService(NodeFederation(federation.tasks, clients, data, capacity), mmfl.engine.Simulation("cpu"))
+    members = NodeFederation(federation.tasks, clients, data, capacity)
+    return NodeService(members, mmfl.engine.Simulation("cpu"), folder=folder)
 
 
-def transport(**options) -> InsideTransport:
-    """A transport to all nodes of the federation."""
-    return InsideTransport({node: service_of(federation(), clients) for node, clients in NODES.items()}, **options)
+def transport(pool: Federation | None = None, **options) -> InsideTransport:
+    """A transport to all nodes of a federation."""
+    pool = pool or federation()
+    return InsideTransport({node: service_of(pool, clients) for node, clients in NODES.items()}, **options)
 
 
 def deployed(

@@ -17,11 +17,8 @@ from inside import NODES, InsideTransport, deployed, federation, trained_by, tra
 from conftest import toy_task
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.deployment.node_service import NodeService
 from mmfl.deployment.payload import Payload
-from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.deployment.server_app import record_outcome
-from mmfl.deployment.settings import DeploymentSettings
 from mmfl.methods import METHODS
 from mmfl.runs.lock import hold
 
@@ -129,23 +126,11 @@ def owned(**options) -> mmfl.Federation:
     return mmfl.Federation([toy_task("a", classes=3, data=data, metrics=metrics, **options)])
 
 
-def node_of(pool: mmfl.Federation, clients) -> NodeService:
-    """A node with some clients, each with its own training and test examples."""
-
-    def data(task: str, client: int) -> mmfl.data.Dataset | tuple:
-        whole, rows, tests = pool.tasks[0].data, pool.shards[0].of(client), pool.test_shards[0].of(client)
-        x, y = whole.x[rows], whole.y[rows]
-        return mmfl.data.Dataset(task, x, y, whole.x_test[tests], whole.y_test[tests]) if len(tests) else (x, y)
-
-    return NodeService(NodeFederation(pool.tasks, clients, data), mmfl.engine.Simulation("cpu"))
-
-
 @pytest.mark.parametrize("options", [{}, {"metric": "balanced_accuracy"}], ids=["mean", "whole"])
 def test_metrics_of_nodes_add_up_to_those_of_all_test_examples_and_clients_keep_their_own(options, tmp_path):
     pool = owned(**options)
-    nodes = InsideTransport({node: node_of(pool, clients) for node, clients in NODES.items()})
     bare = [dataclasses.replace(pool.tasks[0], data=ELSEWHERE)]
-    real = deployed("full", 2, 1.0, to=nodes, tasks=bare, directory=tmp_path / "run")
+    real = deployed("full", 2, 1.0, to=transport(pool), tasks=bare, directory=tmp_path / "run")
     same = mmfl.train(pool, "full", 2, 1.0, device="cpu")
     assert real.metrics["metric"].tolist() == same.metrics["metric"].tolist()
     np.testing.assert_allclose(real.metrics["value"], same.metrics["value"], atol=1e-6)
@@ -166,7 +151,7 @@ def test_a_node_whose_statistics_cannot_be_right_is_left_out_of_the_test(statist
             row[3] = statistics
         return payload.pack()
 
-    nodes = InsideTransport({node: node_of(pool, clients) for node, clients in NODES.items()}, trouble)
+    nodes = transport(pool, trouble=trouble)
     real = deployed("full", 2, 1.0, to=nodes, tasks=[dataclasses.replace(pool.tasks[0], data=ELSEWHERE)])
     assert real.faults["rejected"].tolist() == [1, 1]
     assert real.confusion("a").to_numpy().sum() == 30  # of forty, those of client 1 are missing
@@ -210,29 +195,3 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
     real = deployed(method, 6, directory=place, resume=True)  # with nodes that remember nothing
     assert [record.round for record in real.records] == [1, 2, 3, 4, 5, 6]
     assert_same_weights(real.weights, deployed(method, 6).weights)
-
-
-# --- settings ---
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"clents": 3}, "unknown setting 'clents'"),
-        ({"clients": "many"}, "'clients' is 'many'"),
-        ({"timeout": 0}, "'timeout' is 0: input should be greater than 0"),
-        ({"gather": -1}, "'gather' is -1"),
-        ({"least": 7}, "least is 7; expected at most the 6 clients"),
-        ({"clients": 0}, "'clients' is 0"),
-        ({"rate": 2}, "'rate' is 2"),
-        ({"method": "mmfl-lrv"}, "mmfl-lvr"),
-    ],
-)
-def test_bad_settings_are_named(change, words):
-    with pytest.raises(mmfl.UserError, match=words):
-        deployed(**change)
-
-
-def test_settings_need_the_number_of_clients():
-    with pytest.raises(mmfl.UserError, match="'clients' is missing"):
-        DeploymentSettings.of({})

@@ -15,9 +15,9 @@ from conftest import refused, wait_for
 from mmfl.deployment import submission
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.loopback import LocalDeployment
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES
 from mmfl.deployment.programs import check_module, write_app
 from mmfl.deployment.submission import RunWatcher
-from mmfl.deployment.superlink import MAX_MESSAGE_BYTES
 from mmfl.runs.status import RunEnd
 
 ECHO = Path(__file__).with_name("echo.py")
@@ -108,10 +108,10 @@ def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
         with refused("talker ended before it was ready: no data"):
-            wait_until(lambda: False, child, 600, "it was ready")
+            wait_until(lambda: False, child, "it was ready")
         child = processes.start("sleeper", ["sleep", "999"], os.environ)
         with refused("sleeper: it was ready took more than", "sleeper.log"):
-            wait_until(lambda: False, child, 0.1, "it was ready")
+            wait_until(lambda: False, child, "it was ready", 0.1)
         with refused("'no-such-program' cannot be started: No such file"):
             processes.start("nothing", ["no-such-program"], os.environ)
 
@@ -135,7 +135,7 @@ def test_the_client_app_brings_the_workers_answer_and_says_when_there_is_none(cl
 
 @needs_flower
 def test_the_client_app_imports_neither_torch_nor_mmfl(tmp_path):
-    app = write_app(tmp_path / "app", ECHO, tmp_path, {}, False, "deployed:app")
+    app = write_app(tmp_path, ECHO, tmp_path, {}, False, "deployed:app")
     code = "import sys, client_app; print([name for name in ('torch', 'mmfl', 'pandas') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=app, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -155,7 +155,7 @@ def test_a_run_watcher_returns_every_record_once_though_the_file_is_cut_short_or
     whole = {"method": "random", "seed": 0, "tasks": {}, "clients": 2, "cost": {}}
     lines = [json.dumps({"round": t, **whole, "seconds": t}) + "\n" for t in range(6)]
     metrics.write_text("".join(lines[:4]))
-    watcher = RunWatcher(tmp_path)
+    watcher = RunWatcher(tmp_path, {})
     assert watcher.new_records() == []
     (tmp_path / "new").write_text("".join(lines[:2]))  # a run that resumes forgets what came after its checkpoint
     (tmp_path / "new").rename(metrics)
@@ -171,7 +171,7 @@ def test_a_run_watcher_returns_every_record_once_though_the_file_is_cut_short_or
 
 
 def test_a_run_watcher_knows_how_a_run_ended_and_forgets_it_before_the_next(tmp_path):
-    watcher = RunWatcher(tmp_path)
+    watcher = RunWatcher(tmp_path, {})
     assert watcher.outcome() is None
     (tmp_path / "ended.json").write_text('{"state": "failed", "mess')
     assert watcher.outcome() is None

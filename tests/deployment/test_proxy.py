@@ -16,7 +16,7 @@ from traces import clean, needs_flower
 import mmfl.deployment
 from conftest import wait_for
 from mmfl.deployment.child_processes import ChildProcesses
-from mmfl.deployment.superlink import free_port
+from mmfl.deployment.machines import free_port
 
 __all__ = ["clean"]
 PROXY = Path(mmfl.deployment.__file__).with_name("proxy.py")

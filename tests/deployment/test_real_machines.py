@@ -18,7 +18,7 @@ from traces import clean, needs_flower, running
 
 import mmfl
 from conftest import wait_for
-from mmfl.deployment.superlink import free_port
+from mmfl.deployment.machines import free_port
 
 __all__ = ["clean"]
 MMFL = (sys.executable, "-m", "mmfl")

@@ -18,10 +18,9 @@ from mmfl.cli.console import console
 from mmfl.cli.deploy import show_outcome
 from mmfl.deployment.child_processes import ChildProcesses
 from mmfl.deployment.loopback import assign_clients
-from mmfl.deployment.node import NodeSpec, RunningNode
+from mmfl.deployment.machines import NodeSpec, RunningNode, control_address, free_port, start_superlink
 from mmfl.deployment.programs import ControlAPI
 from mmfl.deployment.security import Address, Keys, make_keys
-from mmfl.deployment.superlink import control_address, free_port, start_superlink
 from mmfl.errors import UserError
 from mmfl.report.display import show_summary
 from mmfl.runs.status import RunEnd
@@ -213,6 +212,10 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("deploy {echo} --local 1 --timeout 0", "'timeout' is 0.0"),
         ("deploy {echo} --local 1 --set round=3", "did you mean 'rounds'"),
         ("deploy {echo} --local 1 --set rounds", "expected key=value"),
+        ("deploy {echo} --server 127.0.0.1:8000 --clients 0", "'clients' is 0: input should be"),
+        ("deploy {echo} --local 1 --set clients=many", "'clients' is 'many'"),
+        ("deploy {echo} --local 1 --set gather=-1", "'gather' is -1"),
+        ("deploy {echo} --local 6 --set least=7", "least is 7; expected at most the 6 clients"),
         ("deploy {echo} --local 1 --track tensorbord", "did you mean 'tensorboard'"),
         ("deploy {echo} --local 1 --out {here}", "exists; choose another"),
         ("deploy {echo} --server 127.0.0.1:8000", "'clients' is missing: Number of clients"),

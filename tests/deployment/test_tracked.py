@@ -5,7 +5,7 @@ import logging
 import pytest
 from traces import Heard
 
-from mmfl.deployment.submission import News, RunWatcher
+from mmfl.deployment.submission import RunWatcher
 from mmfl.errors import UserError
 from mmfl.record import Cost, RoundRecord, TaskRecord
 from mmfl.runs.directory import RunDirectory
@@ -26,17 +26,15 @@ def record(round):
 
 def followed(directory, listener, rounds):
     """What a command that starts or resumes a deployment hears; the server is a round ahead of what is told."""
-    news = News(listener, RunWatcher(directory.path), CONFIG["settings"])
-    for round in rounds:
-        news.tell([record(round)])
-    news.end(RunEnd("finished"))
+    watcher = RunWatcher(directory.path, CONFIG["settings"])
+    directory.append([record(round) for round in rounds])
+    watcher.tell_rounds(listener)
+    watcher.tell_end(listener, RunEnd("finished"))
 
 
 def test_each_round_is_in_the_tracker_once_resumed_or_not(tmp_path):
     directory = RunDirectory.create(tmp_path / "run", CONFIG)
-    directory.append([record(1), record(2)])
     followed(directory, TensorBoard(), [1, 2])
-    directory.append([record(3), record(4)])
     followed(directory, TensorBoard(), [3, 4])
     found = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard" / "random-seed-0")).Reload()
     points = [(event.step, round(event.value, 3)) for event in found.Scalars("metric/digits")]

@@ -14,7 +14,7 @@ import pytest
 
 import mmfl
 from conftest import made_once
-from mmfl.papers.reproduce import PAPERS
+from mmfl.papers.reproduction import PAPERS
 from pages import PAGES, ROOT, environment, text_of
 
 pytest.importorskip("mkdocs")  # the extra `docs`

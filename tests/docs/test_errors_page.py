@@ -56,6 +56,10 @@ def trained(method="random", rounds=1, **options):
     return mmfl.train(federated()(), method, rounds, directory=RUN, **options)
 
 
+def swept(rates):
+    return mmfl.sweep(federated()(), {"rate": rates}, ["random"], rounds=1, directory=RUN)
+
+
 def resumed_after(change, method="random"):
     """A finished run that is resumed once something about it has changed."""
 
@@ -141,6 +145,7 @@ MISTAKES = {
     "Not a run directory": typed("resume", "runs/frist"),
     "A run from Python": lambda: (trained(), typed("resume", "runs/first")()),
     "The checkpoint belongs to another run": resumed_after(lambda: None, "full"),
+    "The sweep has changed": lambda: (swept([0.5, 1.0]), swept([0.5])),
     "The run directory is a file": typed("run", "--out", "experiment.toml"),
     "The run is in use": resumed_after(
         lambda: (RUN / "lock").write_text('{"pid": 4711, "host": "elsewhere", "birth": "1"}')

@@ -231,6 +231,15 @@ def faces(norm: str) -> nn.Module:
     return models.CelebACNN(18, channels=2, width=4, classes=3, norm=norm)
 
 
+def adapted(base: Callable[[], nn.Module], **options: Any) -> Callable[[], nn.Module]:
+    """Models with adapters of rank 2 on one base."""
+    return partial(models.lora, task(base).build(), 2, **options)
+
+
+ADAPTED_IMAGES = adapted(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1), layers=["second", "output"])
+ADAPTED_TOKENS = adapted(lambda: embedding(padding_idx=0), layers=["embedding", "output"])
+
+
 TRANSFORMERS: dict[str, dict[str, bool]] = {
     "": {},
     ", causal": {"causal": True},
@@ -364,6 +373,12 @@ KINDS: dict[str, Task] = {
     ),
     "frozen layer": task(lambda: frozen("0.weight", "0.bias")),
     "frozen weight": task(lambda: frozen("0.weight")),
+    "adapters": task(adapted(lambda: models.Perceptron(6, 5, 3), alpha=4), lr=0.5),
+    "adapters with dropout": task(adapted(lambda: models.Perceptron(6, 5, 3), dropout=0.3), lr=0.5),
+    "adapters of which only B is trained": task(adapted(lambda: models.Perceptron(6, 5, 3), freeze_a=True), lr=0.5),
+    "adapters of convolutions": task(ADAPTED_IMAGES, IMAGES, lr=0.5),
+    "adapters of embeddings": task(ADAPTED_TOKENS, TOKENS),
+    "adapters of attention": task(adapted(lambda: attention(dropout=0.0)), TOKENS, lr=0.5),
     "tied weights": task(tied, TOKENS),
     "an unused parameter": task(lambda: apply(lambda self, x: self.output(x), idle=nn.Linear(2, 2))),
     "half unseen": task(lambda: apply(half_unseen, 4, fixed=nn.Linear(6, 4), unused=nn.Linear(4, 4))),

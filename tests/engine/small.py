@@ -114,9 +114,9 @@ def has_recorded(engine: Simulation) -> bool:
 
 
 def only(trained: Trained, rows: Sequence[int]) -> Trained:
-    batch_norm = None if trained.batch_norm is None else trained.batch_norm[rows].cpu()
+    kept = {name: getattr(trained, name) for name in ("batch_norm", "optimiser_state")}
     columns = trained.client[rows], trained.flat[rows], trained.loss[rows], trained.steps[rows]
-    return Trained(*columns, batch_norm=batch_norm)
+    return Trained(*columns, **{name: each if each is None else each[rows].cpu() for name, each in kept.items()})
 
 
 def assert_agree(one: Trained, other: Trained, tolerance: float = 1e-4) -> None:
@@ -124,8 +124,9 @@ def assert_agree(one: Trained, other: Trained, tolerance: float = 1e-4) -> None:
     np.testing.assert_array_equal(one.client, other.client)
     torch.testing.assert_close(one.flat, other.flat, rtol=tolerance, atol=0.1 * tolerance)
     np.testing.assert_allclose(one.loss, other.loss, rtol=tolerance, atol=0.1 * tolerance)
-    if other.batch_norm is not None:
-        torch.testing.assert_close(one.batch_norm, other.batch_norm, rtol=tolerance, atol=0.1 * tolerance)
+    for name in ("batch_norm", "optimiser_state"):
+        if (expected := getattr(other, name)) is not None:
+            torch.testing.assert_close(getattr(one, name), expected, rtol=tolerance, atol=0.1 * tolerance)
     assert (other.flat.abs().amax(1) > 1e-3).all()
 
 

@@ -1,7 +1,8 @@
 """Who trains together, and that it makes no difference to anyone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -55,6 +56,31 @@ def scaled(scale: Any, kind: type[nn.Module] = Model) -> nn.Module:
 
 
 PLUS, MINUS = (type("Signed", (Model,), {"sign": sign}) for sign in (1, -1))
+
+
+class Colour(Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass
+class Settings:
+    """What a module may be told, as those of `transformers` and `peft` are."""
+
+    number: int
+    nested: Any = None
+
+
+def settings(number: int = 1, nested: Any = None, **others: Any) -> Settings:
+    told = Settings(number, nested)
+    vars(told).update(others)
+    return told
+
+
+def circular() -> dict[str, Any]:
+    itself: dict[str, Any] = {}
+    itself["itself"] = itself
+    return itself
 
 
 def flattened() -> nn.Module:
@@ -124,6 +150,11 @@ UNLIKE: dict[str, Sequence[Callable[[], nn.Module]]] = {
     "nested constant": (lambda: scaled([1, (2, "a")]), lambda: scaled([1, (2, "b")])),
     "tensor": (lambda: scaled(torch.ones(2)), lambda: scaled(torch.zeros(2))),
     "dictionary": (lambda: scaled({"a": 1}), lambda: scaled({"a": 2})),
+    "set": (lambda: scaled({"a"}), lambda: scaled({"b"})),
+    "type": (lambda: scaled(torch.float32), lambda: scaled(torch.float64)),
+    "field": (lambda: scaled(settings(1)), lambda: scaled(settings(2))),
+    "nested field": (lambda: scaled(settings(1, Colour.RED)), lambda: scaled(settings(1, Colour.BLUE))),
+    "attribute besides the fields": (lambda: scaled(settings(note=1)), lambda: scaled(settings(note=2))),
     "buffer": (lambda: constant(1.0), lambda: constant(2.0)),
     "frozen part": (frozen, lambda: frozen("0.weight", "0.bias")),
     "hook": (lambda: hooked(1.0), lambda: hooked(2.0)),
@@ -141,6 +172,23 @@ def test_tasks_do_not_share_a_cohort_if_they_differ_in(difference):
     engine = Simulation("cpu")
     one, other = PAIRS[difference]
     assert engine.architecture(one) is not engine.architecture(other)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"b", "a"}, {"a": [1, {"b": None}]}, torch.float32, torch.device("cpu"), settings(1, Colour.RED, note={"a": 1})],
+    ids=str,
+)
+def test_tasks_share_a_cohort_if_they_have_an_equal(value):
+    engine = Simulation("cpu")
+    one, other = (engine.architecture(task(lambda: scaled(value), name=name)) for name in "ab")
+    assert one is other
+
+
+def test_a_task_with_an_attribute_that_contains_itself_has_cohorts_of_its_own():
+    engine = Simulation("cpu")
+    one, other = (engine.architecture(task(lambda: scaled(circular()), name=name)) for name in "ab")
+    assert one is not other
 
 
 def test_tasks_with_functions_of_their_own_never_share_a_cohort():

@@ -45,6 +45,15 @@ def test_the_models_of_several_tasks_share_one_base_which_stays_as_it_was():
     assert all(p.grad is None for p in BASE.parameters())
 
 
+def test_frozen_kernels_are_stored_channels_last_as_trained_ones_are():
+    frozen, trained = (task(model, IMAGES) for model in (Head, lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1)))
+    engine = Simulation("cpu")
+    base, layout = engine.architecture(frozen).module.base, engine.architecture(trained).layout
+    own = layout.named(engine.initial(federation(trained), 0, seed=0))
+    for name in ("first.weight", "second.weight"):
+        assert base.get_parameter(name).stride() == own[name].stride()
+
+
 def test_a_frozen_part_is_the_same_for_all_seeds_and_in_the_trained_module():
     pool = federation(task(lambda: frozen("0.weight", "0.bias")))
     each = [pool.tasks[0].build(seed, 0) for seed in (0, 1)]

@@ -116,7 +116,7 @@ def test_root_mean_squared_error_is_that_of_scikit_learn_and_lower_is_better():
     expected = sklearn.root_mean_squared_error(targets, outputs[:, 0])
     assert measured(RootMeanSquaredError(), outputs, targets) == pytest.approx(expected)
     made = toy_task(metrics={"half": squared_error, "rmse": "rmse", "f1": "macro_f1"}, metric="perplexity")
-    lower = {name: metric.lower_is_better for name, metric in made.measures.items()}
+    lower = {name: metric.lower_is_better for name, metric in made.all_metrics.items()}
     assert lower == {"perplexity": True, "half": True, "rmse": True, "f1": False}
 
 
@@ -145,7 +145,7 @@ def test_names_are_those_of_functions_classes_and_tables():
         return (outputs[:, 0] > 0).float()
 
     made = toy_task(metric=lambda o, y: o[:, 0], metrics=[close, AUC, TopK(2), MacroF1(), Tally()])
-    assert list(made.measures) == ["metric", "close", "auc", "top_2", "macro_f1", "Tally"]
+    assert list(made.all_metrics) == ["metric", "close", "auc", "top_2", "macro_f1", "Tally"]
     made.check()
 
 
@@ -171,7 +171,7 @@ class Tally:
 def test_an_object_in_the_manner_of_torchmetrics_sees_every_test_example_once_a_round():
     run = mmfl.train(mmfl.Federation([toy_task(metrics={"seen": Tally()})], clients=4), "full", rounds=3, rate=1.0)
     assert run.frame("seen")["toy"].tolist() == [15.0] * 3
-    assert toy_task(metrics=[Tally()]).measures["Tally"].lower_is_better
+    assert toy_task(metrics=[Tally()]).all_metrics["Tally"].lower_is_better
 
 
 def test_metrics_of_torchmetrics_are_used_as_they_are():

@@ -5,7 +5,7 @@ import pytest
 
 from conftest import made_once
 from mmfl.papers import CATALOGUE, reproduce
-from mmfl.papers.reproduction import Findings, Frames, Trainer, Verdict
+from mmfl.papers.reproduction import Findings, Frames, PaperTrainer, Verdict
 from mmfl.papers.store import Results
 
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
@@ -21,7 +21,9 @@ def quick(factory: pytest.TempPathFactory, *ids: str) -> tuple[Results, dict[str
     chosen = reproduce.select(ids, CATALOGUE)
     results = Results(made_once(factory, "quick", lambda folder: None))
     for part in reproduce.parts_of(chosen, True):
-        made_once(factory, part.name.replace("/", " "), lambda _, part=part: results.run(part, True, Trainer("cpu")))
+        made_once(
+            factory, part.name.replace("/", " "), lambda _, part=part: results.run(part, True, PaperTrainer("cpu"))
+        )
     return results, {each.id: findings for each, findings in reproduce.render(chosen, results, True)}
 
 

@@ -19,12 +19,12 @@ import prompt
 from conftest import refused, toy_task
 from mmfl.papers import CATALOGUE, reproduce
 from mmfl.papers.evidence import alike, fact, greater, markdown, spread
-from mmfl.papers.measurements import Watch, accuracy, by_round, final, mean_costs, step_sizes
-from mmfl.papers.reproduction import Findings, Trainer
+from mmfl.papers.measurements import Watch, accuracy, by_round, final, mean_costs, tidy
+from mmfl.papers.reproduction import PAPERS, Findings, PaperTrainer
 from mmfl.papers.store import Results
 from mmfl.report.differences import difference
 
-NOTHING = Trainer()
+NOTHING = PaperTrainer()
 
 
 # --- evidence ---
@@ -120,7 +120,7 @@ def test_final_averages_the_last_rounds_and_by_round_lays_seeds_side_by_side(com
 
 
 def test_step_sizes_are_of_every_round_and_costs_of_the_mean_round(compared):
-    sizes = step_sizes(compared[0])
+    sizes = tidy(compared[0], lambda run: run.step_size)
     assert len(sizes) == 4 * 5
     assert sizes[sizes["method"] == "full"][["a", "b"]].to_numpy() == pytest.approx(1.0)
     costs = mean_costs(compared[0]).set_index(["method", "seed"])
@@ -279,14 +279,12 @@ def test_the_index_groups_claims_by_paper_in_the_papers_order(results):
         table("absent", part("two", []), paper="mfa"),
     ]
     text = reproduce.index({each.id: each for each in made}, results, True).read_text()
-    places = [
-        text.index(word) for word in (reproduce.PAPERS["mfa"], "(early.md)", reproduce.PAPERS["group"], "(late.md)")
-    ]
+    places = [text.index(word) for word in (PAPERS["mfa"], "(early.md)", PAPERS["group"], "(late.md)")]
     assert places == sorted(places)
     assert "Without a claim: [The table quiet](quiet.md)." in text
     assert "**Not run in full yet:** absent (0 of 1 parts)." in text
     assert "absent.md" not in text
-    assert reproduce.PAPERS["ucb"] not in text
+    assert PAPERS["ucb"] not in text
 
 
 def test_seeds_are_written_as_a_range_where_they_are_one(results):
@@ -380,7 +378,7 @@ def test_a_part_of_several_tables_is_run_once(tmp_path):
 def test_several_listeners_hear_of_a_comparison():
     first, second = (Watch(lambda state: state.round) for _ in range(2))
     federation = mmfl.Federation([toy_task()], clients=4)
-    Trainer("cpu", first).compare(federation, ["full"], 2, 1.0, [5], watch=second, evaluate_every=2)
+    PaperTrainer("cpu", first).compare(federation, ["full"], 2, 1.0, [5], watch=second, evaluate_every=2)
     assert first.seen == second.seen == [[0], [1], [2]]
 
 

@@ -68,8 +68,8 @@ def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path_factory):
 
 def test_rates_one_task_per_rate_share_the_clients_of_the_preset():
     sweep = learning_rates.Sweep("demo", "digits-linear", (0.1, 0.2), 1)
-    preset = federations("demo", ["federation.lacks=0.0"])
-    federation = learning_rates._one_task_per_rate(preset, sweep)(7)
+    preset = federations("demo", ["federation.lacks=0.0"])(7)
+    federation = learning_rates.one_task_per_rate(preset, sweep)
     assert {task.name: task.lr for task in federation.tasks} == {"0.1": 0.1, "0.2": 0.2}
     assert federation.shards[0].index.tolist() == federation.shards[1].index.tolist()
-    assert federation.shards[0].index.tolist() == preset(7).shards[1].index.tolist()
+    assert federation.shards[0].index.tolist() == preset.shards[1].index.tolist()

@@ -3,11 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import pyplot
 from shared import FAILS, HOLDS, OPEN, quick, together, verdicts
 
 import mmfl
-from mmfl.papers.mfa.bounds import COUNTED, READINGS, SLOWER, bound_of, draw, find, predicted_gains
+from mmfl.papers.mfa.bounds import COUNTED, READINGS, SLOWER, bound_of, find, predicted_gains
 from mmfl.papers.mfa.chain import Chain
 from mmfl.papers.mfa.quadratic import learning_rate, method_of
 from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE
@@ -114,12 +113,6 @@ def test_theorem_1_promises_a_gain_that_grows_and_theorem_2_none_over_itself():
 def test_theorem_3_is_confirmed_where_the_measured_gain_grows_too(random, verdict):
     found = find({**measured(RAND, lambda bound, t: bound / 3), "gains": rounds_needed(random)})
     assert verdicts(found, "grows") == [verdict]
-
-
-def test_figure_has_the_panels_of_the_chains_and_of_both_methods_gains():
-    figure = draw(measured(RAND, lambda bound, t: bound / 3, seeds=1))
-    assert [panel.get_title() for panel in figure.axes if panel.get_visible()] == ["mu = 1", RAND, ROTATE]
-    pyplot.close(figure)
 
 
 # --- the quick form ---------------------------------------------------------------------------------------------------

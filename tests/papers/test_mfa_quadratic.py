@@ -4,23 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from matplotlib import pyplot
 from shared import FAILS, HOLDS, OPEN, quick, verdicts
 
 from mmfl import models
 from mmfl.papers.mfa.chain import Chain, table
 from mmfl.papers.mfa.quadratic import first
-from mmfl.papers.mfa.quadratic_findings import (
-    METHODS,
-    RAND,
-    ROTATE,
-    draw_gains,
-    draw_gaps,
-    find_gains,
-    find_gaps,
-    least_certain,
-    noisier,
-)
+from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE, find_gains, find_gaps, least_certain, noisier
 
 SMALL = Chain(clients=5, block=2, curvature=0.1)
 POINTS = np.random.default_rng(0).normal(size=(7, 11))
@@ -202,19 +191,6 @@ def test_several_settings_are_as_certain_as_the_least_certain(second, verdict, w
 def test_observations_become_rows_by_replica_and_round():
     lines = table([(RAND, 0), (ROTATE, 1)], np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), "distance", [0, 2])
     assert lines.to_numpy().tolist() == [[RAND, 0, 0, 1.0], [RAND, 0, 2, 5.0], [ROTATE, 1, 0, 2.0], [ROTATE, 1, 2, 6.0]]
-
-
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_figures_have_a_line_for_each_method_with_any_number_of_seeds(seeds):
-    ends = [-3.0, -3.1, -3.2][:seeds]
-    figures = [
-        draw_gaps({"gaps": gaps(ends, ends, models=12)}),
-        draw_gains({"gains": gains(LINEAR, LINEAR, seeds=seeds)}),
-    ]
-    for figure in figures:
-        labels = figure.axes[0].get_legend_handles_labels()[1]
-        assert set(METHODS) <= set(labels)
-        pyplot.close(figure)
 
 
 # --- the quick form ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from shared import FAILS, HOLDS, OPEN, quick, verdicts
 
 from mmfl import Federation, Task, models, train
 from mmfl.federation.objectives import accuracy, next_token
-from mmfl.papers.reproduction import Trainer
+from mmfl.papers.reproduction import PaperTrainer
 from mmfl.papers.variance import comparisons, table1
 
 FULL = [0.8, 0.82, 0.81]
@@ -263,7 +263,7 @@ def test_quick_steps_of_systematic_draws_are_near_their_expectation_and_vary_lea
     assert deviation["mmfl-lvr"].mean() < deviation["random"].mean()
 
 
-class Brief(Trainer):
+class Brief(PaperTrainer):
     """Trains what it is given for two rounds with one seed."""
 
     def compare(self, federation, methods, rounds, rate, seeds, **options):

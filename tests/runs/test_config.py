@@ -131,7 +131,7 @@ def test_parts_are_made_of_parts_to_any_depth(small):
     (method,) = config.read(small, settings).experiment().methods
     assert isinstance(method.allocation, allocation.WarmUp)
     assert method.allocation.inner.inner.alpha == 2
-    assert isinstance(method.aggregation, aggregation.Adam)
+    assert isinstance(method.aggregation, aggregation.ServerAdam)
     assert (method.aggregation.lr, method.aggregation.inner.keep.where) == (0.01, "host")
 
 
@@ -210,21 +210,16 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         (["tasks.digits.data={name='builtins.dict', x=1}"], ["data 'builtins.dict' has no signature; expected a fun"]),
         (["tasks.digits.data=math.pi"], ["gives a float", "expected an mmfl data set"]),
         (["tasks.digits.model=mmfl.models.LogisticRegresion"], ["did you mean 'LogisticRegression'"]),
-        (["federation.clients=0"], ["clients is 0"]),
         (["federation.capacity=2"], ["capacity 2", "expected 1 to 1"]),
-        (["federation.capacity=al"], ["did you mean 'all'"]),
         (["tasks.digits.model.inputs=63"], ["the model fails on inputs of shape"]),
         (["tasks.digits.model.classes=9"], ["label 9 at row", "the model has 9 outputs (labels 0 to 8)"]),
         (["tasks=[]"], ["no tasks"]),
         (["rounds=0"], ["rounds is 0"]),
         (["rate=nan"], ["rate is nan", "(0, 1]"]),
-        (["federation.lacks=nan"], ["lacks is nan", "[0, 1]"]),
-        (["tasks.digits.lr=inf"], ["'digits'", "lr is inf", "positive"]),
         ([r'tasks.digits.name="a\u0000b"'], [r"'a\x00b'", "control character"]),
         (["seeds=[0, -1]"], ["seed is -1"]),
         (["tasks.digits.data.seed=1.5"], ["seed is 1.5", "whole number"]),
         (["tasks.digits.data.test_share=nan"], ["test_share is nan"]),
-        (["federation.clients=1000000000000"], ["1000000000000 clients would take at least", "this machine has"]),
         (["seeds=0"], ["no seeds"]),
         (['methods=[{method="mmfl-lvr", mixx=1}]'], ["method 'mmfl-lvr'", "'mixx'", "did you mean 'mix'"]),
         (['methods=[{method="fedstael"}]'], ["unknown method 'fedstael'", "did you mean 'fedstale'"]),
@@ -244,12 +239,12 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
         ([_inner("aggregation", "adam", '{name="fedstale", beta=7}')], ["'fedstale'", "beta is 7"]),
         ([_inner("aggregation", "adam", '"fedvarp", lr=-1')], ["lr is -1"]),
         (["method={name='m', allocation='full', aggregation={name='adam'}}"], ["'adam'", "needs the option 'inner'"]),
+        (["tasks.digits.optimiser=adma"], ["unknown optimiser 'adma': did you mean 'adam'?"]),
+        (["tasks.digits.optimiser={name='sgd',momentun=0.9}"], ["'momentun'", "did you mean 'momentum'?"]),
+        (["tasks.digits.lr_steps=cosin"], ["unknown schedule 'cosin': did you mean 'cosine'?"]),
         (['tasks.digits.lr={name="decai", beta=1, gamma=1}'], ["unknown schedule 'decai'", "did you mean 'decay'"]),
-        (['tasks.digits.lr={name="decay", beta=0, gamma=1}'], ["beta is 0", "more than 0"]),
         (['tasks.digits.batch_size={name="growing", scale=1, step={name="frame"}}'], ["unknown schedule 'frame'"]),
-        (['tasks.digits.batch_size={name="growing", scale=-1, step={name="decay", beta=1, gamma=0}}'], ["scale is -1"]),
         (["federation.departures=[3]"], ["1 departures for 6 clients"]),
-        (["federation.departures=[0, 0, 0, 0, 0, -3]"], ["departures has -3"]),
     ],
 )
 def test_mistakes_in_meaning_are_named_when_the_experiment_is_built(small, settings, words):

@@ -81,7 +81,12 @@ def test_tables_over_methods_average_what_runs_recorded(run):
         assert table.loc[each.method, ("owned", "macro_f1")] == pytest.approx(last.metrics["macro_f1"])
         assert clients.loc[(each.method, "owned"), "worst_tenth"] == pytest.approx(last.clients.worst_tenth)
     assert clients.index.unique("task").tolist() == ["owned"]
-    assert mmfl.compare(mmfl.Federation([toy_task()], 4), ["full"], 1, 1.0).clients().empty
+    plain = mmfl.compare(
+        mmfl.Federation([toy_task("owned", metrics=["auc"]), toy_task("shared")], 4), ["mmfl-lvr"], 1, 1.0
+    )
+    assert plain.clients().empty
+    shown = tables.results(mmfl.Comparison([*comparison, *plain]))["all test metrics: last tested round"]
+    assert (shown["auc"] == "").tolist() == [True, True, False]  # not recorded, which is not the same as undefined
 
 
 def test_a_run_that_is_read_or_resumed_has_the_same_values(run, tmp_path):

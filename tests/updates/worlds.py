@@ -25,7 +25,15 @@ def federation(seed: int) -> mmfl.Federation:
     digits = mmfl.data.digits()
     tasks = [
         mmfl.Task(
-            "linear", lambda: network(), digits, lr=0.1, epochs=2, batch_norm="local", metrics=["auc", "confusion"]
+            "linear",
+            lambda: network(),
+            digits,
+            lr=0.05,
+            epochs=2,
+            batch_norm="local",
+            optimiser=mmfl.optimisers.SGD(momentum=0.5),
+            optimiser_state="client",
+            metrics=["auc", "confusion"],
         ),
         mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
     ]

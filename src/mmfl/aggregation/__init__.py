@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mmfl.aggregation.average import Average
 from mmfl.aggregation.base import AggregationRule, AggregationWrapper
-from mmfl.aggregation.server import Adam, Momentum, ServerOptimiser
+from mmfl.aggregation.server import ServerAdam, ServerMomentum, ServerOptimiser
 from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, StaleVR, StaleVRE
 from mmfl.aggregation.unbiased import SelfNormalised, Unbiased, inverse_probability
 
@@ -20,21 +20,21 @@ AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
     "mifa": MIFA,
     "stalevr": StaleVR,
     "stalevre": StaleVRE,
-    "momentum": Momentum,
-    "adam": Adam,
+    "momentum": ServerMomentum,
+    "adam": ServerAdam,
 }
 
 __all__ = [
     "AGGREGATIONS",
     "MIFA",
-    "Adam",
     "AggregationRule",
     "AggregationWrapper",
     "Average",
     "FedStale",
     "FedVARP",
-    "Momentum",
     "SelfNormalised",
+    "ServerAdam",
+    "ServerMomentum",
     "ServerOptimiser",
     "StaleVR",
     "StaleVRE",

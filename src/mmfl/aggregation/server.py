@@ -46,7 +46,7 @@ class ServerOptimiser(AggregationWrapper):
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
 
-class Momentum(ServerOptimiser):
+class ServerMomentum(ServerOptimiser):
     """SGD with momentum on the server (FedAvgM)."""
 
     def __init__(self, inner: AggregationRule, lr: float = 1.0, momentum: float = 0.9):
@@ -59,7 +59,7 @@ class Momentum(ServerOptimiser):
         return weights - self.lr * first, Moments(state.inner, first, state.second)
 
 
-class Adam(ServerOptimiser):
+class ServerAdam(ServerOptimiser):
     """Adam on the server (FedAdam); `epsilon` is the algorithm's degree of adaptivity, tau."""
 
     def __init__(

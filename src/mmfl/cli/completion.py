@@ -11,7 +11,7 @@ import typer
 from click.shell_completion import CompletionItem, ShellComplete, add_completion_class, split_arg_string
 
 from mmfl.runs import presets
-from mmfl.runs.layout import CONFIG
+from mmfl.runs.layout import CONFIG, is_sweep
 
 _PACKAGE = Path(__file__).parents[1]
 _SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "stop": "StopConfig", "tasks": "TaskConfig"}
@@ -107,7 +107,7 @@ def modules(incomplete: str) -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Run directories: those at the path that is being typed, and those in runs/ while nothing is typed."""
+    """Directories of runs and sweeps: those at the path that is typed, and those in runs/ while nothing is typed."""
     return [*_paths(incomplete, _is_run), *([] if incomplete else _paths("runs/", _is_run))]
 
 
@@ -159,7 +159,7 @@ def _task_names(context: typer.Context) -> list[str]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / CONFIG).is_file()
+    return (path / CONFIG).is_file() or is_sweep(path)
 
 
 def _paths(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:

@@ -9,11 +9,14 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
+from mmfl.errors import LostProcessError
 from mmfl.report.terminal_table import listing
 
 console = Console(
@@ -35,6 +38,18 @@ def on_stderr() -> Iterator[None]:
 def say(text: str) -> None:
     """Prints a line without markup, highlighting or wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Says how to go on with what trains in a directory, where Ctrl-C or a lost process ends it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"\nstopped; go on with: mmfl resume {path}")
+        raise typer.Exit(130) from None
+    except LostProcessError as error:
+        raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
 
 
 def show_json(value: Any) -> None:

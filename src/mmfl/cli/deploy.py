@@ -1,4 +1,4 @@
-"""The command that trains over real nodes: deploy; and how a deployment is resumed."""
+"""The command that trains over real nodes: deploy."""
 
 import logging
 import time
@@ -99,7 +99,7 @@ def deploy(
         check_minimum("--local", local, 1)
         clients = local if clients is None else clients
         check_minimum("--clients", clients, local)
-        check_minimum("--capacity", 1 if capacity is None else capacity, 1)
+        check_minimum("--capacity", capacity, 1)
         where |= {"local": local, "secure": secure, "options": worker_options(capacity=capacity, device=device)}
     given = {"clients": clients, "method": method, "rounds": rounds, "rate": rate, "timeout": timeout}
     settings = read_settings(given, set_ or ())
@@ -107,26 +107,23 @@ def deploy(
         make_trackers(track)  # refuses a wrong name before anything is written
         where["trackers"] = track
     path = out or default_directory(make_method(settings["method"]).name)
-    RunDirectory.create(path, {"source": "deployment", "deployment": where, "settings": settings})
-    run_deployment(path, where, settings)
+    config = {"source": "deployment", "deployment": where, "settings": settings}
+    RunDirectory.create(path, config)
+    run_deployment(path, config)
 
 
-def resume(directory: Path, values: Mapping[str, Any]) -> None:
-    """Resumes a deployment; `values` is its configuration."""
-    programs.require_flower()
-    run_deployment(directory, values["deployment"], values["settings"], resume=True)
+def run_deployment(path: Path, config: Mapping[str, Any], resume: bool = False) -> None:
+    """Runs or resumes a deployment in its run directory; shows a summary, progress and results.
 
-
-def run_deployment(path: Path, where: Mapping[str, Any], settings: Mapping[str, Any], resume: bool = False) -> None:
-    """Runs a deployment in its run directory; shows a summary, progress and results.
-
-    `where` is the table `deployment` of the run's configuration: the module, and the server or the local nodes.
+    The table `deployment` of the configuration says where: the module, and the server or the local nodes.
     """
     from mmfl.report.display import Display, show_summary
     from mmfl.runs.listener import ListenerGroup
     from mmfl.runs.status import RunEnd
     from mmfl.trackers import make_trackers
 
+    programs.require_flower()
+    where, settings = config["deployment"], config["settings"]
     module = programs.check_module(Path(where["module"]))
     nodes = f"{where['local']} nodes on this machine" if "local" in where else f"at {where['server']}"
     budget, text = budget_of(where, settings)

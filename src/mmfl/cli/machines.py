@@ -10,9 +10,8 @@ from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
-from mmfl.deployment.node import NodeSpec, RunningNode, serve
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES, NodeSpec, RunningNode, control_address, serve, start_superlink
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
-from mmfl.deployment.superlink import MAX_MESSAGE_BYTES, control_address, start_superlink
 from mmfl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -37,7 +36,7 @@ def link(
     programs.require_flower()
     where = Address.parse(address)
     key_folder = Keys.open(keys.resolve()) if keys else None
-    check_minimum("--most", 1 if most is None else most, 1)
+    check_minimum("--most", most, 1)
     size = None if most is None else most << 20
     inner = control_address(where, key_folder, insecure, control_port, size)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
@@ -71,7 +70,7 @@ def node(
     from mmfl.privacy import Privacy
 
     programs.require_flower()
-    check_minimum("--capacity", 1 if capacity is None else capacity, 1)
+    check_minimum("--capacity", capacity, 1)
     spec = NodeSpec(
         programs.check_module(file),
         parse_clients(clients),
@@ -96,6 +95,7 @@ def keys(
     nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
 ) -> None:
     """Make certificates and node keys."""
+    programs.require_flower()
     made = make_keys(folder, [host for host in server.split(",") if host.strip()], nodes)
     say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
     say("node K needs ca.crt and node-K.key of it, and nothing else.")

@@ -61,12 +61,17 @@ def default_directory(name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
+def split_methods(text: str) -> list[str]:
+    """The methods in a list that is separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def worker_options(**options: int | float | str | None) -> dict[str, str]:
     """The options that were given, as a node's worker takes them."""
     return {name: str(value) for name, value in options.items() if value is not None}
 
 
-def check_minimum(name: str, value: int, minimum: int) -> None:
-    """Refuses a number that is too small."""
-    if value < minimum:
+def check_minimum(name: str, value: int | None, minimum: int) -> None:
+    """Refuses a number that is given and too small."""
+    if value is not None and value < minimum:
         raise UserError(f"{name} is {value}; expected at least {minimum}.")

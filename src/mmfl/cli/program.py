@@ -10,7 +10,7 @@ import typer
 from rich.logging import RichHandler
 
 import mmfl
-from mmfl.cli import completion, deploy, listings, machines, reports, reproduction, training
+from mmfl.cli import completion, deploy, listings, machines, reports, reproduction, sweeps, training
 from mmfl.cli.console import console
 from mmfl.cli.help import Group, examples
 from mmfl.errors import LostProcessError, UserError, shorten
@@ -32,8 +32,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _family in (training.app, reports.app, reproduction.app, listings.app, listings.data, deploy.app, machines.app):
-    app.add_typer(_family)
+for _family in (training, sweeps, reports, reproduction, listings, deploy, machines):
+    app.add_typer(_family.app)
+app.add_typer(listings.data)
 # Errors of the operating system that are not mistakes of the program.
 _SYSTEM_ERRORS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS}
 

@@ -47,12 +47,12 @@ def reproduce(
     from mmfl.engine.precision import check_precision
     from mmfl.papers import CATALOGUE
     from mmfl.papers import reproduce as experiments
-    from mmfl.papers.reproduction import Trainer
+    from mmfl.papers.reproduction import PAPERS, PaperTrainer
     from mmfl.papers.store import Results
     from mmfl.report.display import Display, show_texts
 
     if list_:
-        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in experiments.PAPERS.items()}
+        papers = {paper: name.rsplit(", ", 1)[0] for paper, name in PAPERS.items()}
         rows = [{"id": each.id, "title": each.title, "paper": papers[each.paper]} for each in CATALOGUE.values()]
         show_rows(rows, "id", "what it is", "from", as_json=json_)
         return
@@ -64,7 +64,7 @@ def reproduce(
     results = Results(out or Path("results-quick" if quick else "results"))
     if not redraw:
         parts = experiments.parts_of(chosen, quick, part)
-        trainer = Trainer(device, Display(console), check_precision(precision))
+        trainer = PaperTrainer(device, Display(console), check_precision(precision))
         experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
     rendered = list(experiments.render(chosen, results, quick))
     for each, findings in rendered:

@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mmfl.cli import completion, deploy
-from mmfl.cli.console import console, say
+from mmfl.cli import completion, deploy, sweeps
+from mmfl.cli.console import console, resumable, say
 from mmfl.cli.help import command
-from mmfl.cli.options import ConfigFile, Device, Out, Quiet, Rounds, Seeds, Settings, Track, default_directory
-from mmfl.errors import LostProcessError, UserError
+from mmfl.cli.options import (
+    ConfigFile,
+    Device,
+    Out,
+    Quiet,
+    Rounds,
+    Seeds,
+    Settings,
+    Track,
+    default_directory,
+    split_methods,
+)
+from mmfl.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -64,9 +75,8 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Train with several methods in lockstep."""
-    names = [name.strip() for name in methods.split(",") if name.strip()]
     given = {"seeds": seeds, "rounds": rounds, "device": device, "trackers": track or None}
-    start_run(file, set_, out, quiet, methods=names, **given)
+    start_run(file, set_, out, quiet, methods=split_methods(methods), **given)
 
 
 @command(app, "mmfl resume runs/20260131-120000-mmfl-lvr", "mmfl resume runs/try --device cuda")
@@ -74,15 +84,17 @@ def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.", autocompletion=completion.runs)],
     device: Device = None,
 ) -> None:
-    """Resume a run after a crash or Ctrl-C.
+    """Resume a run or a sweep after a crash or Ctrl-C.
 
     The result is the same as if it had never stopped.
     """
     from mmfl.runs import config as configuration
     from mmfl.runs.directory import RunDirectory
-    from mmfl.runs.layout import CONFIG
+    from mmfl.runs.layout import CONFIG, is_sweep
     from mmfl.runs.lock import check_free
 
+    if is_sweep(directory):
+        return sweeps.resume(directory, device)
     opened = RunDirectory.open(directory)
     check_free(directory)  # checked again when training begins; here so that the answer comes at once
     values = opened.config()
@@ -90,8 +102,10 @@ def resume(
         raise UserError(
             f"run '{directory}' was started from Python: resume it there, with the same arguments and resume=True."
         )
+    if values.get("source") == "sweep":
+        raise UserError(f"run '{directory}' is a part of a sweep; resume the sweep: mmfl resume {directory.parent}")
     if values.get("source") == "deployment":
-        return deploy.resume(directory, values)
+        return deploy.run_deployment(directory, values, resume=True)
     config = configuration.parse(values, str(directory / CONFIG))
     return train_and_show(config, directory, device or config.device, lambda _: opened, resume=True)
 
@@ -143,14 +157,9 @@ def train_and_show(
     if not quiet:
         show_summary(console, summary)
     started = time.monotonic()
-    try:
+    with resumable(path):
         opened = partial(open_directory, engine.device)
         comparison = conduct(experiment, engine, open_directory=opened, resume=resume, listener=listener)
-    except KeyboardInterrupt:
-        say(f"\nstopped; go on with: mmfl resume {path}")
-        raise typer.Exit(130) from None
-    except LostProcessError as error:
-        raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
     if world.first:
         summary_line = conclude(console, comparison, path, time.monotonic() - started)
         if not quiet:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mmfl.dashboard.drawing import Selection, figure_json, names_json, select, tables_json
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
-from mmfl.report.interactive import COLUMNS
+from mmfl.report.figure import COLUMNS
 from mmfl.runs.files import last_lines
 from mmfl.runs.layout import CONFIG, EVENTS, LOG
 from mmfl.runs.status import timestamp

@@ -13,6 +13,7 @@ from mmfl.data.celeba import celeba
 from mmfl.data.cifar10 import cifar10
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.data.faces import faces
+from mmfl.data.features import features
 from mmfl.data.femnist import femnist
 from mmfl.data.image_folder import image_folder
 from mmfl.data.lazy import lazy
@@ -50,6 +51,7 @@ __all__ = [
     "emnist",
     "faces",
     "fashion_mnist",
+    "features",
     "femnist",
     "from_arrays",
     "from_huggingface",

@@ -160,7 +160,7 @@ class PerExample(Augmentation):
 
 
 @dataclass(frozen=True)
-class Chain:
+class AugmentationChain:
     """Several augmentations, one after another."""
 
     steps: tuple[Augment, ...]
@@ -176,7 +176,7 @@ def chain(augment: Augment | Sequence[Augment] | None) -> Augment | None:
     """One augmentation, or several as one; None for none."""
     if augment is None or callable(augment):
         return augment
-    return Chain(tuple(augment)) if augment else None
+    return AugmentationChain(tuple(augment)) if augment else None
 
 
 def _check_image(x: Any) -> None:

@@ -21,7 +21,7 @@ from mmfl.errors import UserError, first_line
 Rows = NDArray[np.int64]
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """What lazy arrays read from: examples, each with one or more leaves."""
 
     where: str
@@ -34,7 +34,7 @@ class Source(Protocol):
 class LazyArray:
     """An array whose rows are read when they are needed: leaf `leaf` of the examples `rows` of a source."""
 
-    source: Source
+    source: RowSource
     leaf: int
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -105,7 +105,7 @@ def read(structure: Structure, rows: Rows) -> Structure:
     return map_leaves(read_leaf, structure)
 
 
-def _read(source: Source, rows: Rows) -> Sequence[Tensor]:
+def _read(source: RowSource, rows: Rows) -> Sequence[Tensor]:
     try:
         return source.read(rows)
     except UserError:
@@ -157,7 +157,7 @@ def lazy(values: Any, where: str = "data") -> LazyArray:
     if not shape:
         raise UserError(f"{where}: a {type(values).__name__} has no shape; expected an array with a row per example.")
     offset = _offset(values) if isinstance(values, np.memmap) else None
-    source: Source = _Array(values, where) if offset is None else _MappedFile(values, offset, where)
+    source: RowSource = _Array(values, where) if offset is None else _MappedFile(values, offset, where)
     dtype = _tensor(np.empty(0, np.dtype(values.dtype))).dtype
     return LazyArray(source, 0, shape, torch.float32 if dtype.is_floating_point else dtype, np.arange(shape[0]))
 

@@ -20,7 +20,7 @@ _WATCHDOG = Path(__file__).with_name("watchdog.py")
 _VARIABLE = "MMFL_DEPLOYMENT"  # in the environment of all processes of a deployment, with a value of its own
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"\berror|failed|refused|\[code", re.IGNORECASE)
-_RETRY_LINE = re.compile("retrying")
+_SECONDS_TO_START = 300.0  # data may have to be loaded
 _SECONDS_TO_END = 5.0  # after which a process that was asked to end is killed
 
 
@@ -45,7 +45,7 @@ class Child:
     def error_line(self) -> str:
         """The last line of its output that mentions an error; the last line if none does."""
         lines = self.output().strip().splitlines()
-        errors = [line.strip() for line in lines if _ERROR_LINE.search(line) and not _RETRY_LINE.search(line)]
+        errors = [line.strip() for line in lines if _ERROR_LINE.search(line) and "retrying" not in line]
         return ([*lines[-1:], *errors] or [""])[-1].removeprefix("error: ")
 
     def kill(self) -> None:
@@ -71,9 +71,9 @@ class ChildProcesses:
         except OSError as error:
             raise UserError(f"logs '{shorten(self.logs)}' cannot be written: {error.strerror}.") from None
         self.folder = Path(tempfile.mkdtemp(prefix="mmfl-"))  # mode 0700; short, because a socket's path must be
-        self.variable = f"{_VARIABLE}={secrets.token_hex(8)}"
+        self.token = secrets.token_hex(8)
         self.watchdog = subprocess.Popen(
-            [sys.executable, "-IS", str(_WATCHDOG), self.variable, str(self.folder)],
+            [sys.executable, "-IS", str(_WATCHDOG), f"{_VARIABLE}={self.token}", str(self.folder)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -97,13 +97,12 @@ class ChildProcesses:
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         """Starts a process in a session of its own."""
         log = self.logs / f"{name}.log"
-        key, _, value = self.variable.partition("=")
         with log.open("ab") as output:
             before = output.tell()
             try:
                 process = subprocess.Popen(
                     command,
-                    env={**environment, key: value},
+                    env={**environment, _VARIABLE: self.token},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -134,7 +133,7 @@ def check_repeatedly(check: Callable[[], None], until: Callable[[], object] = la
         time.sleep(0.2)
 
 
-def wait_until(ready: Callable[[], bool], child: Child, seconds: float, what: str) -> None:
+def wait_until(ready: Callable[[], bool], child: Child, what: str, seconds: float = _SECONDS_TO_START) -> None:
     """Waits until `ready` is true; raises an error with the process's output if it ends first, or takes too long."""
     deadline = time.monotonic() + seconds
     while not ready():

@@ -4,15 +4,13 @@ Flower runs a copy of this file on a node, in a new process for every message. S
 and flwr; data and models are in the worker, which keeps running.
 """
 
-import socket
-import struct
 import time
+from multiprocessing.connection import Client, Connection
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 SECONDS_TO_CONNECT = 300.0  # in which a worker can start and load its data
-_LENGTH = struct.Struct(">Q")
 
 app = ClientApp()
 
@@ -31,28 +29,22 @@ def forward_to_worker(message: Message, context: Context) -> Message:
 
 def ask_worker(path: str, payload: bytes, seconds: float = SECONDS_TO_CONNECT) -> bytes:
     """The worker's reply to a payload."""
-    with connect(path, seconds) as connection, connection.makefile("rb") as stream:
+    with connect(path, seconds) as connection:
         try:
-            connection.sendall(_LENGTH.pack(len(payload)) + payload)
-            (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
-            reply = stream.read(length)
-        except (OSError, struct.error) as error:
-            raise ConnectionError(f"the node's worker ended before it answered: {error}") from None
-    if len(reply) < length:
-        raise ConnectionError("the node's worker ended before it answered: the connection was closed")
-    return reply
+            connection.send_bytes(payload)
+            return connection.recv_bytes()
+        except (OSError, EOFError) as error:
+            reason = error if str(error) else "the connection was closed"
+            raise ConnectionError(f"the node's worker ended before it answered: {reason}") from None
 
 
-def connect(path: str, seconds: float) -> socket.socket:
+def connect(path: str, seconds: float) -> Connection:
     """A connection to the worker; one that is still starting is waited for."""
     deadline = time.monotonic() + seconds
     while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(path)
-            return connection
+            return Client(path, "AF_UNIX")
         except OSError as error:
-            connection.close()
             if time.monotonic() > deadline:
                 raise ConnectionError(f"the node's worker cannot be reached: {error}") from None
         time.sleep(0.1)

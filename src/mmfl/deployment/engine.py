@@ -1,7 +1,6 @@
 """Deployment: the engine whose clients are real, on nodes that keep their data."""
 
-from collections.abc import Callable, Container, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,10 +10,9 @@ from torch import Tensor
 
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.deployment.exchange import NodeExchange
-from mmfl.deployment.node_tests import add_up, keep_alike
 from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
 from mmfl.deployment.remote_federation import ServerFederation
-from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport
+from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport, add_up, keep_alike
 from mmfl.deployment.roster import Events, Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.engine import Evaluation, Simulation, Training, Workload
@@ -58,7 +56,7 @@ class Deployment:
         self._check_batch_norm(tasks)
         self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
         self.roster = Roster(self.federation, events)
-        self.exchange = NodeExchange(transport, self.roster, settings, events, asked_to_stop)
+        self.exchange = NodeExchange(transport, self.roster, settings, asked_to_stop)
         self.server_engine = Simulation("cpu")  # tests models where the server has test examples
         self.choices = self.server_engine.choices
         self._known_losses: dict[int, tuple[Tensor, dict[int, float]]] = {}  # by task: weights, and losses by client
@@ -75,24 +73,25 @@ class Deployment:
             return torch.empty(0)
         return self._layouts[task].batch_norm(federation.tasks[task].build(seed, task))
 
+    def initial_optimiser_state(self, federation: Federation, task: int) -> Tensor:
+        """Nothing: clients keep the state of their optimisers on the nodes."""
+        return torch.empty(0)
+
     def losses(self, workloads: Sequence[Workload]) -> list[NDArray[np.float64]]:
         """Losses of the weights on each client's data; nan for clients that did not reply.
 
         Nodes are not asked for losses that they have already sent with an earlier reply about the same weights.
         """
         self._asks_losses = True
-        losses_of: list[dict[int, float]] = []
         requests: Requests = {}
         for workload in workloads:
-            weights, known = self._known_losses.get(workload.task, (None, {}))
-            losses = dict(known) if weights is workload.weights else {}
-            losses_of.append(losses)
+            known = self._losses_known(workload)
             responsive = workload.client[~self.federation.unresponsive[workload.client]]
-            self._request_losses(requests, workload, [i for i in responsive.tolist() if i not in losses])
+            self._request_losses(requests, workload, [i for i in responsive.tolist() if i not in known])
         replies = self.exchange.send(requests)
         results = []
-        for workload, losses in zip(workloads, losses_of, strict=True):
-            losses |= replies.losses.get(self._task_name(workload), {})
+        for workload in workloads:
+            losses = self._losses_known(workload) | replies.losses.get(self._task_name(workload), {})
             self._mark_unresponsive(workload.client, losses)
             results.append(np.array([losses.get(client, np.nan) for client in workload.client.tolist()]))
         return results
@@ -154,8 +153,8 @@ class Deployment:
         return [self._test_result(w, replies) if w in on_nodes else next(on_server) for w in workloads]
 
     def faults(self) -> dict[str, int]:
-        """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
-        return {kind: count for kind, count in self.events.take().items() if kind not in ("joined", "waiting")}
+        """Counts, by kind, of the faults since the last call."""
+        return self.events.take_faults()
 
     def _check_batch_norm(self, tasks: Sequence[Task]) -> None:
         """Refuses to test on the server what only nodes have."""
@@ -176,6 +175,10 @@ class Deployment:
 
     def _remember_losses(self, workload: Workload, replies: Replies) -> None:
         self._known_losses[workload.task] = (workload.weights, replies.losses.get(self._task_name(workload), {}))
+
+    def _losses_known(self, workload: Workload) -> dict[int, float]:
+        weights, losses = self._known_losses.get(workload.task, (None, {}))
+        return losses if weights is workload.weights else {}
 
     # --- requests ---
 
@@ -218,39 +221,30 @@ class Deployment:
 
     def _read_training(self, training: Training, replies: Replies) -> RemoteTrained:
         """The reports of one training, in the order of its clients."""
+        pairs = [(self._task_name(training), client) for client in training.client.tolist()]
         sends = training.client if training.sends is None else training.client[training.sends]
-        reports = []
-        for client in training.client.tolist():
-            if report := replies.trained.get((self._task_name(training), client)):
-                reports += self._accept(training, report, client in sends)
-        return RemoteTrained.of(training, reports)
+        return self._accept(training, [replies.trained[pair] for pair in pairs if pair in replies.trained], sends)
 
     def _with_updates(self, trained: RemoteTrained, missing: Sequence[int], replies: Replies) -> RemoteTrained:
         """With the updates that were collected; clients that should have sent one and did not are left out."""
-        if not missing:
-            return trained
-        reports = []
-        for report in trained.reports:
-            if report.client in missing:
-                pair = (self._task_name(trained.training), report.client)
-                collected = replace(report, update=replies.updates.get(pair), batch_norm=replies.batch_norms.get(pair))
-                reports += self._accept(trained.training, collected, wanted=True)
-            else:
-                reports.append(report)
-        return RemoteTrained.of(trained.training, reports)
+        name = self._task_name(trained.training)
+        reports = [replies.with_vectors(each, name) if each.client in missing else each for each in trained.reports]
+        return self._accept(trained.training, reports, missing) if missing else trained
 
-    def _accept(self, training: Training, report: TrainingReport, wanted: bool) -> list[TrainingReport]:
-        """The report; nothing where it cannot be right, or has no update although that was `wanted`."""
+    def _accept(self, training: Training, reports: Iterable[TrainingReport], wanted: Container[int]) -> RemoteTrained:
+        """The reports without those that cannot be right, or have no update although that was `wanted`."""
         max_norm = self.settings.norm * max(1.0, float(training.weights.norm()))
-        client = np.array([report.client])
-        last_update = None if training.remembered is None else training.remembered.rows(client)[0]
-        try:
-            is_variance = self._is_variance(training)
-            return [report.check(len(training.weights), max_norm, last_update, wanted, is_variance)]
-        except InvalidPayloadError as error:
-            detail = f"task '{self._task_name(training)}': {error}"
-            self.events.add("rejected", client=report.client, detail=detail)
-            return []
+        is_variance, accepted = self._is_variance(training), []
+        for report in reports:
+            client = np.array([report.client])
+            last_update = None if training.remembered is None else training.remembered.rows(client)[0]
+            try:
+                is_wanted = report.client in wanted
+                accepted.append(report.check(len(training.weights), max_norm, last_update, is_wanted, is_variance))
+            except InvalidPayloadError as error:
+                detail = f"task '{self._task_name(training)}': {error}"
+                self.events.add("rejected", client=report.client, detail=detail)
+        return RemoteTrained.of(training, accepted)
 
     def _is_variance(self, training: Training) -> Tensor:
         """Which of the statistics of batch norm that a client sends are variances."""

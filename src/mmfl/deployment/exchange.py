@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.replies import Replies
-from mmfl.deployment.roster import Events, Roster
+from mmfl.deployment.roster import Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.errors import UserError
 
@@ -40,12 +40,10 @@ class NodeExchange:
         transport: "FlowerTransport",
         roster: Roster,
         settings: DeploymentSettings,
-        events: Events,
         asked_to_stop: Callable[[], bool],
     ):
-        self.transport, self.roster, self.settings, self.events = transport, roster, settings, events
+        self.transport, self.roster, self.settings, self.events = transport, roster, settings, roster.events
         self.asked_to_stop = asked_to_stop
-        self._announcement_requests: dict[str, int] = {}  # messages to nodes that have not announced their clients
         self._retry_at: dict[int, float] = {}
         self._first_round_began = False
 
@@ -55,8 +53,7 @@ class NodeExchange:
         settings = self.settings
         began, event_added = time.monotonic(), False
         while True:
-            unknown = self.roster.update_connected(self.transport.nodes())
-            self._request_announcements(unknown - set(self._announcement_requests.values()))
+            self._request_announcements(self.roster.update_connected(self.transport.nodes()))
             self._read_late_replies()
             connected, waited = int(self.roster.federation.connected.sum()), time.monotonic() - began
             early = not self._first_round_began and connected < settings.clients and waited < settings.gather
@@ -90,7 +87,7 @@ class NodeExchange:
         self._wait(pending, lambda node, payload: replies.read(requests[node].fields, payload))
         for message, node in pending.items():
             self.events.add("late", node)
-            self.roster.late[message] = node
+            self.roster.unanswered[node] = message
         self.roster.assign_clients()
         for client, detail in replies.missing:
             self.events.add("rejected", client=client, detail=detail)
@@ -120,18 +117,25 @@ class NodeExchange:
         now = time.monotonic()
         due = [node for node in sorted(nodes) if self._retry_at.get(node, 0.0) <= now]
         if due:
-            self._announcement_requests |= self._send(dict.fromkeys(due, Payload({"announce": True})))
+            sent = self._send(dict.fromkeys(due, Payload({"announce": True})))
+            self.roster.unanswered |= {node: message for message, node in sent.items()}
 
     def _read_late_replies(self) -> None:
-        """Reads announcements, and notes which nodes have replied to old messages; those replies are not used."""
-        for reply in self.transport.receive([*self._announcement_requests, *self.roster.late]):
-            if reply.message in self._announcement_requests:
-                node = self._announcement_requests.pop(reply.message)
+        """Reads announcements, and notes which nodes have replied to old messages; those replies are not used.
+
+        Where an old message could not be delivered, the node must announce its clients again.
+        """
+        node_of = {message: node for node, message in self.roster.unanswered.items()}
+        for reply in self.transport.receive(list(node_of)):
+            node = node_of[reply.message]
+            del self.roster.unanswered[node]
+            if node not in self.roster.nodes:
                 self._read_reply(node, reply, self.roster.register)
                 if node not in self.roster.nodes:
                     self._retry_at[node] = time.monotonic() + _RETRY_SECONDS
-            else:
-                self.roster.on_late_reply(reply.message, delivered=reply.payload is not None)
+            elif reply.payload is None:
+                self.events.add("lost", node)
+                self.roster.forget(node)
         self.roster.assign_clients()
 
     def _read_reply(self, node: int, reply: Reply, read: Callable[[int, Payload], None]) -> None:

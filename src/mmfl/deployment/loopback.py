@@ -7,10 +7,9 @@ from typing import Any, Self
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
-from mmfl.deployment.node import WORKER, NodeSpec, RunningNode
+from mmfl.deployment.machines import WORKER, NodeSpec, RunningNode, SuperLink, free_port, start_superlink
 from mmfl.deployment.security import Address, Keys, make_keys
 from mmfl.deployment.submission import Submission
-from mmfl.deployment.superlink import SuperLink, free_port, start_superlink
 from mmfl.errors import UserError
 
 _log = logging.getLogger(__name__)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.deployment.local_batch_norms import LocalBatchNorms
+from mmfl.deployment.client_states import ClientStates
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.engine.simulation import check_private_batch_norm
-from mmfl.federation.task import Task
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
-from mmfl.updates import Trained
+from mmfl.updates import Trained, Updates
 
 
 class NodeService:
@@ -31,7 +31,8 @@ class NodeService:
     [task, client, send, fingerprint] (of the update the server remembers, "" for none), `collect` [task, client, round]
     and `test` [task]; weights come as vectors. All parts are answered in one reply, of at most `max_reply_bytes`.
 
-    Batch norm that is local is kept in `folder`, for as long as the server's run is the same.
+    What clients keep for themselves, local batch norm and the state of optimisers, is in `folder` for as long as the
+    server's run is the same.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class NodeService:
         self.privacy = privacy or Privacy()
         for task in federation.tasks:
             check_private_batch_norm(task, self.privacy)
-        self.batch_norms = LocalBatchNorms(folder)
+        self.states = ClientStates(folder)
         self.newest: dict[Pair, tuple[int, Tensor, Tensor | None]] = {}
         self.sent: dict[Pair, Tensor] = {}
 
@@ -99,21 +100,22 @@ class NodeService:
             names = [f"correction.{name}.{i}" for i in clients]
             corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
             correction = torch.stack(corrections).to(work.weights.device) if corrections else None
-            trainings.append(Training(**vars(work), round=round, seed=seed, local=local, correction=correction))
+            training = Training(**vars(work), round=round, seed=seed, local=local, correction=correction)
+            trainings.append(replace(training, optimiser_state=self._optimiser_state(request, training)))
         wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
         for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
+            self._keep_states(name, trained)
             protected = self.privacy.protect(trained.flat).cpu()  # once: what is sent later, or again, is the same
             for n, i in enumerate(trained.client.tolist()):
                 pair, update = (name, i), protected[n].clone()
                 send, remembered = wanted[pair]
                 product = self._inner_product(pair, update, remembered)
-                statistics = self._keep_batch_norm(pair, trained, n)
-                self.newest[pair] = (round, update, statistics)
+                self.newest[pair] = (round, update, self._shared_statistics(pair, trained, n))
                 if send or product is None:
-                    self._send(pair, update, statistics, reply)
+                    self._send(pair, reply)
                 loss, steps = float(trained.loss[n]), int(trained.steps[n])
                 reply.add("trained", name, i, loss, steps, float(update.norm()), product)
-        self.batch_norms.save()
+        self.states.save()
 
     def _inner_product(self, pair: Pair, update: Tensor, remembered: str) -> float | None:
         """The inner product with the update that the server remembers: 0 for none, None if the node has another."""
@@ -125,66 +127,81 @@ class NodeService:
     def _collect(self, request: Payload, reply: Payload) -> None:
         """Sends updates that were kept since a round; those that are gone are left out."""
         for name, i, round in request.rows("collect", str, int, int):
-            kept = self.newest.get((name, i))
-            if kept is not None and kept[0] == round:
-                self._send((name, i), *kept[1:], reply)
+            if (name, i) in self.newest and self.newest[name, i][0] == round:
+                self._send((name, i), reply)
                 reply.add("collected", name, i)
 
-    def _send(self, pair: Pair, update: Tensor, statistics: Tensor | None, reply: Payload) -> None:
+    def _send(self, pair: Pair, reply: Payload) -> None:
+        _, update, statistics = self.newest[pair]
         reply.vectors[f"update.{pair[0]}.{pair[1]}"] = self.sent[pair] = update
         if statistics is not None:
             reply.vectors[f"batch_norm.{pair[0]}.{pair[1]}"] = statistics
 
-    def _keep_batch_norm(self, pair: Pair, trained: Trained, row: int) -> Tensor | None:
+    def _shared_statistics(self, pair: Pair, trained: Trained, row: int) -> Tensor | None:
         """A trained client's statistics of batch norm, to send; those that are local stay here."""
-        if trained.batch_norm is None:
+        if trained.batch_norm is None or self.federation.tasks[self._task(pair[0])].batch_norm == "local":
             return None
-        values = trained.batch_norm[row].cpu().clone()
-        if self._task(pair[0]).batch_norm != "local":
-            return values
-        if torch.isfinite(values).all():
-            self.batch_norms.values[pair] = values
-        return None
+        return trained.batch_norm[row].cpu().clone()
+
+    def _keep_states(self, name: str, trained: Trained) -> None:
+        """Keeps what stays with the clients of a task; those whose training is not finite keep what they had."""
+        task = self._task(name)
+        valid = Updates.of(task, trained).valid()
+        batch_norm = valid.batch_norm if self.federation.tasks[task].batch_norm == "local" else None
+        for kind, rows in (("batch_norm", batch_norm), ("optimiser", valid.optimiser_state)):
+            if rows is not None:
+                self.states.put(kind, name, valid.client, rows.matrix)
 
     def _test(self, request: Payload, reply: Payload) -> None:
         """The number of the node's test examples for each task, the loss on them and the sums that the metrics are
         computed from; and the metric of each client."""
-        names = [name for (name,) in request.rows("test", str)]
-        workloads = [self._workload(request, name, self._testers(name)) for name in names]
+        workloads = [self._workload(request, name) for (name,) in request.rows("test", str)]
         workloads = [each for each in workloads if self.federation.test_examples[each.task]]
         for workload, result in zip(workloads, self.engine.evaluate(workloads), strict=True):
             name, count = self.federation.task_names[workload.task], self.federation.test_examples[workload.task]
             reply.add("tests", name, count, float(result.loss), [each.tolist() for each in result.statistics])
             if (found := result.clients) is not None:
-                for client, examples, value in found.rows:
+                columns = (found.client.tolist(), found.examples.tolist(), found.value.tolist())
+                for client, examples, value in zip(*columns, strict=True):
                     reply.add("client_tests", name, client, examples, value if np.isfinite(value) else None)
 
-    def _workload(self, request: Payload, name: str, client: NDArray[np.int64]) -> Workload:
-        """The clients of a task, all of which must hold it, and the weights that the server sent."""
-        if name not in self.federation.task_names:
-            raise InvalidPayloadError(f"about task '{name}', which is unknown here")
-        task = self.federation.task_names.index(name)
-        missing = [int(i) for i in client if i >= self.federation.clients or not self.federation.sizes[i, task]]
+    def _workload(self, request: Payload, name: str, clients: NDArray[np.int64] | None = None) -> Workload:
+        """The clients of a task, all of which must hold it, and the weights that the server sent.
+
+        By default a test: of the clients with test examples where batch norm is theirs, and otherwise of nobody's.
+        """
+        task = self._task(name)
+        is_local = self.federation.tasks[task].batch_norm == "local"
+        if clients is None:
+            tests = self.federation.test_shards[task]
+            clients = np.flatnonzero(tests.sizes) if is_local and tests else np.zeros(0, dtype=np.int64)
+        missing = [int(i) for i in clients if i >= self.federation.clients or not self.federation.sizes[i, task]]
         if missing:
             raise InvalidPayloadError(f"for client {missing[0]}, which has no task '{name}' here")
         architecture = self.engine.architecture(self.federation.tasks[task])
         weights = request.vector(f"weights.{name}", architecture.layout.shared).to(self.engine.device)
         initial, batch_norm = architecture.batch_norm, None
-        if self.federation.tasks[task].batch_norm == "local":
-            batch_norm = self.batch_norms.of(name, client, initial, str(request.fields.get("run", "")))
+        if is_local:
+            batch_norm = self.states.of("batch_norm", name, clients, initial, _run(request))
         elif len(initial):
             batch_norm = request.vector(f"batch_norm.{name}", len(initial)).to(initial)[None]
-        return Workload(self.federation, task, weights, client, batch_norm=batch_norm)
+        return Workload(self.federation, task, weights, clients, batch_norm=batch_norm)
 
-    def _task(self, name: str) -> Task:
-        return self.federation.tasks[self.federation.task_names.index(name)]
+    def _optimiser_state(self, request: Payload, work: Workload) -> Tensor | None:
+        """What the clients' optimisers go on with, where clients keep that."""
+        initial = self.engine.initial_optimiser_state(self.federation, work.task)
+        name = self.federation.task_names[work.task]
+        return self.states.of("optimiser", name, work.client, initial, _run(request)) if len(initial) else None
 
-    def _testers(self, name: str) -> NDArray[np.int64]:
-        """Whose batch norm a test needs: that of the clients with test examples, where it is local."""
-        if name not in self.federation.task_names or self._task(name).batch_norm != "local":
-            return np.zeros(0, dtype=np.int64)
-        shards = self.federation.test_shards[self.federation.task_names.index(name)]
-        return np.zeros(0, dtype=np.int64) if shards is None else np.flatnonzero(shards.sizes)
+    def _task(self, name: str) -> int:
+        if name not in self.federation.task_names:
+            raise InvalidPayloadError(f"about task '{name}', which is unknown here")
+        return self.federation.task_names.index(name)
+
+
+def _run(request: Payload) -> str:
+    """The server's run."""
+    return str(request.fields.get("run", ""))
 
 
 @cache

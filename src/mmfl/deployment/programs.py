@@ -11,19 +11,18 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tomli_w
 
+from mmfl.deployment.security import Address, Keys
 from mmfl.errors import UserError
-
-if TYPE_CHECKING:
-    from mmfl.deployment.security import Address, Keys
 
 SERVER_APP = "mmfl.deployment.server_app:app"
 MODULE = "deployed"  # the name of the user's module in the app; its own name could hide another module
@@ -73,7 +72,7 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def superlink(address: "Address", keys: "Keys | None") -> list[str]:
+def superlink(address: Address, keys: Keys | None) -> list[str]:
     """Starts a SuperLink; with keys, it has a certificate and lets in only nodes with a registered key."""
     command = ["flower-superlink", "--host", address.host, "--port", str(address.port)]
     command += ["--disable-runtime-dependency-installation"]
@@ -98,7 +97,7 @@ class ControlAPI:
     `root` is the certificate by which the SuperLink is verified, `home` the folder that `flwr` keeps its settings in.
     """
 
-    address: "Address"
+    address: Address
     root: Path | None
     home: Path
 
@@ -176,11 +175,11 @@ def check_module(path: Path) -> Path:
 
 
 def write_app(
-    folder: Path, module: Path, directory: Path, settings: Mapping[str, Any], resume: bool, server: str
+    home: Path, module: Path, directory: Path, settings: Mapping[str, Any], resume: bool, server: str
 ) -> Path:
-    """Writes the app of a run into a new folder; `server` names the ServerApp, as `module:attribute`."""
-    folder.mkdir(parents=True)
-    home, _, name = server.partition(":")
+    """Writes the app of a run into a new folder in `home`; `server` names the ServerApp, as `module:attribute`."""
+    folder = Path(tempfile.mkdtemp(prefix="app-", dir=home))
+    server_module, _, name = server.partition(":")
     app = {
         "publisher": "mmfl",
         "components": {"serverapp": "serverapp:app", "clientapp": "client_app:app"},
@@ -191,7 +190,7 @@ def write_app(
         "tool": {"flwr": {"app": app}},
     }
     (folder / "pyproject.toml").write_text(tomli_w.dumps(project))
-    (folder / "serverapp.py").write_text(f"from {home} import {name} as app\n\n__all__ = ['app']\n")
+    (folder / "serverapp.py").write_text(f"from {server_module} import {name} as app\n\n__all__ = ['app']\n")
     shutil.copyfile(Path(__file__).with_name("client_app.py"), folder / "client_app.py")
     shutil.copyfile(module, folder / f"{MODULE}.py")
     return folder

@@ -150,7 +150,7 @@ class NodeFederation(Federation):
 
 def _check_metrics_add_up(where: str, task: Task) -> None:
     """Refuses metrics of which nodes would have to send the outputs of single examples, which stay with them."""
-    collected = [name for name, metric in task.measures.items() if isinstance(metric, CollectedMetric)]
+    collected = [name for name, metric in task.all_metrics.items() if isinstance(metric, CollectedMetric)]
     if task.data is ELSEWHERE and collected:
         raise UserError(
             f"{where}, task '{task.name}': metric '{collected[0]}' is not available where nodes test, since it needs "

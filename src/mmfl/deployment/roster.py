@@ -31,10 +31,10 @@ class Events:
         with self.path.open("a") as file:
             file.write(json.dumps(event) + "\n")
 
-    def take(self) -> dict[str, int]:
-        """The counts by kind since the last call."""
-        counts, self.counts = dict(self.counts), Counter()
-        return counts
+    def take_faults(self) -> dict[str, int]:
+        """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
+        counts, self.counts = self.counts, Counter()
+        return {kind: count for kind, count in counts.items() if kind not in ("joined", "waiting")}
 
 
 @dataclass(frozen=True)
@@ -49,34 +49,28 @@ class Roster:
     """The connected nodes, by number. A client is served by one node at a time.
 
     Another node that announces the same client serves it once the first one has left or stopped replying, as after a
-    restart. A node of a message that is `late` has not replied in time; it is not relied on until it does.
+    restart. A node whose message is `unanswered`, although nobody waits for the reply any more, is not relied on until
+    it replies.
     """
 
     def __init__(self, federation: ServerFederation, events: Events):
         self.federation, self.events = federation, events
         self.nodes: dict[int, RosterEntry] = {}
-        self.late: dict[str, int] = {}
+        self.unanswered: dict[int, str] = {}  # the message to each such node
         self._server: dict[int, int] = {}  # the node that serves a client, or did so last
 
     def update_connected(self, connected: set[int]) -> set[int]:
-        """Removes nodes that have left; returns those that have not announced their clients yet."""
+        """Removes nodes that have left; returns those that have not been asked yet which clients they have."""
         for node in sorted(set(self.nodes) - connected):
             self.events.add("left", node)
             self.forget(node)
         self.assign_clients()
-        return connected - set(self.nodes)
-
-    def on_late_reply(self, message: str, delivered: bool) -> None:
-        """Notes a late reply. Where the message could not be delivered, the node must announce its clients again."""
-        number = self.late.pop(message, None)
-        if number is not None and not delivered:
-            self.events.add("lost", number)
-            self.forget(number)
+        return connected - set(self.nodes) - set(self.unanswered)
 
     def forget(self, number: int) -> None:
         """Removes a node, which must then announce its clients again."""
         self.nodes.pop(number, None)
-        self.late = {message: node for message, node in self.late.items() if node != number}
+        self.unanswered.pop(number, None)
         self._server = {client: node for client, node in self._server.items() if node != number}
 
     def register(self, number: int, announcement: Payload) -> None:
@@ -117,14 +111,14 @@ class Roster:
     def node_of(self, client: int) -> int | None:
         """The node that serves a client; None if no responsive node does."""
         number = self._server.get(client)
-        return None if number in self.late.values() else number
+        return None if number in self.unanswered else number
 
     def nodes_with_test_data(self, task: str) -> list[int]:
         """The responsive nodes that hold test examples of a task."""
         return [number for number in self._responsive() if self.nodes[number].test_examples.get(task)]
 
     def _responsive(self) -> list[int]:
-        return [number for number in self.nodes if number not in self.late.values()]
+        return [number for number in self.nodes if number not in self.unanswered]
 
 
 def _is_count(value: Any) -> bool:

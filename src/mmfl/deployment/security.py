@@ -7,13 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from mmfl.deployment.programs import require_flower
 from mmfl.errors import UserError, shorten
-
-if TYPE_CHECKING:
-    from cryptography.x509 import GeneralName
 
 LOCAL_NAMES = ("localhost", "127.0.0.1")
 _VALID_DAYS = 3650
@@ -98,7 +93,6 @@ def check_file(path: Path | None, option: str) -> Path | None:
 
 def make_keys(folder: Path, hosts: Sequence[str], nodes: int) -> Keys:
     """Makes an authority, a certificate for a server with these host names (and loopback), and a key pair per node."""
-    require_flower()
     if not hosts:
         raise UserError("--server names no host; expected the names or addresses by which nodes reach the server.")
     if not 1 <= nodes <= _MAX_NODES:
@@ -132,6 +126,14 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
 
     def name(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def general_name(host: str) -> x509.GeneralName:
+        with suppress(ValueError):
+            return x509.IPAddress(ipaddress.ip_address(host))
+        with suppress(ValueError):
+            if host and not set(host) & set(" :/*"):
+                return x509.DNSName(host)
+        raise UserError(f"--server '{host}': expected a host name or an IP address, without a port.")
 
     def certificate(
         subject: str, key: ec.EllipticCurvePrivateKey, is_authority: bool, *extensions: x509.ExtensionType
@@ -168,7 +170,7 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
             server,
             False,
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
-            x509.SubjectAlternativeName([_general_name(host) for host in hosts]),
+            x509.SubjectAlternativeName([general_name(host) for host in hosts]),
             x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identity),
         ),
         "server.key": private(server, PrivateFormat.PKCS8),
@@ -177,15 +179,3 @@ def _files(hosts: Sequence[str], nodes: int) -> dict[str, bytes]:
         files[f"node-{k}.key"] = private(key, PrivateFormat.OpenSSH)
         files[f"node-{k}.pub"] = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
     return files
-
-
-def _general_name(host: str) -> "GeneralName":
-    """A host in the form that a certificate holds."""
-    from cryptography import x509
-
-    with suppress(ValueError):
-        return x509.IPAddress(ipaddress.ip_address(host))
-    with suppress(ValueError):
-        if host and not set(host) & set(" :/*"):
-            return x509.DNSName(host)
-    raise UserError(f"--server '{host}': expected a host name or an IP address, without a port.")

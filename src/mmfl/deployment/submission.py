@@ -4,7 +4,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +26,15 @@ _SECONDS_BEFORE_QUERY = 15.0  # without a new record, after which the SuperLink 
 
 
 class RunWatcher:
-    """Reads the files of a run directory while the server writes them, and asks the server to stop."""
+    """Reads the files of a run directory while the server writes them, and asks the server to stop.
 
-    def __init__(self, directory: Path):
-        self.directory, self.metrics = directory, TailReader(directory / METRICS)
+    A listener is told what it would hear of a simulation, as far as it is known here.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, Any]):
+        self.directory, self.settings, self.metrics = directory, settings, TailReader(directory / METRICS)
         self.seen: set[int] = set()
+        self.begun = False  # whether a listener has heard of the run
         self.new_records()  # skips the records of earlier runs in this directory
 
     def new_records(self) -> list[RoundRecord]:
@@ -41,6 +45,27 @@ class RunWatcher:
                 self.seen.add(hash(line))
                 records += [record] if (record := parse(line)) else []
         return records
+
+    def tell_rounds(self, listener: Listener) -> bool:
+        """Tells of new rounds, and first of the run; returns whether there were any.
+
+        A listener that cannot start is a warning: the nodes are at work already.
+        """
+        records = self.new_records()
+        for record in records:
+            if not self.begun:
+                self.begun = True
+                try:
+                    listener.begin(self._info(record))
+                except UserError as error:
+                    _log.warning("%s", error)
+            listener.round([record])
+        return bool(records)
+
+    def tell_end(self, listener: Listener, end: RunEnd) -> None:
+        """Tells how the run ended, if it began."""
+        if self.begun:
+            listener.end(end)
 
     def outcome(self, run: int = 0) -> RunEnd | None:
         """How the run with this id ended; None while it is running."""
@@ -70,6 +95,20 @@ class RunWatcher:
         """Asks the server to stop after the current round, with a checkpoint."""
         (self.directory / STOP).touch()
 
+    def _info(self, record: RoundRecord) -> RunInfo:
+        return RunInfo(
+            methods=[record.method],
+            seeds=[record.seed],
+            tasks=list(record.tasks),
+            clients=record.clients,
+            rate=self.settings.get("rate", 0.0),
+            rounds=self.settings["rounds"],
+            first=record.round,
+            directory=self.directory,
+            config=RunDirectory(self.directory).config(),
+            stop=lambda reason: self.request_stop(),
+        )
+
 
 @dataclass(frozen=True)
 class Submission:
@@ -78,7 +117,6 @@ class Submission:
     run: int
     control: ControlAPI
     watcher: RunWatcher
-    settings: Mapping[str, Any]
 
     @classmethod
     def start(
@@ -91,34 +129,32 @@ class Submission:
         server: str = SERVER_APP,
     ) -> "Submission":
         """Writes the app and starts a run of it."""
-        watcher = RunWatcher(directory)
+        watcher = RunWatcher(directory, settings)
         watcher.clear_outcome()
-        number = sum(1 for _ in control.home.glob("app-*"))
-        app = write_app(control.home / f"app-{number}", module, directory, settings, resume, server)
-        return cls(control.start_run(app), control, watcher, settings)
+        app = write_app(control.home, module, directory, settings, resume, server)
+        return cls(control.start_run(app), control, watcher)
 
     def follow(self, listener: Listener | None = None, check: Callable[[], None] = lambda: None) -> RunEnd:
         """Waits until the run has ended. Ctrl-C stops it after the current round; a second Ctrl-C stops it at once.
 
         `check` is called often, and may raise an error.
         """
-        news = News(listener or Listener(), self.watcher, self.settings)
+        listener = listener or Listener()
         try:
             with interruptible() as interrupted:
-                end = self._follow(news, check, interrupted)
+                end = self._follow(listener, check, interrupted)
         except BaseException as error:
-            news.end(RunEnd.by(error))
+            self.watcher.tell_end(listener, RunEnd.by(error))
             raise
-        news.end(end)
+        self.watcher.tell_end(listener, end)
         return end
 
-    def _follow(self, news: "News", check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
+    def _follow(self, listener: Listener, check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
         last_news = time.monotonic()
         stop_requested, failed_queries, waiting = False, 0, ""
         while True:
             outcome = self.watcher.outcome(self.run)  # before the last records are read
-            records = self.watcher.new_records()
-            news.tell(records)
+            has_news = self.watcher.tell_rounds(listener)
             if outcome:
                 return outcome
             check()
@@ -126,7 +162,7 @@ class Submission:
                 stop_requested = True
                 self.watcher.request_stop()
                 _log.warning("stopping after this round; press Ctrl-C again to break off")
-            if records:
+            if has_news:
                 last_news = time.monotonic()
             elif time.monotonic() - last_news > _SECONDS_BEFORE_QUERY:
                 try:
@@ -156,44 +192,3 @@ class Submission:
             return None
         details = str(found.get("status-details") or found.get("details") or status)
         return RunEnd("stopped" if status.endswith("stopped") else "failed", details)
-
-
-class News:
-    """Tells a listener what it would hear of a simulation, as far as it is known here.
-
-    A tracker that cannot start is a warning: the nodes are at work already.
-    """
-
-    def __init__(self, listener: Listener, watcher: RunWatcher, settings: Mapping[str, Any]):
-        self.listener, self.watcher, self.settings = listener, watcher, settings
-        self.begun = False
-
-    def tell(self, records: Sequence[RoundRecord]) -> None:
-        """Tells of rounds, and first of the run."""
-        for record in records:
-            if not self.begun:
-                self.begun = True
-                try:
-                    self.listener.begin(self._info(record))
-                except UserError as error:
-                    _log.warning("%s", error)
-            self.listener.round([record])
-
-    def end(self, end: RunEnd) -> None:
-        """Tells how the run ended, if it began."""
-        if self.begun:
-            self.listener.end(end)
-
-    def _info(self, record: RoundRecord) -> RunInfo:
-        return RunInfo(
-            methods=[record.method],
-            seeds=[record.seed],
-            tasks=list(record.tasks),
-            clients=record.clients,
-            rate=self.settings.get("rate", 0.0),
-            rounds=self.settings["rounds"],
-            first=record.round,
-            directory=self.watcher.directory,
-            config=RunDirectory(self.watcher.directory).config(),
-            stop=lambda reason: self.watcher.request_stop(),
-        )

@@ -7,10 +7,9 @@ process only passes bytes to the worker, through a socket in a folder that nobod
 """
 
 import argparse
-import socket
-import struct
 import sys
 from contextlib import suppress
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 from mmfl.deployment.node_service import NodeService
@@ -18,8 +17,6 @@ from mmfl.deployment.remote_federation import NodeFederation, UserModule
 from mmfl.engine import Simulation
 from mmfl.errors import UserError
 from mmfl.privacy import Privacy
-
-_LENGTH = struct.Struct(">Q")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,24 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def serve(service: NodeService, path: Path) -> None:
     """Answers connections to a new socket, one after the other."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
-        server.bind(str(path))
+    with Listener(str(path), "AF_UNIX") as listener:
         path.chmod(0o600)
-        server.listen()
         while True:
-            connection, _ = server.accept()
-            with connection, suppress(OSError):  # the other side may have closed the connection
-                answer_one(service, connection)
-
-
-def answer_one(service: NodeService, connection: socket.socket) -> None:
-    """Reads a request, as length and bytes, and writes the reply in the same form."""
-    with connection.makefile("rwb") as stream:
-        head = stream.read(_LENGTH.size)
-        if len(head) == _LENGTH.size:
-            reply = service.answer(stream.read(*_LENGTH.unpack(head)))
-            stream.write(_LENGTH.pack(len(reply)))
-            stream.write(reply)
+            with listener.accept() as connection, suppress(OSError, EOFError):  # the other side may have closed it
+                connection.send_bytes(service.answer(connection.recv_bytes()))
 
 
 if __name__ == "__main__":

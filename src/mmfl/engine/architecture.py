@@ -5,6 +5,7 @@ import sys
 import uuid
 from collections.abc import MutableMapping, Sequence
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -184,10 +185,16 @@ class _Watched(Operators):
 
 
 def _share_frozen(module: nn.Module, known: MutableMapping[str, Tensor]) -> None:
-    """Lets the frozen parameters of all modules that have equal ones be the same tensors: a base exists once."""
+    """Lets the frozen parameters of all modules that have equal ones be the same tensors: a base exists once.
+
+    Kernels of convolutions are stored channels last, as trained ones are.
+    """
     for parameter in module.parameters():
         if not parameter.requires_grad:
-            parameter.data = known.setdefault(_constant(parameter), parameter.data)
+            values = parameter.data
+            if values.dim() == 4:  # `contiguous` would leave the strides of a single channel as they are
+                values = values.clone(memory_format=torch.channels_last)
+            parameter.data = known.setdefault(_constant(parameter), values)
 
 
 _INTERNAL = frozenset(vars(nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
@@ -202,7 +209,7 @@ def signature(task: Task) -> str:
     for name, part in module.named_modules():
         hooked = any(getattr(part, key) for key in vars(part) if key.endswith("_hooks"))
         parts.append(f"{name}:{_identity(type(part))}:{part.training}:{_unlike_any_other() if hooked else ''}")
-        parts += [f"{key}={_constant(value)}" for key, value in sorted(vars(part).items()) if key not in _INTERNAL]
+        parts += [f"{key}={_attribute(value)}" for key, value in sorted(vars(part).items()) if key not in _INTERNAL]
     parts += [f"{name}{tuple(p.shape)}{p.dtype}{p.requires_grad}" for name, p in module.named_parameters()]
     frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
     parts += [f"{name}{_constant(value)}" for name, value in [*frozen, *module.named_buffers()]]
@@ -223,7 +230,8 @@ def _identity(thing: Any) -> str:
     """The name under which a class or function can be imported, with the options of a `partial` or the fields of a
     dataclass; one that cannot be imported equals nothing else."""
     if is_dataclass(thing) and not isinstance(thing, type):
-        return f"{_identity(type(thing))}{_constant([getattr(thing, each.name) for each in fields(thing)])}"
+        state = {each.name: getattr(thing, each.name) for each in fields(thing)} | getattr(thing, "__dict__", {})
+        return f"{_identity(type(thing))}{_constant(state)}"
     if isinstance(thing, partial):
         return f"{_identity(thing.func)}{_constant(thing.args)}{_constant(sorted(thing.keywords.items()))}"
     path, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
@@ -233,12 +241,27 @@ def _identity(thing: Any) -> str:
     return f"{path}.{name}" if found is thing else _unlike_any_other()
 
 
+def _attribute(value: Any) -> str:
+    """The text of a module's attribute, as `_constant`; one that contains itself equals nothing else."""
+    try:
+        return _constant(value)
+    except (RuntimeError, TypeError):
+        return _unlike_any_other()
+
+
 def _constant(value: Any) -> str:
     """A text that is the same for equal constants; an object that is no constant equals nothing else."""
     if value is None or isinstance(value, bool | int | float | str | complex):
         return repr(value)
     if isinstance(value, list | tuple):
         return "[" + ",".join(_constant(item) for item in value) + "]"
+    if type(value) in (set, frozenset):
+        return "{" + ",".join(sorted(map(_constant, value))) + "}"
+    if type(value) is dict:
+        return "{" + ",".join(f"{_constant(key)}:{_constant(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Tensor):
-        return f"{tuple(value.shape)}{hashlib.sha256(value.detach().cpu().numpy().tobytes()).hexdigest()}"
-    return _identity(value) if callable(value) else _unlike_any_other()
+        numbers = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+        return f"{value.dtype}{tuple(value.shape)}{hashlib.sha256(numbers.data).hexdigest()}"
+    if isinstance(value, torch.dtype | torch.device | Enum):
+        return f"{_identity(type(value))}{value}"
+    return _identity(value) if callable(value) or is_dataclass(value) else _unlike_any_other()

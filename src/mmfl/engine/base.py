@@ -37,7 +37,8 @@ class Training(Workload):
     `correction` [clients, parameters] is what the rule adds to every gradient of a client, if it does. An engine whose
     clients are elsewhere need not fetch every update: only those marked in `sends` [clients] are needed as vectors now
     (None: all). For the others the norm is enough and, where updates are `remembered`, the inner product with the
-    client's last one.
+    client's last one. `optimiser_state` [clients, values] is what the clients' optimisers go on with, where
+    clients keep that; None: they begin without any, and none is returned.
     """
 
     round: int
@@ -46,6 +47,7 @@ class Training(Workload):
     correction: Tensor | None = None
     sends: NDArray[np.bool_] | None = None
     remembered: ClientVectorStore | None = None
+    optimiser_state: Tensor | None = None
 
 
 class Engine(Protocol):
@@ -68,6 +70,9 @@ class Engine(Protocol):
 
     def initial_batch_norm(self, federation: Federation, task: int, seed: int) -> Tensor:
         """What a new model of a task has of batch norm besides its weights; nothing without batch norm."""
+
+    def initial_optimiser_state(self, federation: Federation, task: int) -> Tensor:
+        """The state of the optimiser before a client's first step, all zero; nothing where it is not kept here."""
 
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Trains the clients of all requests."""

@@ -18,11 +18,13 @@ from mmfl.tensors import to_device
 class JobTensors(LocalPosition):
     """Where jobs are in the whole parameter vector: `weights` [jobs, parameters] are trained in place, with `rates`
     [jobs, 1]; `loss_sums` [jobs] are the sums of the losses of all examples seen, and `statistics` [jobs, values] those
-    of batch norm."""
+    of batch norm. `optimiser_state` [jobs, values] has the optimiser's state vectors, one after another, and its number
+    of steps."""
 
     rates: Tensor
     loss_sums: Tensor
     statistics: Tensor
+    optimiser_state: Tensor
 
     def rows(self, rows: slice) -> "JobTensors":
         """The same tensors for some of the jobs, as views."""
@@ -36,6 +38,7 @@ class JobTensors(LocalPosition):
             rates=self.rates[rows],
             loss_sums=self.loss_sums[rows],
             statistics=self.statistics[rows],
+            optimiser_state=self.optimiser_state[rows],
         )
 
     def piece(self, piece: slice) -> LocalPosition:
@@ -55,9 +58,12 @@ class JobTensors(LocalPosition):
         return torch.cat([trained, self.statistics], 1)
 
     def with_state(self, rule: LocalRule, optimiser: Optimiser) -> "JobTensors":
-        """With the state vectors of the rule and then those of the optimiser, before the first step."""
-        vectors = range(rule.state_vectors + optimiser.state_vectors)
-        return replace(self, state=tuple(torch.zeros_like(self.weights) for _ in vectors))
+        """With the state vectors of the rule, and the state of the optimiser where there is none to go on with, before
+        the first step."""
+        state, kept = tuple(torch.zeros_like(self.weights) for _ in range(rule.state_vectors)), self.optimiser_state
+        if not kept.shape[1]:
+            kept = self.weights.new_zeros(len(self.weights), optimiser.state_values(self.weights.shape[1]))
+        return replace(self, state=state, optimiser_state=kept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +71,10 @@ class Cohort:
     """Jobs of one architecture, rule and optimiser, sorted by their number of steps, most first; with their batches and
     tensors.
 
-    `tensors.weights` are trained in place; in the end the updates replace them. `statistics` [jobs, values] are those
-    of batch norm that jobs begin with. `step_rates` [steps, jobs] are the learning rates of local steps, where they
-    differ.
+    `tensors.weights` are trained in place; in the end the updates replace them. Where clients keep the state of their
+    optimisers, `tensors.optimiser_state` is what they go on with, and is changed in place too. `statistics` [jobs,
+    values] are those of batch norm that jobs begin with. `step_rates` [steps, jobs] are the learning rates of local
+    steps, where they differ.
     """
 
     architecture: Architecture
@@ -103,6 +110,7 @@ class Cohort:
             rates=to_device(jobs.learning_rates(), starts.device)[:, None],
             loss_sums=starts.new_zeros(len(jobs)),
             statistics=torch.empty_like(statistics),
+            optimiser_state=jobs.optimiser_state(starts),
         )
         step_rates = jobs.step_rates()
         placed = None if step_rates is None else to_device(step_rates, starts.device)

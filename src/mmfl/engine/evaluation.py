@@ -1,6 +1,6 @@
 """Evaluation: what a test of global weights finds, and how it adds up batch by batch, over processes and nodes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +29,6 @@ class ClientValues:
     examples: NDArray[np.int64]
     value: Numbers
 
-    @property
-    def rows(self) -> Iterator[tuple[int, int, float]]:
-        """Client, examples and value, one after another."""
-        return zip(self.client.tolist(), self.examples.tolist(), self.value.tolist(), strict=True)
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
@@ -55,11 +50,11 @@ class Evaluation:
         """From the statistics of all metrics, in their order."""
         values = {
             name: metric.value(torch.from_numpy(numbers)).numpy() if isinstance(metric, AdditiveMetric) else numbers
-            for (name, metric), numbers in zip(task.measures.items(), statistics, strict=True)
+            for (name, metric), numbers in zip(task.all_metrics.items(), statistics, strict=True)
         }
         numbers = {name: float(value) for name, value in values.items() if value.ndim == 0}
         tables = {name: value for name, value in values.items() if value.ndim > 0}
-        return cls(loss, next(iter(numbers.values())), numbers, tables, clients, statistics)
+        return cls(loss, numbers[next(iter(task.all_metrics))], numbers, tables, clients, statistics)
 
 
 class TaskTest:
@@ -73,13 +68,13 @@ class TaskTest:
         kept = None if sizes is None else sizes[sizes > 0]
         self.loss = _Sums(Mean(task.loss))
         self.metrics = [
-            _start(metric, kept if metric is task.main_metric else None) for metric in task.measures.values()
+            _start(metric, kept if metric is task.main_metric else None) for metric in task.all_metrics.values()
         ]
 
     def add(self, outputs: Structure, targets: Structure) -> None:
         """Adds a batch."""
         self.loss.add(outputs, targets)
-        for name, collected in zip(self.task.measures, self.metrics, strict=True):
+        for name, collected in zip(self.task.all_metrics, self.metrics, strict=True):
             try:
                 collected.add(outputs, targets)
             except (RuntimeError, ValueError, TypeError, IndexError) as error:

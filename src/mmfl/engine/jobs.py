@@ -1,7 +1,7 @@
 """Jobs: local trainings as parallel arrays, and the buckets of similar batch size they train in."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -131,14 +131,26 @@ class Jobs:
     def corrections(self, weights: Tensor) -> Tensor | None:
         """What is added to every gradient of each job, [jobs, parameters], in the shape and place of `weights`; None
         where nothing is."""
-        if all(training.correction is None for training in self.trainings):
+        return self._gather(lambda training: training.correction, weights, weights.shape[1])
+
+    def optimiser_state(self, weights: Tensor) -> Tensor:
+        """The state that each job's optimiser goes on with, [jobs, values], in the place of `weights` [jobs,
+        parameters]; no values where clients keep none."""
+        values = self.optimiser.state_values(weights.shape[1])
+        found = self._gather(lambda training: training.optimiser_state, weights, values)
+        return weights.new_empty(len(self), 0) if found is None else found
+
+    def _gather(self, given_by: Callable[[Training], Tensor | None], like: Tensor, columns: int) -> Tensor | None:
+        """The rows of each job, [jobs, columns], in what requests give for their clients; zeros where one gives fewer
+        columns or none, None where no request gives any."""
+        if all(given_by(training) is None for training in self.trainings):
             return None
-        corrections = weights.new_zeros(len(self), weights.shape[1])
+        gathered = like.new_zeros(len(self), columns)
         for training, jobs in self.by_request():
-            if (given := training.correction) is not None:
+            if (given := given_by(training)) is not None:
                 rows = to_device(self.row[jobs], given.device)
-                corrections[to_device(jobs, weights.device), : given.shape[1]] = given[rows]
-        return corrections
+                gathered[to_device(jobs, like.device), : given.shape[1]] = given[rows]
+        return gathered
 
 
 def _columns(request: int, training: Training) -> NDArray[np.int64]:

@@ -85,8 +85,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: Gradient
 
 def _cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors | None) -> Tensor:
     """Inputs [C, ..., inputs] times a weight per client [C, outputs, inputs], plus a bias [C, outputs]."""
-    rows = input.reshape(len(input), -1, input.shape[-1])
     n = None if factors is None else factors.find(weight, input, bias)
+    if n is None and weight.stride(0) == 0:  # a frozen weight, the same for all clients: one product for all
+        outputs = F.linear(input, weight[0])
+        return outputs if bias is None else outputs + bias.view(len(bias), *(1 for _ in input.shape[2:]), -1)
+    rows = input.reshape(len(input), -1, input.shape[-1])
     kernel = (weight if n is None else weight.detach()).transpose(1, 2)
     outputs = torch.bmm(rows, kernel) if bias is None else torch.baddbmm(bias[:, None], rows, kernel)
     if factors is not None and n is not None:

@@ -1,7 +1,6 @@
 """LocalSteps: the local steps of some jobs, from gradients to weights."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -27,14 +26,16 @@ class LocalSteps:
         self._rule, self._optimiser, self._factored = rule, optimiser, factored
         self._rates, self._number = tensors.rates, tensors.number
         self._plain = optimiser.is_plain
-        own = rule.state_vectors
-        positions = [tensors.piece(piece) for piece in layout.slices]
-        self._positions = [replace(position, state=position.state[:own]) for position in positions]
-        self._states = [position.state[own:] for position in positions]
+        self._positions = [tensors.piece(piece) for piece in layout.slices]
+        shape = optimiser.state_vectors, tensors.weights.shape[1]
+        vectors = tensors.optimiser_state[:, :-1].unflatten(1, shape).unbind(1)
+        self._states = [[vector[:, piece] for vector in vectors] for piece in layout.slices]
+        self._optimiser_steps = tensors.optimiser_state[:, -1:]  # exact in float32, up to 16 million
 
     def take(self, gradients: Iterable[tuple[int, GradientParts]]) -> None:
         """One step, given the gradient of each parameter."""
         self._number.add_(1)
+        number = self._number if self._plain else self._optimiser_steps.add_(1).double()
         if self._rule.needs_norm or self._optimiser.clip_norm is not None or self._optimiser.clip_value is not None:
             gradients = self._clip(list(gradients))
         else:
@@ -43,7 +44,7 @@ class LocalSteps:
             position = self._positions[n]
             if not self._plain:
                 gradient = dense_gradient(parts)
-                parts = [self._optimiser.direction(gradient, position.weights, self._states[n], self._number)]
+                parts = [self._optimiser.direction(gradient, position.weights, self._states[n], number)]
                 if self._rule.after_optimiser:
                     parts = self._add_offset(position, parts)
             subtract_gradient(parts, position.weights, self._rates)

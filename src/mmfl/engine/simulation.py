@@ -106,6 +106,12 @@ class Simulation:
         module = federation.tasks[task].build(seed, task)
         return self.architecture(federation.tasks[task]).layout.batch_norm(module).to(self.device)
 
+    def initial_optimiser_state(self, federation: Federation, task: int) -> Tensor:
+        """Zeros, where clients keep the state of their optimisers."""
+        given = federation.tasks[task]
+        values = given.optimiser.state_values(self.architecture(given).length) if given.keeps_optimiser_state else 0
+        return torch.zeros(values, device=self.device)
+
     def train(self, trainings: Sequence[Training]) -> list[Trained]:
         """Jobs of equal architecture, local rule and optimiser run together, in buckets of similar batch size."""
         answers = [self._nothing_trained(training) for training in trainings]
@@ -179,7 +185,9 @@ class Simulation:
     def _nothing_trained(self, training: Training) -> Trained:
         values, nobody = len(self._architecture_of(training).batch_norm), training.client[:0]
         flat, batch_norm = (training.weights.new_empty(0, length) for length in (len(training.weights), values))
-        return Trained(nobody, flat, np.zeros(0), nobody, batch_norm=batch_norm if values else None)
+        kept = training.optimiser_state
+        nothing = Trained(nobody, flat, np.zeros(0), nobody, optimiser_state=None if kept is None else kept[:0])
+        return replace(nothing, batch_norm=batch_norm) if values else nothing
 
     def _train_jobs(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> list[Trained]:
         """Trains bucket after bucket, each into its rows of one matrix of updates."""
@@ -191,6 +199,7 @@ class Simulation:
         self.trainer.recorder.join()
         shared, has_batch_norm = architecture.layout.shared, len(architecture.batch_norm) > 0
         batch_norm = torch.cat([each.batch_norm(shared) for each in trained]) if has_batch_norm else None
+        optimiser_state = torch.cat([each.optimiser_state for each in trained])
         groups = list(jobs.by_request())
         places: list[Any] = [slice(None)] if len(groups) == 1 else [to_device(n, self.device) for _, n in groups]
         loss_sums = torch.cat([each.loss_sums for each in trained])
@@ -202,6 +211,7 @@ class Simulation:
                 loss[n],
                 jobs.steps[n],
                 batch_norm=None if batch_norm is None else batch_norm[place],
+                optimiser_state=None if training.optimiser_state is None else optimiser_state[place],
             )
             for (training, n), place in zip(groups, places, strict=True)
         ]

@@ -79,7 +79,7 @@ class Mean(AdditiveMetric):
     """The mean of a function that gives one value per example."""
 
     function: Objective
-    name: str = "mean"
+    name = "mean"
 
     def statistics(self, outputs: Structure, targets: Structure) -> Tensor:
         """The value and 1."""

@@ -83,11 +83,6 @@ class _ClassCounts(AdditiveMetric):
         return counts.scatter_add_(1, 2 * classes + targets, agreed)
 
 
-def _three(sums: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    targets, predicted, agreed = sums.tensor_split(3, dim=-1)
-    return targets, predicted, agreed
-
-
 class MacroF1(_ClassCounts):
     """Mean over classes of F1, the harmonic mean of precision and recall; classes that occur neither among targets nor
     among predictions are left out."""
@@ -96,7 +91,7 @@ class MacroF1(_ClassCounts):
 
     def value(self, sums: Tensor) -> Tensor:
         """The mean of 2 TP / (targets + predictions)."""
-        targets, predicted, agreed = _three(sums)
+        targets, predicted, agreed = sums.tensor_split(3, dim=-1)
         return (2 * agreed / (targets + predicted)).nanmean(-1)
 
 
@@ -107,7 +102,7 @@ class BalancedAccuracy(_ClassCounts):
 
     def value(self, sums: Tensor) -> Tensor:
         """The mean of TP / targets."""
-        targets, _, agreed = _three(sums)
+        targets, _, agreed = sums.tensor_split(3, dim=-1)
         return (agreed / targets).nanmean(-1)
 
 
@@ -221,9 +216,8 @@ class _Scores:
         ranks = (below + up_to + 1).double() / 2
         positives = positive.sum(-1)
         wins = (ranks * positive).sum(-1) - positives * (positives + 1) / 2
-        return (
-            wins / (positives * (~positive).sum(-1))
-        ).nanmean() + 0 * scores.sum()  # nan where outputs are not finite
+        area = (wins / (positives * (~positive).sum(-1))).nanmean()
+        return area if scores.isfinite().all() else torch.full_like(area, torch.nan)
 
 
 def _count_classes(name: str, outputs: Tensor, targets: Tensor) -> int:

@@ -1,16 +1,24 @@
 """Optimisers of local training: what a client subtracts from its weights at a step, given the gradient.
 
 They work on flat rows, [jobs, piece], so that one line serves a single client and a cohort alike; the state of a piece
-is its own rows of the state vectors, which are zero when a client begins.
+is its own rows of the state vectors, which are zero at first.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
 from mmfl.checks import check, check_positive, is_number
+
+StateLifetime = Literal["training", "client"]
+"""How long the state of an optimiser lives.
+
+- "training": every local training begins without any.
+- "client": a client goes on with the state, and the number of steps, that its last training of the task ended with.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +27,7 @@ class Optimiser:
 
     Gradients are clipped first: entries to `clip_value`, then the whole gradient to length `clip_norm`, as torch's
     `clip_grad_value_` and `clip_grad_norm_` do. `weight_decay` adds that multiple of the weights to the gradient. A
-    subclass says in `state_vectors` how many vectors it keeps during local training, and changes them in `direction`.
+    subclass says in `state_vectors` how many vectors it keeps, and changes them in `direction`.
     """
 
     weight_decay: float = 0.0
@@ -34,8 +42,12 @@ class Optimiser:
 
     @property
     def state_vectors(self) -> int:
-        """Vectors as long as the weights that are kept during local training."""
+        """Vectors as long as the weights that are kept from step to step."""
         return 0
+
+    def state_values(self, parameters: int) -> int:
+        """Numbers in the state of one job: the vectors, one after another, and the steps that were taken with them."""
+        return self.state_vectors * parameters + 1
 
     @property
     def is_plain(self) -> bool:
@@ -45,7 +57,7 @@ class Optimiser:
     def direction(self, gradient: Tensor, weights: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
         """What a step subtracts before it is scaled by the learning rate, [jobs, piece], element by element.
 
-        `number` [jobs, 1] counts the steps of each job, 1 for its first, in double precision.
+        `number` [jobs, 1] counts the steps of each job with this state, 1 for the first, in double precision.
         """
         raise TypeError(f"optimiser {type(self).__name__} does not say how to step.")
 
@@ -113,9 +125,9 @@ class Adam(Optimiser):
     def direction(self, gradient: Tensor, weights: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
         """Mean over root of mean square, both corrected for their start at zero."""
         gradient = gradient + self.weight_decay * weights if self.weight_decay else gradient
-        return self._adapted(gradient, state, number)
+        return self._adam_direction(gradient, state, number)
 
-    def _adapted(self, gradient: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
+    def _adam_direction(self, gradient: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
         mean, square = state
         mean.lerp_(gradient, 1 - self.beta1)
         square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
@@ -131,7 +143,7 @@ class AdamW(Adam):
 
     def direction(self, gradient: Tensor, weights: Tensor, state: Sequence[Tensor], number: Tensor) -> Tensor:
         """Adam's, plus the decay."""
-        return self._adapted(gradient, state, number) + self.weight_decay * weights
+        return self._adam_direction(gradient, state, number) + self.weight_decay * weights
 
 
 OPTIMISERS: dict[str, Callable[..., Optimiser]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}

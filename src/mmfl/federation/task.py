@@ -19,9 +19,9 @@ from mmfl.data.dataset import ELSEWHERE
 from mmfl.errors import UserError, check_name, first_line, nearest
 from mmfl.federation.batch_norm import BatchNormMode
 from mmfl.federation.metric_kinds import Metric
-from mmfl.federation.metric_names import MetricSpec, read_measures
+from mmfl.federation.metric_names import MetricSpec, read_metrics
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
-from mmfl.federation.optimisers import SGD, Optimiser
+from mmfl.federation.optimisers import SGD, Optimiser, StateLifetime
 from mmfl.federation.schedules import Schedule, StepSchedule
 from mmfl.federation.task_checks import check_memory_of_parameters, check_task
 from mmfl.randomness import Purpose, bits
@@ -41,6 +41,7 @@ class Task:
     - `lr`: the learning rate, a number or a function of the round.
     - `lr_steps`: how the learning rate changes during local training: a function of (step, steps) that gives a factor.
     - `optimiser`: how a client turns gradients into steps, such as `optimisers.AdamW()`; plain SGD by default.
+    - `optimiser_state`: how long the optimiser's state lives, for one "training" or with the "client".
     - `epochs`: how many passes a client makes over its data in a round.
     - `augment`: random changes of training inputs, such as `data.augmentation.Flip()`, or a list of them.
     - `batch_size`: examples in a mini-batch. None: all of a client's data. A function of the round: a share of it.
@@ -64,6 +65,7 @@ class Task:
     batch_norm: BatchNormMode = "shared"
     augment: Augment | Sequence[Augment] | None = None
     metrics: Mapping[str, MetricSpec] | Sequence[MetricSpec] = ()
+    optimiser_state: StateLifetime = "training"
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -82,16 +84,16 @@ class Task:
         check(isinstance(self.optimiser, Optimiser), where, "optimiser", self.optimiser, expected)
         expected = "a function of (step, steps)"
         check(self.lr_steps is None or callable(self.lr_steps), where, "lr_steps", self.lr_steps, expected)
-        if self.batch_norm not in get_args(BatchNormMode):
-            choice = nearest(str(self.batch_norm), get_args(BatchNormMode))
-            raise UserError(f"{where}: unknown batch_norm '{self.batch_norm}': {choice}")
+        for key, choices in (("batch_norm", BatchNormMode), ("optimiser_state", StateLifetime)):
+            if (given := getattr(self, key)) not in get_args(choices):
+                raise UserError(f"{where}: unknown {key} '{given}': {nearest(str(given), get_args(choices))}")
         given = self.augment if isinstance(self.augment, Sequence) else [self.augment]
         valid = self.augment is None or all(map(callable, given))
         check(valid, where, "augment", self.augment, "a function of (inputs, random numbers), or a list of them")
         check_whole(where, "epochs", self.epochs)
         if not (self.batch_size is None or callable(self.batch_size)):
             check_whole(where, "batch_size", self.batch_size)
-        _ = self.measures  # so that a wrong name is found now
+        _ = self.all_metrics  # so that a wrong name is found now
 
     def _check_name(self) -> None:
         check(isinstance(self.name, str), "task", "the name", self.name, "text")
@@ -107,14 +109,19 @@ class Task:
         return chain(self.augment)
 
     @cached_property
-    def measures(self) -> dict[str, Metric]:
+    def all_metrics(self) -> dict[str, Metric]:
         """All metrics by name, the main one first; functions as means over the test set."""
-        return read_measures(f"task '{self.name}'", self.metric, self.metrics)
+        return read_metrics(f"task '{self.name}'", self.metric, self.metrics)
 
     @property
     def main_metric(self) -> Metric:
         """The metric by which tables and comparisons go."""
-        return next(iter(self.measures.values()))
+        return next(iter(self.all_metrics.values()))
+
+    @property
+    def keeps_optimiser_state(self) -> bool:
+        """Whether clients keep the state of their optimisers from training to training; plain SGD has none."""
+        return self.optimiser_state == "client" and not self.optimiser.is_plain
 
     def learning_rate(self, round: int) -> float:
         """The learning rate of a round."""

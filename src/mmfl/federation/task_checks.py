@@ -66,7 +66,7 @@ def _objectives(task: "Task") -> dict[str, Objective]:
     """The loss, and what each metric gives for an example."""
     rows = {
         _kind(task, name): metric.function if isinstance(metric, Mean) else metric.statistics
-        for name, metric in task.measures.items()
+        for name, metric in task.all_metrics.items()
         if isinstance(metric, AdditiveMetric)
     }
     return {"loss": task.loss, **rows}
@@ -74,13 +74,13 @@ def _objectives(task: "Task") -> dict[str, Objective]:
 
 def _kind(task: "Task", name: str) -> str:
     """What a metric is called in errors."""
-    return "metric" if task.measures[name] is task.main_metric else f"metric '{name}'"
+    return "metric" if task.all_metrics[name] is task.main_metric else f"metric '{name}'"
 
 
 def _check_metrics(task: "Task", outputs: Structure, y: Structure) -> None:
     """Refuses metrics of the whole test set that fail, or give neither one value nor a table, and a table as the main
     metric."""
-    for name, metric in task.measures.items():
+    for name, metric in task.all_metrics.items():
         kind, shapes = _kind(task, name), f"outputs {describe(outputs)} and targets {describe(y)}"
         try:
             found = _value(metric, outputs, y)

@@ -1,4 +1,5 @@
-"""Networks of the papers' experiments, one family per file; any other `nn.Module` works the same way.
+"""Networks of the papers' experiments, one family per file, and low-rank adapters (`lora`) for any network; any other
+`nn.Module` works the same way.
 
 They have no running statistics, since clients only exchange parameters. The defaults of their options fit the data set
 for which the paper uses the network. Nothing here trains.
@@ -8,6 +9,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from mmfl.models.adapters import lora
 from mmfl.models.convolutional import CelebACNN, LargerCNN, SmallCNN
 from mmfl.models.linear import LogisticRegression, Perceptron, Quadratic
 from mmfl.models.recurrent import CharacterLSTM
@@ -34,4 +36,5 @@ __all__ = [
     "PreActResNet18",
     "Quadratic",
     "SmallCNN",
+    "lora",
 ]

@@ -1,8 +1,8 @@
 """The papers' tables and figures: what to train for each, what to measure, and which claims hold. One folder per paper.
 
 `reproduction` defines what a reproduction is, `catalogue.toml` what its page says of it, `measurements` what is kept of
-a run, `evidence` how claims are tested, `panels` what figures share, `store` the files on disk, `reproduce` the steps
-from training to page, and `learning_rates` the sweep that chose the learning rates. `CATALOGUE` has every table and
+a run, `evidence` how claims are tested, `store` the files on disk, `reproduce` the steps from training to page, and
+`learning_rates` the sweep that chose the learning rates. `CATALOGUE` has every table and
 figure by name. No method is defined here.
 """
 

@@ -7,8 +7,11 @@ import pandas as pd
 from mmfl.papers.reproduction import Claim, Verdict
 from mmfl.report.differences import difference
 
+Quantity = pd.Series | float
+"""A number for each seed, or a constant."""
 
-def greater(text: str, paper: str, ours: pd.Series, theirs: pd.Series, margin: float = 0.0) -> Claim:
+
+def greater(text: str, paper: str, ours: Quantity, theirs: Quantity, margin: float = 0.0) -> Claim:
     """The claim that one quantity exceeds another by at least a margin; open if the interval contains the margin.
 
     >>> low = pd.Series([0.2, 0.3, 0.25])
@@ -19,7 +22,7 @@ def greater(text: str, paper: str, ours: pd.Series, theirs: pd.Series, margin: f
     return Claim(text, paper, str(gap), decide(gap.mean - gap.half > margin, gap.mean + gap.half < margin))
 
 
-def alike(text: str, paper: str, ours: pd.Series, theirs: pd.Series, tolerance: float) -> Claim:
+def alike(text: str, paper: str, ours: Quantity, theirs: Quantity, tolerance: float) -> Claim:
     """The claim that two quantities are about equal: the interval of their difference is within the tolerance."""
     gap = difference(ours, theirs)
     verdict = decide(abs(gap.mean) + gap.half <= tolerance, abs(gap.mean) - gap.half > tolerance)

@@ -1,6 +1,7 @@
 """Learning rates: one sweep per data set and network, with full participation, on seeds that no result uses."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,16 +10,14 @@ from matplotlib.figure import Figure
 
 from mmfl.federation import Federation
 from mmfl.papers.evidence import spread
-from mmfl.papers.measurements import accuracy, final
-from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, federations, reproduction
+from mmfl.papers.measurements import LAST, accuracy, final
+from mmfl.papers.reproduction import Findings, Frames, PaperTrainer, Part, federations, reproduction
 from mmfl.partition import Split
-from mmfl.report.plots import COLOURS
+from mmfl.report.plots import COLOURS, panels
 from mmfl.runs.config import read
 from mmfl.runs.presets import path_of
 
 SEEDS = (1000, 1001)
-_LAST = 20  # rounds that a final accuracy is averaged over
 _TOLERANCE = 0.05  # by how much accuracy may fall at the next larger rate
 
 
@@ -48,34 +47,35 @@ SWEEPS: dict[str, Sweep] = {
     "faces, one epoch": Sweep("ucb-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
 }
 _QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["federation.lacks=0.0"])}
-_ALL = {**SWEEPS, **_QUICK}
 
 
 def parts(quick: bool) -> list[Part]:
     """One part per data set."""
-    sweeps = {name.replace(",", "").replace(" ", "-"): name for name in (_QUICK if quick else SWEEPS)}
-    return [Part(f"learning-rates/{id}", _ALL[name].rounds, SEEDS, partial(_run, name)) for id, name in sweeps.items()]
+    return [
+        Part("learning-rates/" + re.sub("[ ,]+", "-", data), sweep.rounds, SEEDS, partial(_run, data, sweep))
+        for data, sweep in (_QUICK if quick else SWEEPS).items()
+    ]
 
 
-def _run(name: str, trainer: Trainer) -> Frames:
+def _run(data: str, sweep: Sweep, trainer: PaperTrainer) -> Frames:
     """Trains all rates together: each is a task of one federation."""
-    sweep = _ALL[name]
-    of = _one_task_per_rate(federations(sweep.preset, sweep.settings), sweep)
-    compared = trainer.compare(of, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=_LAST)
-    last = final(accuracy(compared), _LAST).drop(columns="mean").reset_index()
+    preset = federations(sweep.preset, sweep.settings)
+
+    def by_rate(seed: int) -> Federation:
+        return one_task_per_rate(preset(seed), sweep)
+
+    compared = trainer.compare(by_rate, ["full"], sweep.rounds, 1.0, SEEDS, evaluate_every=10, evaluate_last=LAST)
+    last = final(accuracy(compared)).drop(columns="mean").reset_index()
     table = last.melt(["method", "seed"], var_name="rate", value_name="accuracy").drop(columns="method")
-    return {"sweep": table.assign(data=name)}
+    return {"sweep": table.assign(data=data)}
 
 
-def _one_task_per_rate(federation_of: Callable[[int], Federation], sweep: Sweep) -> Callable[[int], Federation]:
-    def federation(seed: int) -> Federation:
-        whole = federation_of(seed)
-        s = whole.task_names.index(sweep.task)
-        split = Split(whole.shards[s], whole.test_shards[s])
-        tasks = [replace(whole.tasks[s], name=f"{rate:g}", lr=rate) for rate in sweep.rates]
-        return Federation(tasks, whole.clients, partition=lambda *_: split, seed=seed)
-
-    return federation
+def one_task_per_rate(preset: Federation, sweep: Sweep) -> Federation:
+    """The task of a preset once for every rate, over the same clients."""
+    s = preset.task_names.index(sweep.task)
+    split = Split(preset.shards[s], preset.test_shards[s])
+    tasks = [replace(preset.tasks[s], name=f"{rate:g}", lr=rate) for rate in sweep.rates]
+    return Federation(tasks, preset.clients, partition=lambda *_: split, seed=preset.seed)
 
 
 def find(frames: Frames) -> Findings:
@@ -83,10 +83,9 @@ def find(frames: Frames) -> Findings:
     rows = []
     for name, table in frames["sweep"].groupby("data", sort=False):
         best = choose(table)
-        sweep = _ALL[str(name)]
+        sweep = (SWEEPS | _QUICK)[str(name)]
         preset_rate = next(task.lr for task in read(path_of(sweep.preset)).tasks if task.name == sweep.task)
-        by_rate = {f"{rate:g}": spread(runs["accuracy"]) for rate, runs in table.groupby("rate")}
-        shown = ", ".join(f"{rate}: {value}" for rate, value in by_rate.items())
+        shown = ", ".join(f"{rate:g}: {spread(runs['accuracy'])}" for rate, runs in table.groupby("rate"))
         rows.append([name, shown, f"{best:g}", preset_rate])
     return Findings(pd.DataFrame(rows, columns=["data", "final accuracy by rate", "best", "in the preset"]), [])
 

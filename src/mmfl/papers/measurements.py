@@ -4,13 +4,16 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from mmfl.record import RoundRecord
+from mmfl.report.plots import curve, legend, panels
 from mmfl.runs.listener import Listener, RunInfo
 from mmfl.runs.results import Comparison, Run
 from mmfl.training import TrainingState
 
 KEYS = ["method", "seed", "round"]
+LAST = 20  # rounds that final accuracies are averaged over, all of them tested
 Seen = TypeVar("Seen")
 
 
@@ -26,11 +29,6 @@ def accuracy(comparison: Comparison) -> pd.DataFrame:
     return tidy(comparison, lambda run: run.accuracy.assign(mean=run.summary["mean"]))
 
 
-def step_sizes(comparison: Comparison) -> pd.DataFrame:
-    """||H||_1 of each task in each round."""
-    return tidy(comparison, lambda run: run.step_size)
-
-
 def mean_costs(comparison: Comparison) -> pd.DataFrame:
     """Mean costs per round, and the stored memory at the end. A row per method and seed."""
     rows = []
@@ -41,7 +39,7 @@ def mean_costs(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def final(accuracies: pd.DataFrame, rounds: int = 20) -> pd.DataFrame:
+def final(accuracies: pd.DataFrame, rounds: int = LAST) -> pd.DataFrame:
     """Each column averaged over the last rounds that were tested: a row per method and seed."""
     last = accuracies.groupby("method")["round"].transform("max") - rounds
     return accuracies[accuracies["round"] > last].drop(columns="round").groupby(["method", "seed"]).mean()
@@ -50,6 +48,18 @@ def final(accuracies: pd.DataFrame, rounds: int = 20) -> pd.DataFrame:
 def by_round(frame: pd.DataFrame, column: str, method: str) -> pd.DataFrame:
     """One method's column, [rounds, seeds], from which a curve with its band is drawn."""
     return frame[frame["method"] == method].pivot(index="round", columns="seed", values=column)
+
+
+def draw_by_round(tests: pd.DataFrame, columns: Sequence[str], methods: Sequence[str]) -> Figure:
+    """Test accuracy by round: a panel for each column, a task or the mean, and a curve for each method."""
+    figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
+    for panel, column in zip(axes, columns, strict=True):
+        for n, method in enumerate(methods):
+            if method in set(tests["method"]):
+                curve(panel, by_round(tests, column, method), method, n)
+        panel.set_title("mean of the tasks" if column == "mean" else column)
+    legend(figure, axes[-1])
+    return figure
 
 
 class Watch(Listener, Generic[Seen]):

@@ -8,17 +8,9 @@ import pandas as pd
 
 from mmfl.errors import UserError, nearest
 from mmfl.papers.evidence import markdown
-from mmfl.papers.reproduction import Claim, Findings, Paper, Part, Reproduction, Trainer
+from mmfl.papers.reproduction import PAPERS, Claim, Findings, PaperTrainer, Part, Reproduction
 from mmfl.papers.store import About, Results, writing
 from mmfl.report.plots import save
-
-PAPERS: dict[Paper, str] = {
-    "mfa": "Bhuyan, Moharir & Joshi 2022, Multi-Model Federated Learning with Provable Guarantees",
-    "ucb": "Bhuyan & Moharir 2022, Multi-Model Federated Learning",
-    "slides": "Zhang et al. 2024, Towards Optimal Heterogeneous Client Sampling (slides)",
-    "variance": "Zhang et al. 2025, Towards Optimal Heterogeneous Client Sampling in Multi-Model Federated Learning",
-    "group": "Gong et al., Group-based Client Sampling in Multi-Model Federated Learning",
-}
 
 
 def select(ids: Sequence[str], catalogue: Mapping[str, Reproduction]) -> list[Reproduction]:
@@ -38,7 +30,9 @@ def parts_of(reproductions: Sequence[Reproduction], quick: bool, pattern: str = 
     return found
 
 
-def train(parts: Sequence[Part], results: Results, quick: bool, trainer: Trainer, say: Callable[[str], None]) -> None:
+def train(
+    parts: Sequence[Part], results: Results, quick: bool, trainer: PaperTrainer, say: Callable[[str], None]
+) -> None:
     """Runs the parts that have not been run yet."""
     for part in parts:
         if results.done(part, quick):
@@ -89,8 +83,8 @@ def _page(reproduction: Reproduction, findings: Findings, abouts: Sequence[About
 
 def index(catalogue: Mapping[str, Reproduction], results: Results, quick: bool) -> Path:
     """Writes `README.md`: the text in `discussion/README.md`, all claims by paper, and what was not run in full."""
-    tables: dict[Paper, list[pd.DataFrame]] = {paper: [] for paper in PAPERS}
-    without_claims: dict[Paper, list[str]] = {paper: [] for paper in PAPERS}
+    tables: dict[str, list[pd.DataFrame]] = {paper: [] for paper in PAPERS}
+    without_claims: dict[str, list[str]] = {paper: [] for paper in PAPERS}
     missing = []
     for reproduction in catalogue.values():
         parts = reproduction.parts(quick)

@@ -1,12 +1,12 @@
 """Reproduction: a table or figure of a paper, with its training, its measurements and its claims."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from mmfl.api import compare
 from mmfl.engine.precision import Precision
 from mmfl.federation import Federation
-from mmfl.methods import METHODS, Method
+from mmfl.methods import METHODS
 from mmfl.runs.config import read
 from mmfl.runs.listener import Listener
 from mmfl.runs.presets import path_of
@@ -22,8 +22,6 @@ from mmfl.runs.results import Comparison
 
 Frames = dict[str, pd.DataFrame]
 """Measurements by name."""
-
-Paper = Literal["mfa", "ucb", "slides", "variance", "group"]
 
 
 class Verdict(StrEnum):
@@ -54,28 +52,17 @@ class Findings:
 
 
 @dataclass(frozen=True)
-class Trainer:
+class PaperTrainer:
     """`mmfl.compare` on a device, with a listener that shows the progress."""
 
     device: str | None = None
     listener: Listener | None = None
     precision: Precision = "float32"
 
-    def compare(
-        self,
-        federation: Federation | Callable[[int], Federation],
-        methods: Sequence[str | Method | Mapping[str, Any]],
-        rounds: int,
-        rate: float,
-        seeds: int | Sequence[int],
-        *,
-        watch: Listener | None = None,
-        **options: Any,
-    ) -> Comparison:
-        """Trains methods x seeds in lockstep; `watch` is another listener."""
+    def compare(self, *arguments: Any, watch: Listener | None = None, **options: Any) -> Comparison:
+        """Trains as `mmfl.compare` does with these arguments; `watch` is another listener."""
         listeners = [each for each in (self.listener, watch) if each is not None]
-        all_options = options | {"device": self.device, "precision": self.precision, "listeners": listeners}
-        return compare(federation, methods, rounds, rate, seeds, **all_options)
+        return compare(*arguments, device=self.device, precision=self.precision, listeners=listeners, **options)
 
 
 @dataclass(frozen=True)
@@ -88,19 +75,19 @@ class Part:
     name: str
     rounds: int
     seeds: Sequence[int]
-    run: Callable[[Trainer], Frames]
+    run: Callable[[PaperTrainer], Frames]
 
 
 @dataclass(frozen=True)
 class Reproduction:
     """A table or figure: what to train (`parts(quick)`), which claims to test (`find`) and what to draw (`draw`).
 
-    `setting` describes the experiment in a sentence or two. The quick form needs only embedded data and takes less than
-    a minute on two cores.
+    `paper` is a key of `PAPERS`; `setting` describes the experiment in a sentence or two. The quick form needs only
+    embedded data and takes less than a minute on two cores.
     """
 
     id: str
-    paper: Paper
+    paper: str
     title: str
     setting: str
     parts: Callable[[bool], Sequence[Part]]
@@ -109,6 +96,7 @@ class Reproduction:
 
 
 _TEXTS = tomllib.loads(Path(__file__).with_name("catalogue.toml").read_text())
+PAPERS: dict[str, str] = _TEXTS["papers"]
 NOTES: dict[str, str] = _TEXTS["notes"]
 """Texts that findings add to their pages, by name."""
 
@@ -146,3 +134,8 @@ def federations(preset: str, settings: Sequence[str] = ()) -> Callable[[int], Fe
     Federation(24 clients, tasks: copy-a, copy-b)
     """
     return read(path_of(preset), settings).experiment().federation_of
+
+
+def digits(*tasks: str, model: str = "logistic", lr: float = 0.3) -> list[str]:
+    """Settings that replace tasks by the embedded digits, for a quick form."""
+    return [f"tasks.{task}.{setting}" for task in tasks for setting in ("data=digits", f"model={model}", f"lr={lr}")]

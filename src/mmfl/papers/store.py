@@ -16,7 +16,7 @@ import torch
 import mmfl
 from mmfl.engine.device import choose_device
 from mmfl.errors import UserError
-from mmfl.papers.reproduction import Frames, Part, Trainer
+from mmfl.papers.reproduction import Frames, PaperTrainer, Part
 from mmfl.runs.files import write_atomically
 
 
@@ -50,12 +50,10 @@ class Results:
         path = self._place(part) / "about.json"
         if not path.is_file():
             return None
-        try:
+        with reading(path):
             return About(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise _unreadable_error(path, error) from None
 
-    def run(self, part: Part, quick: bool, trainer: Trainer) -> None:
+    def run(self, part: Part, quick: bool, trainer: PaperTrainer) -> None:
         """Runs a part and stores what it measured; `about.json` comes last: an interrupted part counts as not run."""
         place = self._place(part)
         with writing(self.folder):  # before the training, which may take long
@@ -78,7 +76,8 @@ class Results:
         found: dict[str, list[pd.DataFrame]] = {}
         for part in parts:
             for path in sorted(self._place(part).glob("*.csv.gz")):
-                found.setdefault(path.name.removesuffix(".csv.gz"), []).append(_read(path))
+                with reading(path):
+                    found.setdefault(path.name.removesuffix(".csv.gz"), []).append(pd.read_csv(path))
         return {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
 
     def _place(self, part: Part) -> Path:
@@ -94,18 +93,16 @@ def writing(folder: Path) -> Iterator[None]:
         raise UserError(f"results folder '{folder}' cannot be written: {error.strerror}.") from None
 
 
-def _read(path: Path) -> pd.DataFrame:
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Converts errors while reading a file of a part into a `UserError` that names it."""
     try:
-        return pd.read_csv(path)
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise _unreadable_error(path, error) from None
+        yield
+    except (ValueError, TypeError, OSError, EOFError, zlib.error) as error:
+        raise UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.") from None
 
 
-def _unreadable_error(path: Path, error: Exception) -> UserError:
-    return UserError(f"'{path}' cannot be read: {error}. Delete its folder and run the part again.")
-
-
-def device_name(trainer: Trainer) -> str:
+def device_name(trainer: PaperTrainer) -> str:
     """The name of the accelerator, with the precision if that is not float32; or the number of CPU threads."""
     chosen = choose_device(trainer.device)
     if chosen.type == "cuda":

@@ -15,7 +15,7 @@ _COSTS = {
     "forward_passes": ("forward passes a round", 1, "mean"),
     "bytes_down": ("MB to clients a round", 1e6, "mean"),
     "bytes_up": ("MB from clients a round", 1e6, "mean"),
-    "stored_bytes": ("MB kept by the server, at most", 1e6, "max"),
+    "stored_bytes": ("MB stored, at most", 1e6, "max"),
     "seconds": ("seconds a round", 1, "mean"),
 }
 

@@ -28,13 +28,13 @@ class Difference:
         return f"{self.mean:+.3f} ± {self.half:.3f}" if np.isfinite(self.half) else f"{self.mean:+.3f} (one seed)"
 
 
-def difference(ours: pd.Series, theirs: pd.Series) -> Difference:
-    """The difference of two quantities measured with the same seeds (the index).
+def difference(ours: pd.Series | float, theirs: pd.Series | float) -> Difference:
+    """The difference of two quantities measured with the same seeds (the index), of which one may be a constant.
 
     >>> print(difference(pd.Series([0.5, 0.7, 0.6]), pd.Series([0.4, 0.5, 0.5])))
     +0.133 ± 0.143 (3 seeds, 95%)
     """
-    gap = (ours - theirs).dropna().to_numpy(dtype=float)
+    gap = pd.Series(ours - theirs).dropna().to_numpy(dtype=float)
     if len(gap) < 2:
         return Difference(float(gap.mean()) if len(gap) else np.nan, np.inf, len(gap))
     from scipy import stats  # takes a second to import

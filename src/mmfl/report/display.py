@@ -93,13 +93,15 @@ class Display(Listener):
 
     def _line(self, t: int) -> str:
         left = (time.monotonic() - self.begun) / (t - self.first + 1) * (self.last - t)
-        means = "  ".join(
+        tested = self._tested(t)
+        parts = [f"round {t}/{self.last}", self._means_in_line(), tested and f"({tested})", f"{_duration(left)} left"]
+        return "  ".join(filter(None, parts))
+
+    def _means_in_line(self) -> str:
+        return "  ".join(
             f"{method}: " + " ".join(f"{task} {value}" for task, value in zip(self.tasks, values[:-1], strict=True))
             for method, values in self._means().items()
         )
-        tested = self._tested(t)
-        parts = [f"round {t}/{self.last}", means, tested and f"({tested})", f"{_duration(left)} left"]
-        return "  ".join(filter(None, parts))
 
 
 class Output:

@@ -42,8 +42,3 @@ def main(comparison: Comparison) -> list[Figure]:
     made = [figure for make in (accuracy, step_size, participation) if (figure := make(comparison)) is not None]
     panels = [panel for figure in made for panel in figure.panels]
     return [Figure("overview", "Overview", "", panels, made[0].table), *made]
-
-
-def overview(comparison: Comparison) -> Figure:
-    """Accuracy, step size and participation on one page."""
-    return main(comparison)[0]

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from mmfl.errors import UserError
-from mmfl.report.figure import COLUMNS as COLUMNS
-from mmfl.report.figure import Bars, Dots, Figure, Heat, Line, Mark, Numbers, Panel
+from mmfl.report.figure import COLUMNS, Bars, Dots, Figure, Heat, Line, Mark, Numbers, Panel
 from mmfl.report.traces import colour_axis, text_of, traces
 
 _WIDTH = 1000  # pixels, for which room is divided; a browser stretches it
@@ -104,9 +103,10 @@ def _place(layout: dict[str, Any], panel: Panel, n: int, across: Span, up: Span,
         x |= _logarithmic([line.x for line in lines])
     if panel.log == "y":
         y |= _logarithmic([edge for line in lines for edge in (line.y, line.low, line.high)])
-    if any(isinstance(mark, Heat) for mark in panel.marks):
+    if heats := [mark for mark in panel.marks if isinstance(mark, Heat)]:
         x |= {"showgrid": False, "type": "category"}
         y |= {"showgrid": False, "autorange": "reversed", "showticklabels": first}
+        y |= {"type": "category"} if heats[0].texts else {}  # the rows are named, maybe by numbers
         y["title"] = y["title"] if first else {}
     if bars := [mark for mark in panel.marks if isinstance(mark, Bars)]:
         x |= {"range": [0, 1.25 * max(max(mark.values) for mark in bars)]}  # room for the texts beside them

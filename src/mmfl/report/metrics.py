@@ -67,7 +67,7 @@ def client_distribution(comparison: Comparison) -> Figure | None:
     for task in comparison.tasks:
         mine = known[known["task"] == task]
         lines = [
-            _sorted(method, group, mine.loc[mine["method"] == method, "value"])
+            _distribution(method, group, mine.loc[mine["method"] == method, "value"])
             for group, method in enumerate(comparison.methods)
         ]
         if lines := [line for line in lines if len(line.x)]:
@@ -79,7 +79,7 @@ def client_distribution(comparison: Comparison) -> Figure | None:
     return Figure("client_distribution", "Distribution over clients", caption, panels, table) if panels else None
 
 
-def _sorted(method: str, group: int, values: pd.Series) -> Line:
+def _distribution(method: str, group: int, values: pd.Series) -> Line:
     y = np.sort(values.to_numpy(dtype=np.float64))
     x = (np.arange(len(y)) + 0.5) / max(len(y), 1)
     shown = evenly(len(y), MAX_POINTS) if len(y) else []

@@ -11,8 +11,10 @@ import numpy as np
 
 from mmfl.federation import Federation
 from mmfl.federation.task import Task
+from mmfl.report import sweep_page
 from mmfl.report.tables import cell, final_rounds, final_title, in_words
 from mmfl.runs.results import Comparison, Run
+from mmfl.runs.sweep_results import Sweep
 
 
 def federation(shown: Federation) -> str:
@@ -59,6 +61,14 @@ def comparison(shown: Comparison) -> str:
     title = f"Comparison of {len(frame)} method{'s' if len(frame) > 1 else ''}"
     below = f"{final_title(shown).capitalize()}. Costs of a round."
     return _table(title, list(frame.columns), frame.to_numpy().tolist(), below)
+
+
+def sweep(shown: Sweep) -> str:
+    """A row per point and method, and below the best of them."""
+    (title, frame), (_, best) = sweep_page.tables(shown).items()
+    rows = best.astype(str).to_numpy().tolist()
+    below = "; ".join(f"best {row[0]}: {', '.join(row[1:])}" for row in rows)
+    return _table(title.capitalize(), list(frame.columns), frame.to_numpy().tolist(), below)
 
 
 def _model(task: Task) -> str:

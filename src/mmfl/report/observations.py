@@ -87,23 +87,7 @@ def _lines(rounds: pd.DataFrame, methods: Sequence[str]) -> list[Line]:
     return lines
 
 
-def task_panels(
-    comparison: Comparison,
-    table: pd.DataFrame,
-    lines: Callable[[pd.DataFrame], list[Line]],
-    label: str,
-    reference: float | None = None,
-) -> list[Panel]:
-    """A panel for each of the tasks, their mean `(mean)` and the worst `(worst)` that the table knows."""
-    titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in SUMMARIES.items()}
-    return [
-        Panel(title, lines(subset), "round", label, reference)
-        for task, title in titles.items()
-        if len(subset := table[table["task"] == task])
-    ]
-
-
-def curves_figure(
+def task_figure(
     comparison: Comparison,
     name: str,
     title: str,
@@ -111,12 +95,27 @@ def curves_figure(
     table: pd.DataFrame,
     quantity: str,
     label: str,
+    *,
     reference: float | None = None,
+    band: tuple[str, str] | None = None,
 ) -> Figure | None:
-    """Curves of a quantity that is not negative, a panel per task; nothing where it was never measured."""
-    methods = comparison.methods
-    panels = task_panels(comparison, table, lambda subset: curves(subset, quantity, methods, least=0), label, reference)
-    return Figure(name, title, caption + describe_bands(comparison), panels, table) if panels else None
+    """Curves of a quantity that is not negative: a panel for each of the tasks, their mean `(mean)` and the worst
+    `(worst)` that the table knows; nothing where it was never measured. Bands are one standard deviation over seeds,
+    or lie between two other columns of the table."""
+
+    def lines(subset: pd.DataFrame) -> list[Line]:
+        if band:
+            return curves_between(subset, band[0], quantity, band[1], comparison.methods)
+        return curves(subset, quantity, comparison.methods, least=0)
+
+    titles = {task: task for task in comparison.tasks} | {f"({name})": title for name, title in SUMMARIES.items()}
+    panels = [
+        Panel(shown, lines(subset), "round", label, reference)
+        for task, shown in titles.items()
+        if len(subset := table[table["task"] == task])
+    ]
+    caption += "" if band else describe_bands(comparison)
+    return Figure(name, title, caption, panels, table) if panels else None
 
 
 def describe_bands(comparison: Comparison) -> str:

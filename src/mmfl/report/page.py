@@ -28,7 +28,11 @@ _SHEET = 610  # pixels of a figure that a sheet of paper holds
 
 def write(comparison: Comparison, path: Path, sources: Sequence[Source] = ()) -> Path:
     """Writes the report of some runs."""
-    text = page(comparison, figures(comparison), sources)
+    return write_page(page(comparison, figures(comparison), sources), path)
+
+
+def write_page(text: str, path: Path) -> Path:
+    """Writes a page."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
@@ -52,22 +56,47 @@ def place(out: Path) -> Path:
 
 def page(comparison: Comparison, made: Sequence[Figure], sources: Sequence[Source] = ()) -> str:
     """The report as HTML."""
+    results = {**tables.results(comparison), **tables.paired_differences(comparison)}
+    configurations = {source.name: source.config for source in sources}
+    return fill(
+        _title(comparison),
+        _facts(comparison, sources),
+        results,
+        made,
+        configurations,
+        _differing(sources),
+        comparison.methods,
+    )
+
+
+def fill(
+    title: str,
+    facts: Mapping[str, str],
+    results: Mapping[str, pd.DataFrame],
+    made: Sequence[Figure],
+    configurations: Mapping[str, Mapping[str, Any]],
+    note: str = "",
+    methods: Sequence[str] = (),
+) -> str:
+    """A page with facts at its top, tables of texts by their titles, figures, and configurations by their names.
+    `methods` can be shown and hidden."""
     parts = {"results": "Results"} | {figure.name: figure.title for figure in made}
-    sections = [_results(comparison), *map(_figure, made)]
-    if sources:
+    sections = [_results(results), *map(_figure, made)]
+    if configurations:
         parts["configuration"] = "Configuration"
-        sections.append(_configuration(sources))
+        sections.append(_configuration(configurations))
+    lines = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
     own = resources.files("mmfl.report")
     return (
         (own / "page.html")
         .read_text()
         .format(
-            title=escape(_title(comparison)),
+            title=escape(title),
             style=(own / "page.css").read_text(),
-            facts=_facts(comparison, sources),
-            differing=_differing(sources),
+            facts=f"<dl>{''.join(lines)}</dl>",
+            differing=note,
             contents=" ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title in parts.items()),
-            choice=_choice(comparison),
+            choice=_choice(methods),
             sections="\n".join(sections),
             plotly=plotly_script(),
             themes=_json({"light": theme(), "dark": theme(dark=True)}),
@@ -81,12 +110,12 @@ def _title(comparison: Comparison) -> str:
     return f"{names[0] if len(names) == 1 else f'{len(names)} methods'} on {', '.join(comparison.tasks)}"
 
 
-def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
+def _facts(comparison: Comparison, sources: Sequence[Source]) -> dict[str, str]:
     """What was run, at a glance."""
     seeds = sorted({run.seed for run in comparison})
     rounds = sorted({run.records[-1].round for run in comparison if run.records})
     clients = sorted({run.clients for run in comparison})
-    facts = {
+    return {
         "methods": ", ".join(comparison.methods),
         "tasks": ", ".join(_tasks(comparison, sources)),
         "clients": " or ".join(f"{number:,}" for number in clients),
@@ -95,10 +124,13 @@ def _facts(comparison: Comparison, sources: Sequence[Source]) -> str:
         "rate": _settings(sources, "rate"),
         "device": _settings(sources, "device"),
         "runs": ", ".join(source.name for source in sources),
-        "written": f"{time.strftime('%Y-%m-%d %H:%M')} by mmfl {mmfl.__version__}",
+        "written": written_by(),
     }
-    lines = (f"<dt>{name}</dt><dd>{escape(text)}</dd>" for name, text in facts.items() if text)
-    return f"<dl>{''.join(lines)}</dl>"
+
+
+def written_by() -> str:
+    """When a page was written, and by which version."""
+    return f"{time.strftime('%Y-%m-%d %H:%M')} by mmfl {mmfl.__version__}"
 
 
 def _differing(sources: Sequence[Source]) -> str:
@@ -122,19 +154,18 @@ def _settings(sources: Sequence[Source], name: str) -> str:
     return ", ".join(dict.fromkeys(str(table[name]) for table in tables if name in table))
 
 
-def _choice(comparison: Comparison) -> str:
+def _choice(methods: Sequence[str]) -> str:
     """A box for each method, to show or hide it."""
-    if len(comparison.methods) < 2:
+    if len(methods) < 2:
         return ""
     boxes = (
         f'<label><input type="checkbox" value="{escape(text_of(method))}" checked> {escape(method)}</label>'
-        for method in comparison.methods
+        for method in methods
     )
     return f"<fieldset><legend>show</legend>{''.join(boxes)}</fieldset>"
 
 
-def _results(comparison: Comparison) -> str:
-    shown = {**tables.results(comparison), **tables.paired_differences(comparison)}
+def _results(shown: Mapping[str, pd.DataFrame]) -> str:
     body = "".join(_table(title, frame) for title, frame in shown.items())
     return f'<section id="results"><h2>Results</h2><div class="tables">{body}</div></section>'
 
@@ -166,8 +197,10 @@ def _sheets(figure: Figure) -> list[dict[str, Any]]:
     return two if two[0]["layout"]["height"] <= _SHEET else one
 
 
-def _configuration(sources: Sequence[Source]) -> str:
-    texts = (f"<p>{escape(source.name)}</p><pre>{escape(tomli_w.dumps(source.config))}</pre>" for source in sources)
+def _configuration(configurations: Mapping[str, Mapping[str, Any]]) -> str:
+    texts = (
+        f"<p>{escape(name)}</p><pre>{escape(tomli_w.dumps(config))}</pre>" for name, config in configurations.items()
+    )
     return f'<section id="configuration"><h2>Configuration</h2>{"".join(texts)}</section>'
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from mmfl.report.figure import Dots, Figure, Heat, Panel
-from mmfl.report.observations import by_round, by_task, curves, curves_between, describe_bands, evenly, task_panels
+from mmfl.report.observations import by_round, by_task, curves, describe_bands, evenly, task_figure
 from mmfl.runs.results import Comparison, Run
 from mmfl.training.diagnostics import PROBABILITIES
 
@@ -50,16 +50,13 @@ def seen(comparison: Comparison) -> Figure | None:
 
 def probabilities(comparison: Comparison) -> Figure | None:
     """The chances of being drawn, by round."""
-    table = by_task(comparison, *PROBABILITIES)
-    _, low, middle, high, _ = PROBABILITIES
-    panels = task_panels(
-        comparison, table, lambda subset: curves_between(subset, low, middle, high, comparison.methods), "probability"
-    )
+    _, low, median, high, _ = PROBABILITIES
+    table, title = by_task(comparison, *PROBABILITIES), "Probabilities of the draw"
     caption = (
         "The chance that a processor of a client is drawn for the task: the median over the clients that can train it, "
         "with a band between the quartiles; means over seeds. Methods that leave nothing to chance have none."
     )
-    return Figure("probabilities", "Probabilities of the draw", caption, panels, table) if panels else None
+    return task_figure(comparison, "probabilities", title, caption, table, median, "probability", band=(low, high))
 
 
 def clusters(comparison: Comparison) -> Figure | None:
@@ -128,14 +125,14 @@ def _over_seeds(comparison: Comparison) -> str:
             "seed of its own, every seed partitions the data anew, so that client 3 of one seed is not client 3 of "
             "another. A client that lacks a task with some of the seeds trains it less, even under full participation."
         )
-    missing = [f"{run.method}: {_named(never)}" for run in comparison if (never := _unseen(run))]
+    missing = [f"{run.method}: {_list_clients(never)}" for run in comparison if (never := _unseen(run))]
     return f" Clients that never trained anything: {'; '.join(missing)}." if missing else ""
 
 
-def _named(clients: list[int]) -> str:
+def _list_clients(clients: list[int]) -> str:
     """The clients, or the first of many.
 
-    >>> _named([3, 5])
+    >>> _list_clients([3, 5])
     '3, 5'
     """
     more = len(clients) - _MAX_NAMED

@@ -2,6 +2,7 @@
 
 from functools import singledispatch
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -125,6 +126,15 @@ def grid(panels: int, columns: int = 3, height: float = 3.0) -> tuple[Picture, l
     for spare in flat[panels:]:
         spare.set_visible(False)
     return figure, flat[:panels]
+
+
+def panels(number: int, columns: int = 3, height: float = 3.0, **labels: Any) -> tuple[Picture, list[Axes]]:
+    """The same with grid lines; `labels` are those of every panel."""
+    figure, axes = grid(number, columns, height)
+    for panel in axes:
+        panel.set(**labels)
+        panel.grid(alpha=0.3)
+    return figure, axes
 
 
 def legend(figure: Picture, *axes: Axes) -> None:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from mmfl.report.differences import difference
 from mmfl.report.figure import Figure, Heat, Panel
-from mmfl.report.observations import SUMMARIES, by_round, by_task, curves_figure
+from mmfl.report.observations import SUMMARIES, by_round, by_task, task_figure
 from mmfl.report.tables import final_rounds
 from mmfl.runs.results import Comparison
 
@@ -19,7 +19,7 @@ def accuracy(comparison: Comparison) -> Figure | None:
         "worst are of the scores."
     )
     table = scores(comparison)
-    return curves_figure(comparison, "accuracy", "Test metric", caption, table, "value", "test metric")
+    return task_figure(comparison, "accuracy", "Test metric", caption, table, "value", "test metric")
 
 
 def relative(comparison: Comparison) -> Figure | None:
@@ -37,13 +37,13 @@ def relative(comparison: Comparison) -> Figure | None:
     table = table.dropna(subset=["value"]).reset_index(drop=True)
     title, label = "Relative to full participation", "relative to full"
     caption = "The test metric divided by that of full participation in the same round with the same seed."
-    return curves_figure(comparison, "relative", title, caption, table, "value", label, reference=1.0)
+    return task_figure(comparison, "relative", title, caption, table, "value", label, reference=1.0)
 
 
 def loss(comparison: Comparison) -> Figure | None:
     """Test loss of each task by round."""
     caption, table = "Loss on the test examples by round.", by_task(comparison, "loss")
-    return curves_figure(comparison, "loss", "Test loss", caption, table, "loss", "test loss")
+    return task_figure(comparison, "loss", "Test loss", caption, table, "loss", "test loss")
 
 
 def differences(comparison: Comparison) -> Figure | None:

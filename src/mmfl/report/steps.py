@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from mmfl.report.figure import Figure, Line, Panel
-from mmfl.report.observations import by_task, curves, curves_between, curves_figure, describe_bands, task_panels
+from mmfl.report.observations import by_task, curves, describe_bands, task_figure
 from mmfl.runs.results import Comparison
 
 _VARIANCES = {"loss_variance": "sampled loss", "update_variance": "sampled update"}
@@ -15,7 +15,7 @@ def step_size(comparison: Comparison) -> Figure | None:
     """||H||_1 of each task by round; 1 on average for an unbiased method."""
     table, title, label = by_task(comparison, "step_size"), "Step size ||H||", "step size ||H||"
     caption = "The sum of the aggregation's inverse-probability weights: 1 on average for an unbiased method."
-    return curves_figure(comparison, "step_size", title, caption, table, "step_size", label, reference=1.0)
+    return task_figure(comparison, "step_size", title, caption, table, "step_size", label, reference=1.0)
 
 
 def variances(comparison: Comparison) -> Figure | None:
@@ -31,25 +31,19 @@ def variances(comparison: Comparison) -> Figure | None:
     caption = (
         "The variance that the draw causes, where losses or updates of all clients are known: of the sampled loss and "
         "of the sampled update, on a logarithmic scale, over which means and deviations are taken. Full participation "
-        "has none."
+        "has none." + describe_bands(comparison)
     )
-    return (
-        Figure("variances", "Variance of the draw", caption + describe_bands(comparison), panels, table)
-        if panels
-        else None
-    )
+    return Figure("variances", "Variance of the draw", caption, panels, table) if panels else None
 
 
 def beta(comparison: Comparison) -> Figure | None:
     """What stale updates are worth to the methods that keep them, by round."""
-    names = ("beta_min", "beta_mean", "beta_max")
-    table = by_task(comparison, *names)
-    panels = task_panels(comparison, table, lambda subset: curves_between(subset, *names, comparison.methods), "beta")
+    table, title = by_task(comparison, "beta_min", "beta_mean", "beta_max"), "Trust in stale updates (beta)"
     caption = (
         "The weight of clients' last updates: the mean over clients, with a band from the least to the largest; means "
         "over seeds. At 1 an old update counts in full, at 0 not at all."
     )
-    return Figure("beta", "Trust in stale updates (beta)", caption, panels, table) if panels else None
+    return task_figure(comparison, "beta", title, caption, table, "beta_mean", "beta", band=("beta_min", "beta_max"))
 
 
 def _exponential(line: Line) -> Line:

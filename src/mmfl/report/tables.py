@@ -1,6 +1,5 @@
 """The results of a comparison as tables of texts: for the terminal as for a page."""
 
-from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -36,12 +35,14 @@ def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
 
 def further_metrics(comparison: Comparison) -> dict[str, pd.DataFrame]:
     """All metrics of tasks that have several, or one that is undefined: a row per method and task."""
-    frame, rows = comparison.metrics(), []
-    for method, task in product(comparison.methods, comparison.tasks):
-        found = frame.loc[method].loc[[task]].droplevel("task") if task in frame.columns.unique("task") else pd.Series()
-        if len(found) > 1 or found.isna().any():
-            texts = {with_direction(str(name)): _or_undefined(value) for name, value in found.items()}
-            rows.append({"method": method, "task": task, **texts})
+    rows = []
+    for method in comparison.methods:
+        finals = Comparison(comparison.of(method)).metrics().loc[method]  # of the metrics that its runs recorded
+        for task, found in finals.groupby(level="task", sort=False):
+            if len(found) > 1 or found.isna().any():
+                values = found.droplevel("task").items()
+                texts = {with_direction(str(name)): _or_undefined(value) for name, value in values}
+                rows.append({"method": method, "task": task, **texts})
     return {f"all test metrics: {final_rounds(comparison)}": pd.DataFrame(rows).fillna("")} if rows else {}
 
 

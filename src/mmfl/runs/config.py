@@ -44,7 +44,12 @@ def read(path: str | Path | None, settings: Sequence[str] = (), **overrides: Any
     for key, value in overrides.items():
         if value is not None:
             _assign(values, key, value)
-    return parse(values, str(path) if path != EMBEDDED else "the embedded default")
+    return parse(values, source_of(path))
+
+
+def source_of(path: str | Path | None) -> str:
+    """What a configuration is called in errors."""
+    return "the embedded default" if path is None or find(path) == EMBEDDED else str(find(path))
 
 
 def preset(name: str, seed: int = 0, settings: Sequence[str] = ()) -> Federation:
@@ -64,16 +69,29 @@ def apply(values: dict[str, Any], setting: str) -> None:
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {setting}: expected key=value, such as rounds=50.")
+    assign(values, key.strip(), read_value(text), f"--set {setting}")
+
+
+def read_value(text: str) -> Any:
+    """A value as TOML writes it; anything else is text.
+
+    >>> read_value("0.5"), read_value("[1, 2]"), read_value("mmfl-lvr")
+    (0.5, [1, 2], 'mmfl-lvr')
+    """
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
-    *path, last = key.strip().split(".")
+        return text
+
+
+def assign(values: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Sets the value at a key such as `tasks.digits.lr`; `where` begins the message of an error."""
+    *path, last = key.split(".")
     place: Any = values
-    for step in path:
-        place = _into(place, step, setting)
+    for before, step in zip(["", *path], path, strict=False):
+        place = _into(place, step, "method" if before == "methods" else "name", where)
     if isinstance(place, list):
-        raise UserError(f"--set {setting}: '{'.'.join(path)}' is a list; name one of its entries.")
+        raise UserError(f"{where}: '{'.'.join(path)}' is a list; name one of its entries.")
     _assign(place, last, value)
 
 
@@ -85,20 +103,29 @@ def _assign(place: dict[str, Any], key: str, value: Any) -> None:
     place[key] = value
 
 
-def _into(place: Any, step: str, setting: str) -> Any:
+def _into(place: Any, step: str, named_by: str, where: str) -> Any:
+    """The table or list at a step of a key. A name becomes a table with that name, so that it can have options:
+    `tasks.digits.data.seed=1`, `methods.fedstale.beta=0.2`."""
     if isinstance(place, list):
-        names = [str(entry.get("name", n)) if isinstance(entry, dict) else str(n) for n, entry in enumerate(place)]
-        if step in names:
-            return place[names.index(step)]
-        if step.isdigit() and int(step) < len(place):
-            return place[int(step)]
-        raise UserError(f"--set {setting}: no entry '{step}': {nearest(step, names)}")
-    inner = place.setdefault(step, {})
-    if isinstance(inner, str):  # data = "digits" may be given options: tasks.digits.data.seed=1
-        inner = place[step] = {"name": inner}
-    if not isinstance(inner, dict | list):
-        raise UserError(f"--set {setting}: '{step}' is a single value.")
-    return inner
+        names = [_name_of(entry, n) for n, entry in enumerate(place)]
+        if step not in names and not (step.isdigit() and int(step) < len(place)):
+            raise UserError(f"{where}: no entry '{step}': {nearest(step, names)}")
+        at: Any = names.index(step) if step in names else int(step)
+    else:
+        at = step
+        place.setdefault(step, {})
+    if isinstance(place[at], str):
+        place[at] = {named_by: place[at]}
+    if not isinstance(place[at], dict | list):
+        raise UserError(f"{where}: '{step}' is a single value.")
+    return place[at]
+
+
+def _name_of(entry: Any, number: int) -> str:
+    """What an entry of a list goes by: a task by its name, a method by its name or that of the method it is."""
+    if isinstance(entry, Mapping):
+        return str(entry.get("name", entry.get("method", number)))
+    return entry if isinstance(entry, str) else str(number)
 
 
 def parse(values: dict[str, Any], source: str) -> Config:

@@ -2,14 +2,13 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from mmfl.data import SOURCES, Dataset
-from mmfl.data.augmentation import AUGMENTATIONS, Augment
+from mmfl.data import Dataset
+from mmfl.data.augmentation import AUGMENTATIONS
 from mmfl.engine.precision import Precision
 from mmfl.errors import UserError
 from mmfl.federation import Federation
@@ -17,19 +16,16 @@ from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.batch_norm import BatchNormMode
 from mmfl.federation.objectives import LOSSES
-from mmfl.federation.optimisers import OPTIMISERS
+from mmfl.federation.optimisers import OPTIMISERS, StateLifetime
 from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
-from mmfl.models import MODELS
-from mmfl.partition import PARTITIONS, SIZES, Partition
 from mmfl.privacy import Privacy
-from mmfl.registry import bind, build, call, find, read_spec
+from mmfl.registry import bind, build
+from mmfl.runs.config_parts import Spec, build_named, load_data, make_model, make_partition
 from mmfl.runs.directory import MADE_WITH
 from mmfl.runs.experiment import Experiment, seeds_of
 from mmfl.runs.stopping import Stop
-
-Spec = str | dict[str, Any]
 
 
 class ConfigSection(BaseModel):
@@ -52,7 +48,10 @@ class TaskConfig(ConfigSection):
     lr_steps: Spec | None = Field(default=None, examples=[{"name": "cosine", "warm_up": 5}])
     """How the step size changes during local training: a schedule over the local steps. Without it, it does not."""
     optimiser: Spec = Field(default="sgd", examples=["adamw", {"name": "sgd", "momentum": 0.9, "clip_norm": 1.0}])
-    """How a client turns gradients into steps; its state lives for the local training."""
+    """How a client turns gradients into steps."""
+    optimiser_state: StateLifetime = Field(default="training", examples=["client"])
+    """How long the optimiser's state (momentum, Adam's means and number of steps) lives: for one local `training`, or
+    with the `client`, which goes on with it in its next training of the task."""
     epochs: int = Field(default=1, examples=[5])
     """Passes over a client's data in one training."""
     batch_norm: BatchNormMode = Field(default="shared", examples=["local"])
@@ -82,23 +81,22 @@ class TaskConfig(ConfigSection):
 
     def build(self, data: Dataset) -> Task:
         """The task, on data already loaded."""
-        name, options = read_spec("model", self.model)
-        factory = find("model", name, MODELS)
-        call("model", name, factory, options)  # so that a wrong option is named before training
+        augment = self.augment if isinstance(self.augment, list) else [self.augment]
         return Task(
             self.name,
-            partial(factory, **options),
+            make_model(self.model),
             data,
-            lr=_build_named("schedule", self.lr, SCHEDULES),
-            lr_steps=None if self.lr_steps is None else build("schedule", self.lr_steps, STEP_SCHEDULES),
+            lr=build_named("schedule", self.lr, SCHEDULES),
+            lr_steps=build_named("schedule", self.lr_steps, STEP_SCHEDULES),
             optimiser=build("optimiser", self.optimiser, OPTIMISERS),
+            optimiser_state=self.optimiser_state,
             epochs=self.epochs,
             batch_norm=self.batch_norm,
-            batch_size=_build_named("schedule", self.batch_size, SCHEDULES),
+            batch_size=build_named("schedule", self.batch_size, SCHEDULES),
             loss=bind("loss", self.loss, LOSSES),
             metric=self.metric,
             metrics=self.metrics,
-            augment=None if self.augment is None else _augmentations(self.augment),
+            augment=[bind("augmentation", spec, AUGMENTATIONS) for spec in augment if spec is not None],
         )
 
 
@@ -222,13 +220,17 @@ class Config(ConfigSection):
             values["methods"] = method if isinstance(method, list) else [method]
         return values
 
-    def experiment(self) -> Experiment:
-        """The experiment that this configuration describes."""
+    def experiment(self, loaded: dict[str, Dataset] | None = None) -> Experiment:
+        """The experiment that this configuration describes. Data that is in `loaded` is not loaded again, and what is
+        loaded is added to it."""
         self.add_python_path()
         if not self.tasks:
             raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
         keys = [json.dumps(task.data, sort_keys=True) for task in self.tasks]
-        loaded = {key: _load(task.data) for key, task in dict(zip(keys, self.tasks, strict=True)).items()}
+        loaded = {} if loaded is None else loaded
+        for key, task in zip(keys, self.tasks, strict=True):
+            if key not in loaded:
+                loaded[key] = load_data(task.data)
         tasks = [task.build(loaded[key]) for key, task in zip(keys, self.tasks, strict=True)]
         return Experiment(
             federation_of=lambda seed: self._federation(tasks, seed),
@@ -256,10 +258,10 @@ class Config(ConfigSection):
         return Federation(
             tasks,
             given.clients,
-            partition={name: _partition(spec, seed) for name, spec in specs.items() if spec is not None},
+            partition={name: make_partition(spec, seed) for name, spec in specs.items() if spec is not None},
             capacity=given.capacity,  # type: ignore[arg-type]  # Federation checks the word
             lacks=given.lacks,
-            arrivals=_build_named("arrivals", given.arrivals, ARRIVALS),
+            arrivals=build_named("arrivals", given.arrivals, ARRIVALS),
             task_arrivals=given.task_arrivals,
             departures=given.departures,
             availability=build("availability", given.availability, AVAILABILITIES),
@@ -269,40 +271,3 @@ class Config(ConfigSection):
     def plain(self) -> dict[str, Any]:
         """The configuration as TOML can hold it."""
         return self.model_dump(exclude_none=True)
-
-
-def _build_named(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
-    """What a name or a table stands for; anything else as it is, such as a number in place of a schedule."""
-    return build(kind, value, known) if isinstance(value, str | Mapping) else value
-
-
-def _augmentations(given: Spec | list[Spec]) -> list[Augment]:
-    """The augmentations that one or several specs stand for: classes are built, functions used as they are."""
-    made = []
-    for spec in given if isinstance(given, list) else [given]:
-        name, _ = read_spec("augmentation", spec)
-        found = find("augmentation", name, AUGMENTATIONS)
-        made.append((build if isinstance(found, type) else bind)("augmentation", spec, AUGMENTATIONS))
-    return made
-
-
-def _load(spec: Spec) -> Dataset:
-    data = build("data", spec, SOURCES)
-    if not isinstance(data, Dataset):
-        raise UserError(f"data {spec!r} gives a {type(data).__name__}; expected an mmfl data set.")
-    return data
-
-
-def _partition(spec: Spec, seed: int) -> Partition:
-    """A partition; its `sizes` may be a table of its own. `shared = true`: what a client is like is the same for every
-    task, drawn from the federation's seed."""
-    name, options = read_spec("partition", spec)
-    if isinstance(options.get("sizes"), Mapping | str):
-        sizes, settings = read_spec("sizes", options["sizes"])
-        options["sizes"] = call("sizes", sizes, find("sizes", sizes, SIZES), _with_shared_seed(settings, seed))
-    made: Partition = call("partition", name, find("partition", name, PARTITIONS), _with_shared_seed(options, seed))
-    return made
-
-
-def _with_shared_seed(options: dict[str, Any], seed: int) -> dict[str, Any]:
-    return {**options, "seed": seed} if options.pop("shared", False) else options

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -17,7 +16,7 @@ import torch
 
 import mmfl
 from mmfl.errors import UserError, check_name, first_line, shorten
-from mmfl.record import RoundRecord, TestDetails
+from mmfl.record import LastTest, RoundRecord
 from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import CHECKPOINTS, CONFIG, FORMAT, METRICS, TESTED, format_problem
 from mmfl.runs.listing import read_config_summary
@@ -43,11 +42,9 @@ class RunDirectory:
         self.path, self.locked = path, locked
 
     @classmethod
-    def create(
-        cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None, locked: bool = False
-    ) -> "RunDirectory":
+    def create(cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None) -> "RunDirectory":
         """A new directory with the configuration and versions of a run; an existing one is used only if it is empty."""
-        directory = cls(Path(path), locked)
+        directory = cls(Path(path))
         cls.refuse_used(directory.path)
         content = tomli_w.dumps({"format": FORMAT, **config, MADE_WITH: made_with(device)}).encode()
         with directory.hold():
@@ -91,10 +88,6 @@ class RunDirectory:
     def hold(self) -> AbstractContextManager[None]:
         """While active, no other process can work on the run; an error where one does."""
         return nullcontext() if self.locked else hold(self.path)
-
-    def remove(self) -> None:
-        """Removes it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
 
     @property
     def checkpoints(self) -> Path:
@@ -149,7 +142,7 @@ class RunDirectory:
             write_atomically(self.metrics, _lines(kept))
         return kept
 
-    def write_details(self, details: Mapping[Pair, Mapping[str, TestDetails]]) -> None:
+    def write_details(self, details: Mapping[Pair, Mapping[str, LastTest]]) -> None:
         """Replaces what the last tests found besides single numbers, by method and seed, and task; no file where that
         is nothing."""
         rows = [
@@ -160,12 +153,12 @@ class RunDirectory:
         if rows:
             write_atomically(self.path / TESTED, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
-    def details(self) -> dict[Pair, dict[str, TestDetails]]:
+    def details(self) -> dict[Pair, dict[str, LastTest]]:
         """What the last tests found besides single numbers, by method and seed, and task."""
         try:
             rows = [json.loads(line) for line in (self.path / TESTED).read_text().splitlines()]
             return {
-                (row["method"], row["seed"]): {name: TestDetails(**found) for name, found in row["tasks"].items()}
+                (row["method"], row["seed"]): {name: LastTest(**found) for name, found in row["tasks"].items()}
                 for row in rows
             }
         except FileNotFoundError:

@@ -1,8 +1,9 @@
 """Experiment: methods x seeds on a federation, conducted in lockstep, with or without a run directory."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -67,18 +68,22 @@ class Experiment:
             if not isinstance(values, range) and len(set(values)) < len(values):
                 raise UserError(f"{kind} {list(values)} repeat one; each may be given once.")
 
-    def check_memory(self, federation: Federation) -> None:
-        """Refuses more replicas than the machine has memory for, judging by the federation of the first seed."""
+    @property
+    def replicas(self) -> int:
+        """How many runs there are: methods x seeds."""
+        return len(self.methods) * len(self.seeds)
+
+    def needed_memory(self) -> float:
+        """Bytes that all replicas take at least, judging by the federation of the first seed."""
+        federation = self.federation_of(self.seeds[0])
         parameters = sum(Layout(task.build()).length for task in federation.tasks)
         pairs = federation.clients * len(federation.tasks)
         records = self.rounds * len(federation.tasks) * _RECORD_BYTES
-        replicas = len(self.methods) * len(self.seeds)
-        each = 4.0 * parameters + 8.0 * pairs + records
-        check_memory(f"{replicas:,} runs (methods x seeds)", replicas * each)
+        return self.replicas * (4.0 * parameters + 8.0 * pairs + records)
 
 
 def conduct(
-    experiment: Experiment,
+    experiment: Experiment | Sequence[Experiment],
     engine: Engine,
     *,
     open_directory: Callable[[], RunDirectory] | None = None,
@@ -95,11 +100,16 @@ def conduct(
     after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once. Both
     raise `KeyboardInterrupt`. Where a listener asks to stop, the result is that of the rounds so far.
 
+    Several experiments advance in lockstep as one run: their federations and rates may differ, and the names of their
+    methods must; all else is that of the first.
+
     Where several processes share the run, the first one opens the directory, writes the metrics and is listened to.
     """
     world = engine.world
     listener = listener if listener and world.first else Listener()
-    replicas = start(experiment, engine)
+    several = [experiment] if isinstance(experiment, Experiment) else experiment
+    replicas = start(several, engine)
+    experiment = replace(several[0], methods=[method for each in several for method in each.methods])
     records: list[RoundRecord] = []
     mark = fingerprint(replicas)
     last = experiment.rounds
@@ -202,7 +212,7 @@ def announce(
         listener.begin(info)
     except UserError:
         if fresh:
-            fresh.remove()
+            shutil.rmtree(fresh.path, ignore_errors=True)
         raise
     try:
         yield
@@ -228,15 +238,18 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
         yield directory or RunDirectory(Path(path))
 
 
-def start(experiment: Experiment, engine: Engine) -> list[Replica]:
-    """All replicas before their first round: for each method, each seed."""
-    experiment.check_memory(experiment.federation_of(experiment.seeds[0]))
-    for seed in experiment.seeds:
-        experiment.federation_of(seed).check_rounds(experiment.rounds)
+def start(experiments: Sequence[Experiment], engine: Engine) -> list[Replica]:
+    """All replicas before their first round: for each experiment and method, each seed."""
+    replicas = sum(each.replicas for each in experiments)
+    check_memory(f"{replicas:,} runs (methods x seeds)", sum(each.needed_memory() for each in experiments))
+    for each in experiments:
+        for seed in each.seeds:
+            each.federation_of(seed).check_rounds(each.rounds)
     return [
-        Replica.start(experiment.federation_of(seed), method, seed, experiment.rate, engine, experiment.keep_best)
-        for method in experiment.methods
-        for seed in experiment.seeds
+        Replica.start(each.federation_of(seed), method, seed, each.rate, engine, each.keep_best)
+        for each in experiments
+        for method in each.methods
+        for seed in each.seeds
     ]
 
 

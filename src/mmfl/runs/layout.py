@@ -1,6 +1,7 @@
 """The files of a run directory, and the version of their format. Nothing here needs torch."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 FORMAT = 1
@@ -8,6 +9,8 @@ FORMAT = 1
 
 CONFIG = "config.toml"
 """The configuration the run was started with, complete, with what it was made with."""
+SWEEP = "sweep.toml"
+"""In the directory of a sweep: its grid and settings. Beside it is a run directory for each of its parts."""
 METRICS = "metrics.jsonl"
 """A line of JSON per method, seed and round."""
 TESTED = "tested.jsonl"
@@ -30,6 +33,14 @@ ENDED = "ended.json"
 """How a deployment ended, written by its server."""
 STOP = "stop"
 """Asks the server of a deployment to stop after the round under way, once the file is there."""
+
+
+def is_sweep(directory: Path) -> bool:
+    """Whether a directory is that of a sweep; not where it cannot be read, as opening it will say."""
+    try:
+        return (directory / SWEEP).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def tracker_notes(tracker: str) -> str:

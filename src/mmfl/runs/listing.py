@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from mmfl.errors import UserError
 from mmfl.runs import status as state
 from mmfl.runs.files import last_lines
-from mmfl.runs.layout import CONFIG, ENDED, METRICS, STATE, format_problem
+from mmfl.runs.layout import CONFIG, ENDED, METRICS, STATE, format_problem, is_sweep
 from mmfl.runs.records import Scan, parse
 from mmfl.runs.records import read as read_records
 from mmfl.runs.status import Condition, RunStatus
@@ -77,11 +77,12 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """The runs in a folder, by name; or the folder itself where it is a run."""
+    """The runs in a folder and the parts of its sweeps, by name; or the folder itself where it is a run."""
     if not folder.is_dir():
         problem = f"'{folder}' is a file" if folder.exists() else f"there is no folder '{folder}'"
         raise UserError(f"{problem}; expected one that holds run directories.")
-    places = [folder, *sorted(folder.iterdir())]
+    inside = sorted(folder.iterdir())
+    places = [folder, *inside, *(part for path in inside if is_sweep(path) for part in sorted(path.iterdir()))]
     return [WatchedRun(str(place), place).look() for place in places if (place / CONFIG).is_file()]
 
 

@@ -1,15 +1,11 @@
 """Tables of what tests found: all metrics by round, each client's metric, confusion matrices, and final values."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import pandas as pd
 
 from mmfl.errors import UserError, nearest
-from mmfl.record import ClientSpread, RoundRecord, TestDetails
-
-SPREAD = [each.name for each in fields(ClientSpread)]
-"""What is known of the distribution of a metric over clients, by name."""
+from mmfl.record import SPREAD, LastTest, RoundRecord
 
 
 def all_metrics(records: Sequence[RoundRecord]) -> pd.DataFrame:
@@ -24,7 +20,7 @@ def all_metrics(records: Sequence[RoundRecord]) -> pd.DataFrame:
 
 
 def final_metrics(records: Sequence[RoundRecord], window: int) -> pd.Series:
-    """All metrics, by task and name, averaged over the last so many tested rounds; nan where one is undefined."""
+    """All metrics, by task and name: means over those of the last so many tested rounds in which they are defined."""
     table = all_metrics(records)
     last = table[table["round"].isin(sorted(set(table["round"]))[-window:])]
     return last.groupby(["task", "metric"], sort=False)["value"].mean()
@@ -41,7 +37,7 @@ def final_spread(records: Sequence[RoundRecord], tasks: Sequence[str], window: i
     return pd.DataFrame.from_dict(rows, orient="index", columns=SPREAD).rename_axis("task")
 
 
-def client_values(task: str, found: TestDetails) -> pd.DataFrame:
+def client_values(task: str, found: LastTest) -> pd.DataFrame:
     """The main metric of each client, and the number of its test examples."""
     if not found.clients:
         raise UserError(f"task '{task}': its test examples belong to no clients, so there is no metric of each.")
@@ -49,7 +45,7 @@ def client_values(task: str, found: TestDetails) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.Index(found.clients, name="client")).astype({"value": float})
 
 
-def table_of(task: str, metric: str, found: TestDetails) -> pd.DataFrame:
+def table_of(task: str, metric: str, found: LastTest) -> pd.DataFrame:
     """A metric that is a table."""
     if metric not in found.tables:
         hint = nearest(metric, found.tables) if found.tables else 'expected Task(metrics=["confusion"]).'

@@ -55,7 +55,9 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
     for replica in replicas:
         federation = replica.federation
         lengths = [len(weights) for weights in replica.state.weights]
-        digest.update(repr((replica.method.name, replica.seed, replica.rate, federation.task_names, lengths)).encode())
+        kept = [store.length for store in replica.state.optimiser if store is not None]
+        said = (replica.method.name, replica.seed, replica.rate, federation.task_names, lengths, kept)
+        digest.update(repr(said).encode())
         digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
         for shards in federation.shards:
             digest.update(shards.index.tobytes())

@@ -8,7 +8,14 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mmfl.theory.requirements import require, require_count, require_curvature, require_number
+from mmfl.checks import check, check_at_least, check_positive, check_whole, is_number
+
+
+def check_curvature(where: str, smoothness: float, strong_convexity: float) -> None:
+    """Refuses constants that are not 0 < mu <= L."""
+    check_positive(where, "strong_convexity (mu)", strong_convexity)
+    expected = f"L >= mu = {strong_convexity:g}, as no function is more convex than smooth"
+    check(is_number(smoothness, strong_convexity, np.inf), where, "smoothness (L)", smoothness, expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +44,16 @@ class Problem:
 
     def __post_init__(self) -> None:
         where = "problem constants"
-        require_curvature(where, self.smoothness, self.strong_convexity)
-        require_number(where, "gradient_bound (G)", self.gradient_bound, 0, strictly=True)
-        require_number(where, "heterogeneity (Gamma)", self.heterogeneity, 0)
-        require_number(where, "example_offset (beta1)", self.example_offset, 0)
-        require_number(where, "example_factor (beta2)", self.example_factor, 1)
-        require_count(where, "local_steps (E)", self.local_steps)
-        require_count(where, "clients (N)", self.clients)
-        require_count(where, "models (M)", self.models)
-        what = f"{self.clients} clients for {self.models} models"
-        require(self.clients % self.models == 0, where, what, "parts of equal size: N a multiple of M")
+        check_curvature(where, self.smoothness, self.strong_convexity)
+        check_positive(where, "gradient_bound (G)", self.gradient_bound)
+        check_at_least(where, "heterogeneity (Gamma)", self.heterogeneity, 0)
+        check_at_least(where, "example_offset (beta1)", self.example_offset, 0)
+        check_at_least(where, "example_factor (beta2)", self.example_factor, 1)
+        check_whole(where, "local_steps (E)", self.local_steps)
+        check_whole(where, "clients (N)", self.clients)
+        check_whole(where, "models (M)", self.models)
+        expected = f"a multiple of models (M) = {self.models}: parts of equal size"
+        check(self.clients % self.models == 0, where, "clients (N)", self.clients, expected)
 
     @property
     def example_gradient_square(self) -> float:
@@ -72,13 +79,13 @@ class ErrorBound(ABC):
 
     def __post_init__(self) -> None:
         p, where = self.problem, self.theorem
-        require_number(where, "start", self.start, 0)
+        check_at_least(where, "start", self.start, 0)
         valid = isfinite(self.beta) and self.beta * p.strong_convexity > 1
-        require(valid, where, f"beta is {self.beta}", f"beta > 1 / mu = {1 / p.strong_convexity:g}")
+        check(valid, where, "beta", self.beta, f"beta > 1 / mu = {1 / p.strong_convexity:g}")
         minimum = self.caution * p.smoothness * self.beta - 1
         valid = isfinite(self.gamma) and self.gamma > minimum
         symbols = "L beta - 1" if self.caution == 1 else f"{self.caution} L beta - 1"
-        require(valid, where, f"gamma is {self.gamma}", f"gamma > {symbols} = {minimum:g}")
+        check(valid, where, "gamma", self.gamma, f"gamma > {symbols} = {minimum:g}")
 
     @abstractmethod
     def learning_rate(self, rounds: ArrayLike) -> NDArray[np.float64]:
@@ -98,11 +105,11 @@ class ErrorBound(ABC):
 
     def _since_one(self, rounds: ArrayLike) -> NDArray[np.float64]:
         t = np.asarray(rounds, dtype=float)
-        require((t >= 1).all(), self.theorem, f"round {t.min(initial=1)}", "rounds counted from 1")
+        check_at_least(self.theorem, "the first round", t.min(initial=1), 1)
         return t
 
     def _positive(self, epsilon: float) -> float:
-        require_number(self.theorem, "epsilon", epsilon, 0, strictly=True)
+        check_positive(self.theorem, "epsilon", epsilon)
         return epsilon
 
 
@@ -189,7 +196,7 @@ class RotatingSplitBound(ErrorBound):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_number(self.theorem, "sample_error (V)", self.sample_error, 0)
+        check_at_least(self.theorem, "sample_error (V)", self.sample_error, 0)
 
     @property
     def frame_drift(self) -> float:

@@ -2,8 +2,8 @@
 
 from math import sqrt
 
+from mmfl.checks import check, check_positive
 from mmfl.theory.bounds import ErrorBound, RandomSplitBound
-from mmfl.theory.requirements import require, require_number
 
 
 def gain(bound: ErrorBound, epsilon: float, single: ErrorBound | None = None) -> float:
@@ -15,7 +15,8 @@ def gain(bound: ErrorBound, epsilon: float, single: ErrorBound | None = None) ->
     nothing. Compared with FedAvg's `RandomSplitBound` its gain grows as epsilon falls, since 1 / t is the faster rate.
     """
     single = bound.with_models(1) if single is None else single
-    require(single.problem.models == 1, "gain", f"the bound for FedAvg has {single.problem.models} models", "1")
+    models = single.problem.models
+    check(models == 1, "gain", "the number of models of FedAvg's bound", models, "1")
     return bound.problem.models * single.rounds(epsilon) / bound.rounds(epsilon)
 
 
@@ -26,7 +27,7 @@ def theorem_3_applies(bound: RandomSplitBound, epsilon: float) -> bool:
     to exceed 1 and to grow with M; `gain_threshold` gives the epsilon below which that is certain.
     """
     p = bound.problem
-    require_number("Theorem 3", "epsilon", epsilon, 0, strictly=True)
+    check_positive("Theorem 3", "epsilon", epsilon)
     enough_clients = p.clients > 1 + 6 * p.smoothness * p.heterogeneity / p.gradient_bound**2
     return epsilon < bound.start and p.models <= p.clients / 2 and (p.local_steps >= 2 or enough_clients)
 

@@ -1,13 +1,12 @@
 """The variance terms of sampling clients with given probabilities (Zhang et al. 2025, Theorem 1)."""
 
 from dataclasses import dataclass
-from math import isfinite
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from mmfl.errors import UserError
-from mmfl.theory.requirements import require, require_count, require_curvature, require_number
+from mmfl.checks import check, check_at_least, check_positive, check_whole, is_number
+from mmfl.theory.bounds import check_curvature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +28,18 @@ class SamplingProblem:
 
     def __post_init__(self) -> None:
         where = "sampling constants"
-        require_curvature(where, self.smoothness, self.strong_convexity)
-        require_number(where, "gradient_bound (sigma-bar)", self.gradient_bound, 0, strictly=True)
-        require_count(where, "local_steps (K)", self.local_steps)
-        require_number(where, "optimum_gap (e_w)", self.optimum_gap, 0, strictly=True)
-        require_number(where, "gradient_gap (e_f)", self.gradient_gap, 0, strictly=True)
-        floor = self.probability_floor
-        require(0 < floor <= 1, where, f"probability_floor (theta) is {floor}", "a number in (0, 1]")
-        what = f"gradient_gap (e_f) is {self.gradient_gap:g}, gradient_bound (sigma-bar) is {self.gradient_bound:g}"
-        require(self.gradient_gap <= self.gradient_bound, where, what, "e_f <= sigma-bar")
+        check_curvature(where, self.smoothness, self.strong_convexity)
+        check_positive(where, "gradient_bound (sigma-bar)", self.gradient_bound)
+        check_whole(where, "local_steps (K)", self.local_steps)
+        check_positive(where, "optimum_gap (e_w)", self.optimum_gap)
+        check_positive(where, "gradient_gap (e_f)", self.gradient_gap)
+        floor, gap, most = self.probability_floor, self.gradient_gap, self.gradient_bound
+        check(0 < floor <= 1, where, "probability_floor (theta)", floor, "a number in (0, 1]")
+        check(gap <= most, where, "gradient_gap (e_f)", gap, f"e_f <= sigma-bar = {most:g}")
 
     def gamma(self, step_size: float) -> float:
         """gamma_tau = max(32 L / mu, 4 K ||H||_1), where `step_size` is the round's sum of aggregation weights."""
-        require_number("gamma_tau", "step_size (||H||_1)", step_size, 0)
+        check_at_least("gamma_tau", "step_size (||H||_1)", step_size, 0)
         return max(32 * self.smoothness / self.strong_convexity, 4 * self.local_steps * step_size)
 
     def learning_rate(self, rounds: int, gamma: float) -> float:
@@ -54,11 +52,11 @@ class SamplingProblem:
         `start` is the root mean square distance at the start, `noise` holds z = Z_g + Z_l + Z_p of each round so far.
         """
         minimum = 32 * self.smoothness / self.strong_convexity
-        require(isfinite(gamma) and gamma >= minimum, "V_tau", f"gamma is {gamma}", f"gamma >= 32 L / mu = {minimum:g}")
-        require_number("V_tau", "start", start, 0)
+        check(is_number(gamma, minimum, np.inf), "V_tau", "gamma", gamma, f"gamma >= 32 L / mu = {minimum:g}")
+        check_at_least("V_tau", "start", start, 0)
         z = np.asarray(noise, dtype=float)
         valid = z.ndim == 1 and bool((np.isfinite(z) & (z >= 0)).all())
-        require(valid, "V_tau", f"noise (z) is {z.tolist()}", "one finite number >= 0 for each round")
+        check(valid, "V_tau", "noise (z)", z.tolist(), "one finite number >= 0 for each round")
         return max((gamma * start) ** 2, (16 / self.strong_convexity) ** 2 * float(z.sum()))
 
     def squared_error(self, gamma: float, start: float, noise: ArrayLike) -> float:
@@ -87,13 +85,13 @@ class SamplingRound:
     probability: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        require(np.ndim(self.share) == 1, "sampling round", f"share has {np.ndim(self.share)} dimensions", "1")
         d, B, p, floor = self.share, self.capacity, self.probability, self.problem.probability_floor
-        self._require_each("share (d)", d, np.greater(d, 0), "> 0: only clients that can train the model")
-        require(np.isclose(d.sum(), 1), "sampling round", f"shares (d) sum to {d.sum():g}", "1")
-        self._require_each("capacity (B)", B, np.greater_equal(B, 1), "at least 1 processor")
+        check(np.ndim(d) == 1, "sampling round", "the number of dimensions of share", np.ndim(d), "1")
+        self._check_each("share (d)", d, np.greater(d, 0), "> 0: only clients that can train the model")
+        check(bool(np.isclose(d.sum(), 1)), "sampling round", "the sum of shares (d)", d.sum(), "1")
+        self._check_each("capacity (B)", B, np.greater_equal(B, 1), "at least 1 processor")
         expected = f"theta = {floor:g} <= p <= 1 (Assumption 5)"
-        self._require_each("probability (p)", p, np.greater_equal(p, floor) & np.less_equal(p, 1), expected)
+        self._check_each("probability (p)", p, np.greater_equal(p, floor) & np.less_equal(p, 1), expected)
 
     def z_g(
         self,
@@ -110,9 +108,9 @@ class SamplingRound:
         c, K, p = self.problem, self.problem.local_steps, self.probability
         maximum = K * c.gradient_bound**2 * (1 + 1e-9)  # equal up to rounding is equal
         squares = np.greater_equal(gradient_squares, 0) & np.less_equal(gradient_squares, maximum)
-        self._require_each("minibatch_noise", minibatch_noise, np.greater_equal(minibatch_noise, 0), ">= 0")
-        self._require_each("heterogeneity", heterogeneity, np.greater_equal(heterogeneity, 0), ">= 0")
-        self._require_each("gradient_squares", gradient_squares, squares, f"0 to K sigma-bar^2 = {maximum:g}")
+        self._check_each("minibatch_noise", minibatch_noise, np.greater_equal(minibatch_noise, 0), ">= 0")
+        self._check_each("heterogeneity", heterogeneity, np.greater_equal(heterogeneity, 0), ">= 0")
+        self._check_each("gradient_squares", gradient_squares, squares, f"0 to K sigma-bar^2 = {maximum:g}")
         return (
             K * self._over_processors(minibatch_noise**2 / p)
             + 4 * c.smoothness * K * float(self.share @ heterogeneity)
@@ -122,7 +120,7 @@ class SamplingRound:
     def z_l(self, losses: NDArray[np.float64]) -> float:
         """E[Z_l]: the variance of the sampled loss, which MMFL-LVR minimises; `losses` f is [clients]."""
         c = self.problem
-        self._require_each("losses (f)", losses, np.isfinite(losses), "a finite number")
+        self._check_each("losses (f)", losses, np.isfinite(losses), "a finite number")
         gaps = (c.optimum_gap * c.gradient_gap) ** 2
         R = 2 * c.local_steps**3 * c.gradient_bound**2 / (gaps * c.probability_floor)
         return R * int(self.capacity.sum()) * self._over_processors(losses**2 * (1 / self.probability - 1))
@@ -138,10 +136,10 @@ class SamplingRound:
         """The sum over processors of (d / B)^2 `values`; all processors of a client have the same value."""
         return float((self.share**2 / self.capacity * values).sum())
 
-    def _require_each(
+    def _check_each(
         self, name: str, values: NDArray[np.float64 | np.int64], holds: NDArray[np.bool_], expected: str
     ) -> None:
-        shapes = f"{name} has shape {np.shape(values)}", f"{np.shape(self.share)}, as share has"
-        require(np.shape(values) == np.shape(self.share), "sampling round", *shapes)
+        where, shape, clients = "sampling round", np.shape(values), np.shape(self.share)
+        check(shape == clients, where, f"the shape of {name}", shape, f"{clients}, as share has")
         for i in np.flatnonzero(~(holds & np.isfinite(values)))[:1]:
-            raise UserError(f"sampling round: {name} of client {i} is {values[i]:g}; expected {expected}.")
+            check(False, where, f"{name} of client {i}", values[i], expected)

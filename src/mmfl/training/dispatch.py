@@ -1,6 +1,7 @@
 """Dispatch: which process trains which clients of a round, when, and how many at once."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,13 +76,13 @@ class Dispatch:
         return results
 
     def _portions(self) -> Iterator[list[_Request]]:
-        """Requests in their order, as many at a time as there is room for their updates."""
+        """Requests in their order, as many at a time as there is room for what they return."""
         held = 0
         portion: list[_Request] = []
         for each in self.rounds:
             marks = self._trained_late(each)
             for s in range(marks.shape[1]):
-                size = 4 * int(marks[:, s].sum()) * len(each.weights[s]) // self.engine.world.size
+                size = 4 * int(marks[:, s].sum()) * each.returned_values(s) // self.engine.world.size
                 if portion and held + size > self.engine.room:
                     yield portion
                     held, portion = 0, []
@@ -129,6 +130,6 @@ def _exchange(world: World, clients: Sequence[NDArray[np.int64]], trained: Seque
         rows[0, place], rows[1, place] = own.loss, own.steps
     known = np.split(world.sums(columns), bounds[:-1], axis=1)
     return [
-        Trained(each, own.flat, loss, steps.astype(np.int64), place, world, batch_norm=own.batch_norm)
+        replace(own, client=each, loss=loss, steps=steps.astype(np.int64), here=place, world=world)
         for each, own, (loss, steps), place in zip(clients, trained, known, places, strict=True)
     ]

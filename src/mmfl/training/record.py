@@ -8,7 +8,7 @@ import numpy as np
 from mmfl.engine import Evaluation
 from mmfl.federation import Federation
 from mmfl.federation.task import Task
-from mmfl.record import ClientSpread, Drawn, RoundRecord, TaskRecord, TestDetails
+from mmfl.record import ClientSpread, Drawn, LastTest, RoundRecord, TaskRecord
 from mmfl.training.diagnostics import loss_variance, probability_quantiles, round_cost, step_size
 from mmfl.training.round import Round
 from mmfl.updates.batch_norm import BatchNorm, SharedBatchNorm
@@ -116,14 +116,14 @@ def _spread(task: Task, tested: Evaluation) -> ClientSpread | None:
     )
 
 
-def _details(round: int, tested: Evaluation) -> TestDetails:
+def _details(round: int, tested: Evaluation) -> LastTest:
     """What a test found besides single numbers."""
     tables = {name: table.tolist() for name, table in tested.tables.items()}
     if tested.clients is None:
-        return TestDetails(round, tables=tables)
+        return LastTest(round, tables=tables)
     found = tested.clients
     values = [_number(value) for value in found.value]
-    return TestDetails(round, found.client.tolist(), found.examples.tolist(), values, tables)
+    return LastTest(round, found.client.tolist(), found.examples.tolist(), values, tables)
 
 
 def _sent_statistics(batch_norm: BatchNorm | None) -> int:

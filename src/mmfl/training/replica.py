@@ -9,11 +9,11 @@ from torch import Tensor
 from mmfl.engine import Engine, Evaluation
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
-from mmfl.record import TestDetails
+from mmfl.record import LastTest
 from mmfl.training.best import BestWeights
 from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
-from mmfl.updates.store import set_world
+from mmfl.updates.store import ClientVectorStore, StorageOptions, set_world
 
 
 @dataclass
@@ -27,12 +27,14 @@ class TrainingState:
     local: list[Any]
     tally: Tally
     batch_norm: list[BatchNorm | None]
+    optimiser: list[ClientVectorStore | None]
     best: BestWeights | None = None
 
     @property
     def memories(self) -> list[Any]:
-        """What the method remembers of clients."""
-        return [self.aggregation, self.local]
+        """What is stored of clients: what the method remembers, and what they keep for themselves."""
+        batch_norm = [norm for norm in self.batch_norm if isinstance(norm, LocalBatchNorm)]
+        return [self.aggregation, self.local, batch_norm, self.optimiser]
 
 
 def start_batch_norm(federation: Federation, task: int, seed: int, engine: Engine) -> BatchNorm | None:
@@ -42,6 +44,12 @@ def start_batch_norm(federation: Federation, task: int, seed: int, engine: Engin
         return None
     local = federation.tasks[task].batch_norm == "local"
     return LocalBatchNorm.start(federation.clients, initial) if local else SharedBatchNorm(initial)
+
+
+def start_optimiser(federation: Federation, task: int, engine: Engine) -> ClientVectorStore | None:
+    """The states of clients' optimisers before the first round; None where clients keep none."""
+    initial = engine.initial_optimiser_state(federation, task)
+    return StorageOptions().start(federation.clients, initial) if len(initial) else None
 
 
 @dataclass(eq=False)
@@ -56,7 +64,7 @@ class Replica:
     seed: int
     rate: float
     state: TrainingState
-    tested: dict[str, TestDetails] = field(default_factory=dict)
+    tested: dict[str, LastTest] = field(default_factory=dict)
 
     @classmethod
     def start(
@@ -74,6 +82,7 @@ class Replica:
             [method.local.start(clients, w) for w in weights],
             Tally.start(clients, tasks),
             batch_norm,
+            [start_optimiser(federation, s, engine) for s in range(tasks)],
             BestWeights.start(weights, batch_norm) if keep_best else None,
         )
         set_world(state, engine.world)

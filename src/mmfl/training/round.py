@@ -103,7 +103,7 @@ class Round:
         state = replica.state
         correction = local.correction(client, state.local[task]) if len(client) else None
         compared = rule.needs_everyone or "residuals" in self.asked
-        batch_norm = state.batch_norm[task]
+        batch_norm, optimiser = state.batch_norm[task], state.optimiser[task]
         return Training(
             replica.federation,
             task,
@@ -115,8 +115,14 @@ class Round:
             correction,
             self._sends(task)[client],
             rule.remembered(state.aggregation[task]) if compared else None,
+            None if optimiser is None else optimiser.held_rows(client),
             batch_norm=None if batch_norm is None else batch_norm.of(client),
         )
+
+    def returned_values(self, task: int) -> int:
+        """How many numbers a client's training of a task returns: the update, and the optimiser's state if kept."""
+        optimiser = self.replica.state.optimiser[task]
+        return len(self.weights[task]) + (0 if optimiser is None else optimiser.length)
 
     def _sends(self, task: int) -> NDArray[np.bool_]:
         """Whose updates of a task are needed as vectors: of those drawn, once that is decided, [clients]."""
@@ -169,6 +175,8 @@ class Round:
             state.local[task] = observed
         if (batch_norm := state.batch_norm[task]) is not None:
             batch_norm.observe(received, view.sizes[:, task])
+        if (optimiser := state.optimiser[task]) is not None and received.optimiser_state is not None:
+            optimiser.put(received.client, received.optimiser_state)  # of those not drawn too: they did train
         drawn = received.without_rows().drawn()
         rejected = int((updates.count > 0).sum()) - len(drawn)
         variance = update_variance(view, self.allocation, received)

@@ -166,6 +166,11 @@ class ClientVectorStore:
         return self.count
 
     @property
+    def length(self) -> int:
+        """Numbers in a vector."""
+        return self.none.shape[1]
+
+    @property
     def nbytes(self) -> int:
         """Bytes held for vectors, in memory or on disk, room for the next clients included."""
         return sum(block.nbytes for block in self.blocks)

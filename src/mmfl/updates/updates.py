@@ -22,7 +22,7 @@ class Trained:
     those that failed. Where several processes share a run, `client`, `loss` and `steps` are those of all of them, and
     `flat` has the rows `here` alone. The same holds if clients keep updates that nobody needs: then `norm` and `inner`
     are what the clients report of all rows, ||G|| and `<G, h>`. `batch_norm` has a row for every row of `flat`,
-    where there is batch norm and clients share it.
+    where there is batch norm and clients share it, and `optimiser_state` where clients keep that.
     """
 
     client: NDArray[np.int64]
@@ -34,18 +34,16 @@ class Trained:
     norm: NDArray[np.float64] | None = None
     inner: NDArray[np.float64] | None = None
     batch_norm: Tensor | None = None
+    optimiser_state: Tensor | None = None
 
     @property
     def client_rows(self) -> ClientRows:
         """The updates, wherever they are."""
         return ClientRows(self.flat, self.here, len(self.client), self.world, self.norm, self.inner)
 
-    @property
-    def batch_norm_rows(self) -> ClientRows | None:
-        """What clients have of batch norm besides their weights, wherever it is."""
-        if self.batch_norm is None:
-            return None
-        return ClientRows(self.batch_norm, self.here, len(self.client), self.world)
+    def rows_of(self, matrix: Tensor | None) -> ClientRows | None:
+        """What clients have of batch norm or of their optimisers, given `batch_norm` or `optimiser_state`."""
+        return None if matrix is None else ClientRows(matrix, self.here, len(self.client), self.world)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +66,7 @@ class Updates:
     loss: NDArray[np.float64]
     steps: NDArray[np.int64]
     batch_norm: ClientRows | None = None
+    optimiser_state: ClientRows | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rows, Tensor):
@@ -77,13 +76,14 @@ class Updates:
     def of(cls, task: int, trained: Trained, allocation: Allocation | None = None) -> "Updates":
         """What an engine returned for a task, beside what the allocation says of those clients; None: nobody has been
         drawn yet."""
-        client, rows, batch_norm = trained.client, trained.client_rows, trained.batch_norm_rows
+        client = trained.client
         count, probability = np.zeros(len(client), dtype=np.int64), np.zeros(len(client))
         if allocation is not None:
             counts, drawn = np.zeros(len(allocation.probabilities), dtype=np.int64), allocation.rows(task)
             counts[allocation.client[drawn]] = allocation.count[drawn]
             count, probability = counts[client], allocation.probabilities[client, task]
-        return cls(task, client, count, probability, rows, trained.loss, trained.steps, batch_norm)
+        columns = client, count, probability, trained.client_rows, trained.loss, trained.steps
+        return cls(task, *columns, trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state))
 
     def __len__(self) -> int:
         return len(self.client)
@@ -110,20 +110,22 @@ class Updates:
         are, if that is already known."""
         if finite is None:
             (finite,) = finite_rows([self.rows.matrix], row_sums([self.rows.matrix]))
-        if self.batch_norm is not None:
-            finite = finite & torch.isfinite(self.batch_norm.matrix).all(1).cpu().numpy()
+        for kept in (self.batch_norm, self.optimiser_state):
+            if kept is not None:
+                finite = finite & finite_rows([kept.matrix], row_sums([kept.matrix]))[0]
         return self._where(self.rows.finite(finite) & np.isfinite(self.loss))
 
     def without_rows(self) -> "Updates":
         """What is known of them, without the rows, which are large."""
-        return replace(self, rows=self.rows.without_matrix(), batch_norm=None)
+        return replace(self, rows=self.rows.without_matrix(), batch_norm=None, optimiser_state=None)
 
     def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
         if wanted.all():
             return self
         columns = {name: getattr(self, name)[wanted] for name in ("client", "count", "probability", "loss", "steps")}
-        batch_norm = None if self.batch_norm is None else self.batch_norm.where(wanted)
-        return replace(self, **columns, rows=self.rows.where(wanted), batch_norm=batch_norm)
+        given = {name: getattr(self, name) for name in ("rows", "batch_norm", "optimiser_state")}
+        rows = {name: each.where(wanted) for name, each in given.items() if each is not None}
+        return replace(self, **columns, **rows)
 
 
 def row_sums(updates: Sequence[Tensor]) -> list[NDArray[np.float32]]:

@@ -69,6 +69,7 @@ class RecordedStep:
             rates=given.rates.new_zeros(jobs, 1),
             loss_sums=given.loss_sums.new_zeros(jobs),
             statistics=cohort.statistics[:1].repeat(jobs, 1),
+            optimiser_state=weights.new_empty(jobs, 0),
         ).with_state(cohort.rule, cohort.optimiser)
         rule, optimiser = cohort.rule, cohort.optimiser
         module = VmappedModule(cohort.architecture, weights.device)
@@ -89,11 +90,13 @@ class RecordedStep:
                 copy = partial(Tensor.copy_, non_blocking=True)
                 map_leaves(copy, tuple(self._batch[:4]), tuple(next(batches)[:4]))
             if active != loaded:
+                self._store_optimiser_state(cohort, slice(active, loaded))  # padding would change it
                 own.rates[:active] = cohort.tensors.rates[:active]
                 own.rates[active:] = 0
                 loaded = active
             cohort.set_rates(own.rates[:active], step, slice(0, active))
             self._replay()
+        self._store_optimiser_state(cohort, slice(loaded))
         cohort.store_updates(own.weights[: len(cohort.jobs)])
         cohort.tensors.loss_sums.copy_(own.loss_sums[: len(cohort.jobs)])
         cohort.tensors.statistics.copy_(own.statistics[: len(cohort.jobs)])
@@ -106,8 +109,15 @@ class RecordedStep:
         own.start_index[:jobs] = given.start_index
         if own.correction is not None and given.correction is not None:
             own.correction[:jobs] = given.correction
-        for vector in (*own.state, own.loss_sums, own.number):
+        for vector in (*own.state, own.optimiser_state, own.loss_sums, own.number):
             vector.zero_()
+        if given.optimiser_state.shape[1]:
+            own.optimiser_state[:jobs] = given.optimiser_state
+
+    def _store_optimiser_state(self, cohort: Cohort, jobs: slice) -> None:
+        """Copies the state of these jobs' optimisers into the cohort, where clients keep it."""
+        if cohort.tensors.optimiser_state.shape[1]:
+            cohort.tensors.optimiser_state[jobs] = self._tensors.optimiser_state[jobs]
 
 
 def _repeat(jobs: int, width: int, leaf: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """Clusters of the clients' losses (Gong et al., Figure 3): how well they separate, and if the C-step finds them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,8 @@ from mmfl.engine import Simulation, Workload
 from mmfl.federation import Federation
 from mmfl.papers.evidence import greater, spread
 from mmfl.papers.measurements import Watch
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames
-from mmfl.report.plots import COLOURS, legend
+from mmfl.report.plots import COLOURS, legend, panels
 from mmfl.runs.results import Comparison
 from mmfl.training import TrainingState
 
@@ -38,20 +36,14 @@ _EVERY = 5  # rounds between two observations of the current clusters
 _MARKS = "os^Dv"
 
 
-@dataclass(frozen=True, eq=False)
-class Observation:
-    """What is observed of a replica after a round: its cycle, if it has one, and after some rounds its weights."""
-
-    round: int
-    cycle: Cycle | None
-    weights: Sequence[Tensor] | None
+Observation = tuple[Cycle | None, Sequence[Tensor] | None]
+"""What is observed of a replica after a round: its cycle, if it has one, and after some rounds its weights."""
 
 
 def observe(observed_rounds: Sequence[int], state: TrainingState) -> Observation:
     """Observes a replica; its weights are kept after the rounds in `observed_rounds`."""
     cycle = state.allocation if isinstance(state.allocation, Cycle) else None
-    weights = [each.clone() for each in state.weights] if state.round in observed_rounds else None
-    return Observation(state.round, cycle, weights)
+    return cycle, [each.clone() for each in state.weights] if state.round in observed_rounds else None
 
 
 def measure_clusters(watch: Watch[Observation], compared: Comparison, engine: Simulation) -> Frames:
@@ -62,19 +54,19 @@ def measure_clusters(watch: Watch[Observation], compared: Comparison, engine: Si
     and seed, and `losses`, those of group methods with the first seed: a row per client, with its true cluster.
     """
     clusters, distinct, losses = [], [], [pd.DataFrame()]
-    for run, observation in (pair for seen in watch.seen for pair in zip(compared, seen, strict=True)):
-        key: dict[str, Any] = {"method": run.method, "seed": run.seed, "round": observation.round}
+    seen = [(t, *pair) for t, seen in enumerate(watch.seen) for pair in zip(compared, seen, strict=True)]
+    for t, run, (cycle, weights) in seen:
+        key: dict[str, Any] = {"method": run.method, "seed": run.seed, "round": t}
         federation = run.federation
         assert federation is not None
-        if observation.cycle is not None and observation.round > 0 and observation.round % _EVERY == 0:
-            number = len(observation.cycle.centroids)
-            clusters.append({**key, "clusters": number, "agreement": agreement(observation.cycle, federation)})
-        if observation.weights is not None:
+        if cycle is not None and t > 0 and t % _EVERY == 0:
+            clusters.append({**key, "clusters": len(cycle.centroids), "agreement": agreement(cycle, federation)})
+        if weights is not None:
             everyone = np.arange(federation.clients)
-            workloads = [Workload(federation, s, weights, everyone) for s, weights in enumerate(observation.weights)]
+            workloads = [Workload(federation, s, each, everyone) for s, each in enumerate(weights)]
             measured = np.stack(engine.losses(workloads), axis=1)
             distinct.append({**key, **distinctness(measured, federation)})
-            if observation.cycle is not None and run.seed == compared.runs[0].seed:
+            if cycle is not None and run.seed == compared.runs[0].seed:
                 frame = pd.DataFrame(measured.round(4), columns=federation.task_names)
                 losses.append(frame.assign(truth=federation.groups[0], **key))
     together = pd.concat(losses, ignore_index=True)
@@ -116,15 +108,13 @@ def rand_index(truth: NDArray[np.int64], found: NDArray[np.int64]) -> float:
 def standardise(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """Losses [clients, tasks] standardised as in the C-step: every task has mean 0 and variance 1."""
     mean, scale = scaling(losses, np.ones(losses.shape, dtype=bool), True)
-    points: NDArray[np.float64] = (losses - mean) / scale
-    return points
+    return np.asarray((losses - mean) / scale)
 
 
 def principal_components(points: NDArray[np.float64]) -> NDArray[np.float64]:
     """The first two principal components of points, [points, 2]."""
     centred = points - points.mean(0)
-    components: NDArray[np.float64] = centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T
-    return components
+    return np.asarray(centred @ np.linalg.svd(centred, full_matrices=False)[2][:2].T)
 
 
 def with_clusters_in_force(frames: Frames) -> pd.DataFrame:

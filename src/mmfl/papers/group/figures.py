@@ -10,15 +10,12 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import alike, fact, greater, spread
 from mmfl.papers.group import clusters
 from mmfl.papers.group.runs import BASELINES, FIVE_CLUSTERS, GROUP, ONE_TASK, parts
-from mmfl.papers.measurements import by_round, final
-from mmfl.papers.panels import panels
+from mmfl.papers.measurements import LAST, draw_by_round, final
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Reproduction, reproduction
 from mmfl.report.differences import difference
-from mmfl.report.plots import curve, legend
 
 _METHODS = (*BASELINES, GROUP, ONE_TASK, FIVE_CLUSTERS)
 _BEHIND = {"consistent": "more than 0.100", "inconsistent": "at least 0.040", "everyone": "not tried"}
-_LAST = 20  # rounds that results are averaged over
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +38,8 @@ class Measured:
     @cached_property
     def scores(self) -> dict[str, pd.DataFrame]:
         """By method: accuracy of each task and their `mean`, averaged over the last rounds; a row per seed."""
-        found = final(self.frame("accuracy"), _LAST).reset_index("method")
-        return {
-            method: found[found["method"] == method].drop(columns="method")
-            for method in _METHODS
-            if method in set(found["method"])
-        }
+        found = final(self.frame("accuracy"))
+        return {method: pd.DataFrame(found.loc[method]) for method in _METHODS if method in found.index}
 
     @property
     def group(self) -> str:
@@ -60,7 +53,7 @@ class Measured:
     def swing(self, method: str) -> float:
         """Standard deviation of a task's accuracy over the last rounds of a run, averaged over tasks and seeds."""
         known = self.frame("accuracy")
-        known = known[(known["method"] == method) & (known["round"] > known["round"].max() - _LAST)]
+        known = known[(known["method"] == method) & (known["round"] > known["round"].max() - LAST)]
         return float(known.groupby("seed")[self.tasks].std().to_numpy().mean())
 
     def average(self, method: str, kind: str) -> float:
@@ -121,27 +114,16 @@ def notes_on(results: Measured) -> list[str]:
 
 
 def draw(setting: str, frames: Frames) -> Figure:
-    """Test accuracy by round, a panel per task and one for the mean; dashed lines are arrivals."""
+    """Test accuracy by round; dashed lines are the arrivals of tasks, and of the first seed's clients."""
     results = Measured(setting, frames)
-    columns = [*results.tasks, "mean"]
-    figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
-    for panel, column in zip(axes, columns, strict=True):
-        for n, method in enumerate(_METHODS):
-            if method in results.scores:
-                curve(panel, by_round(results.frame("accuracy"), column, method), method, n)
-        for t in arrivals(results):
-            panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
-        panel.set_title("mean of the tasks" if column == "mean" else column)
-        panel.set_xlim(left=0)
-    legend(figure, axes[-1])
-    return figure
-
-
-def arrivals(results: Measured) -> list[int]:
-    """The rounds in which tasks arrived, and the first seed's clients."""
-    tasks, clients = results.frame("tasks"), results.frame("arrivals")
+    figure = draw_by_round(results.frame("accuracy"), [*results.tasks, "mean"], _METHODS)
+    tasks, clients = results.frame("tasks")["arrival"], results.frame("arrivals")
     first = clients[clients["seed"] == clients["seed"].min()] if len(clients) else clients
-    return [*tasks.loc[tasks["arrival"] > 1, "arrival"].astype(int), *first["round"].astype(int)]
+    for panel in figure.axes:
+        for t in (*tasks[tasks > 1].astype(int), *first["round"].astype(int)):
+            panel.axvline(t, color="grey", linestyle="--", linewidth=0.5, zorder=0)
+        panel.set_xlim(left=0)
+    return figure
 
 
 def consistent_claims(results: Measured, _: Measured) -> Iterator[Claim]:
@@ -219,13 +201,13 @@ def _figure(
         both = Measured(setting, frames), Measured(beside, frames)
         return Findings(table(both), list(claims(*both)), [*notes_on(both[0]), *notes(*both)])
 
-    return reproduction(id, parts(setting, beside), find, partial(draw, setting))
+    return reproduction(id, partial(parts, (setting, beside)), find, partial(draw, setting))
 
 
 REPRODUCTIONS = (
     _figure("group-fig2a", "consistent", "everyone", consistent_claims, note_on_everyone),
     _figure("group-fig2b", "inconsistent", "consistent", inconsistent_claims, lambda *_: [NOTES["inconsistent"]]),
-    reproduction("group-fig3", parts("consistent", "inconsistent"), clusters.find, clusters.draw),
+    reproduction("group-fig3", partial(parts, clusters.PLOTTED), clusters.find, clusters.draw),
     _figure("group-fig4a", "dynamic-clients", "consistent", clients_claims),
     _figure("group-fig4b", "dynamic-tasks", "consistent", tasks_claims),
 )

@@ -1,6 +1,6 @@
 """Runs of group sampling and the baselines (Gong et al.): what is trained, and what is kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,8 +12,8 @@ from mmfl.engine import Simulation
 from mmfl.federation import Federation
 from mmfl.methods import make_method
 from mmfl.papers.group.clusters import OBSERVED_ROUNDS, measure_clusters, observe
-from mmfl.papers.measurements import Watch, accuracy, mean_costs
-from mmfl.papers.reproduction import Frames, Part, Trainer, federations
+from mmfl.papers.measurements import LAST, Watch, accuracy, mean_costs
+from mmfl.papers.reproduction import Frames, PaperTrainer, Part, digits, federations
 from mmfl.runs.results import Comparison, Run
 
 BASELINES = ("multi-fedavg", "mfa-rr")
@@ -22,11 +22,16 @@ _FIVE = {"method": ONE_TASK, "largest": 5}
 FIVE_CLUSTERS = make_method(_FIVE).name
 """The one-task C-step limited to five clusters, so that it trains about as many clients as the baselines."""
 
-_TESTED = {"evaluate_every": 3, "evaluate_last": 20}  # not every 5, so that cycles are tested at different turns
+_DIGITS = [
+    *digits("0", "1", "2", "3", "4", lr=0.1),
+    *(f"tasks.{n}.name=digits-{letter}" for n, letter in enumerate("abcde")),
+    *(f'tasks.{n}.partition.sizes={{name="uniform", least=15, most=20}}' for n in range(5)),  # for 60 clients
+]
+_TESTED = {"evaluate_every": 3, "evaluate_last": LAST}  # not every 5, so that cycles are tested at different turns
 
 
 @dataclass(frozen=True)
-class Setting:
+class GroupSetting:
     """A federation of the paper, the methods compared on it and the share of clients that train in a round.
 
     `quick` are `key=value` settings of the quick form. `observed_rounds` are rounds after which losses are measured.
@@ -41,47 +46,32 @@ class Setting:
 
     def federations(self, quick: bool) -> Callable[[int], Federation]:
         """The federation of each seed."""
-        return federations(self.preset, [*_digits(), *self.quick] if quick else ())
+        return federations(self.preset, [*_DIGITS, *self.quick] if quick else ())
 
 
-def _digits() -> list[str]:
-    """Settings that replace the data of every task by the digits, with few enough examples for 60 clients."""
-    sizes = '{name="uniform", least=15, most=20}'
-    changes = {"data": "digits", "model": "logistic", "lr": "0.1", "partition.sizes": sizes}
-    return [
-        f"tasks.{n}.{key}={value}"
-        for n, letter in enumerate("abcde")
-        for key, value in {"name": f"digits-{letter}", **changes}.items()
-    ]
-
-
-SETTINGS: dict[str, Setting] = {
+SETTINGS: dict[str, GroupSetting] = {
     setting.name: setting
     for setting in (
-        Setting("consistent", "group-consistent", observed_rounds=OBSERVED_ROUNDS),
-        Setting("everyone", "group-consistent", rate=1.0),
-        Setting(
+        GroupSetting("consistent", "group-consistent", observed_rounds=OBSERVED_ROUNDS),
+        GroupSetting("everyone", "group-consistent", rate=1.0),
+        GroupSetting(
             "inconsistent", "group-inconsistent", (*BASELINES, GROUP, ONE_TASK, _FIVE), observed_rounds=OBSERVED_ROUNDS
         ),
-        Setting("dynamic-clients", "group-dynamic-clients", quick=["federation.arrivals.gap=0.6"]),
-        Setting("dynamic-tasks", "group-dynamic-tasks", quick=["federation.task_arrivals={digits-d=9, digits-e=18}"]),
+        GroupSetting("dynamic-clients", "group-dynamic-clients", quick=["federation.arrivals.gap=0.6"]),
+        GroupSetting(
+            "dynamic-tasks", "group-dynamic-tasks", quick=["federation.task_arrivals={digits-d=9, digits-e=18}"]
+        ),
     )
 }
 
 
-def parts(*names: str) -> Callable[[bool], list[Part]]:
+def parts(names: Iterable[str], quick: bool) -> list[Part]:
     """The runs of some settings: 100 rounds with 5 seeds, or the quick form of 25 rounds with 3 seeds on the digits."""
-
-    def parts_of(quick: bool) -> list[Part]:
-        rounds, seeds = (25, list(range(3))) if quick else (100, list(range(5)))
-        return [
-            Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names
-        ]
-
-    return parts_of
+    rounds, seeds = (25, range(3)) if quick else (100, range(5))
+    return [Part(f"group-{name}", rounds, seeds, partial(run, SETTINGS[name], quick, rounds, seeds)) for name in names]
 
 
-def run(setting: Setting, quick: bool, rounds: int, seeds: Sequence[int], trainer: Trainer) -> Frames:
+def run(setting: GroupSetting, quick: bool, rounds: int, seeds: Sequence[int], trainer: PaperTrainer) -> Frames:
     """Trains all methods and seeds of a setting; its name is in the column `setting` of every frame."""
     federation_of, watch = setting.federations(quick), Watch(partial(observe, setting.observed_rounds))
     compared = trainer.compare(federation_of, setting.methods, rounds, setting.rate, seeds, watch=watch, **_TESTED)

@@ -51,14 +51,12 @@ class Chain:
     @cached_property
     def vectors(self) -> Array:
         """b_k, [clients, size]."""
-        centres: Array = self.data.x.double().numpy()[..., -1]
-        return centres
+        return np.asarray(self.data.x.double().numpy()[..., -1])
 
     @cached_property
     def mean(self) -> Array:
         """The matrix of F, [size, size]."""
-        mean: Array = self.matrices.mean(0)
-        return mean
+        return np.asarray(self.matrices.mean(0))
 
     @cached_property
     def optimum(self) -> Array:
@@ -126,8 +124,7 @@ class Chain:
 
 def weights_of(state: TrainingState) -> Array:
     """The weights of a replica whose tasks have the same shape, [tasks, size]."""
-    weights: Array = torch.stack(state.weights).double().cpu().numpy()
-    return weights
+    return np.asarray(torch.stack(state.weights).double().cpu().numpy())
 
 
 def table(replicas: Sequence[tuple[str, int]], seen: Array, column: str, rounds: Iterable[int]) -> pd.DataFrame:

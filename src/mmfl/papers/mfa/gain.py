@@ -1,7 +1,7 @@
 """Bhuyan, Moharir & Joshi 2022, Section 7: the gain of copies of one task, Synthetic(1,1) and faces (Figures 3, 4)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,11 +11,10 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import format_gain, train_to_goals, windows, with_gain, worst
-from mmfl.papers.mfa.tasks import copies, face, small_faces, synthetic, with_shared_clients
-from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
-from mmfl.report.plots import COLOURS, DASHES
+from mmfl.papers.mfa.goals import format_gain, smoothed_and_single, train_to_goals, windows, worst
+from mmfl.papers.mfa.tasks import copies, face, small_face, small_synthetic, synthetic, with_shared_clients
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, PaperTrainer, Part, reproduction
+from mmfl.report.plots import COLOURS, DASHES, panels
 
 METHODS = ("mfa-rr", "mfa-rand")
 _NAMES = {"synthetic-a": "Synthetic(1,1)-A", "synthetic-b": "Synthetic(1,1)-B"}
@@ -23,7 +22,7 @@ _POINTS = 10  # of a curve that are kept for each T_1 rounds
 
 
 @dataclass(frozen=True)
-class Setting:
+class CopiesSetting:
     """Copies of one task: how it is made, over how many clients, of which `rate` takes part in a round; FedAvg trains
     it for `rounds` (T_1), and there are as many copies as `models` (M) says, one number after the other."""
 
@@ -40,7 +39,7 @@ class Setting:
         """The setting as a part; its rounds are the limit for the largest number of models."""
         return Part(f"mfa-gain/{self.name}", self.rounds * max(self.models), self.seeds, self.run)
 
-    def run(self, trainer: Trainer) -> Frames:
+    def run(self, trainer: PaperTrainer) -> Frames:
         """Trains FedAvg on the task, then its copies together: `gains`, and `curves` of the least accurate copy."""
         task = self.task()
         label = f"{_NAMES.get(task.name, task.data.name)}, lr {task.learning_rate(1):g}"
@@ -67,63 +66,41 @@ def thin_out(curve: pd.Series, rounds: int) -> pd.DataFrame:
     return pd.DataFrame({"round": kept.index, "accuracy": kept.to_numpy()})
 
 
-def _small_set(number: int) -> Task:
-    return replace(synthetic(number, clients=40, cap=100), lr=0.01)
-
-
-def _small_face() -> Task:
-    return small_faces("Blond_Hair")[0]
-
-
 FULL = (
-    Setting("full-synthetic-a", partial(synthetic, 0, 100), 100, 1.0, 70),
-    Setting("full-synthetic-b", partial(synthetic, 1, 100), 100, 1.0, 70),
-    Setting("full-faces", face, 96, 1.0, 75),
+    CopiesSetting("full-synthetic-a", partial(synthetic, 0, 100), 100, 1.0, 70),
+    CopiesSetting("full-synthetic-b", partial(synthetic, 1, 100), 100, 1.0, 70),
+    CopiesSetting("full-faces", face, 96, 1.0, 75),
 )
 PARTIAL = (
-    Setting("partial-synthetic-a", partial(synthetic, 0, 200), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-synthetic-b", partial(synthetic, 1, 200), 200, 0.16, 200, (2, 4, 8)),
-    Setting("partial-faces", face, 96, 0.25, 75, (2, 4, 8)),
+    CopiesSetting("partial-synthetic-a", partial(synthetic, 0, 200), 200, 0.16, 200, (2, 4, 8)),
+    CopiesSetting("partial-synthetic-b", partial(synthetic, 1, 200), 200, 0.16, 200, (2, 4, 8)),
+    CopiesSetting("partial-faces", face, 96, 0.25, 75, (2, 4, 8)),
 )
 QUICK_FULL = (
-    Setting("full-synthetic-a", partial(_small_set, 0), 40, 1.0, 15, (2, 4), range(3)),
-    Setting("full-synthetic-b", partial(_small_set, 1), 40, 1.0, 15, (2, 4), range(3)),
-    Setting("full-faces", _small_face, 24, 1.0, 12, (2, 4), range(3)),
+    CopiesSetting("full-synthetic-a", partial(small_synthetic, 0, 40), 40, 1.0, 15, (2, 4), range(3)),
+    CopiesSetting("full-synthetic-b", partial(small_synthetic, 1, 40), 40, 1.0, 15, (2, 4), range(3)),
+    CopiesSetting("full-faces", partial(small_face, "Blond_Hair"), 24, 1.0, 12, (2, 4), range(3)),
 )
 QUICK_PARTIAL = (
-    Setting("partial-synthetic-a", partial(_small_set, 0), 40, 0.4, 15, (2, 4), range(3)),
-    Setting("partial-faces", _small_face, 24, 0.5, 12, (2, 4), range(3)),
+    CopiesSetting("partial-synthetic-a", partial(small_synthetic, 0, 40), 40, 0.4, 15, (2, 4), range(3)),
+    CopiesSetting("partial-faces", partial(small_face, "Blond_Hair"), 24, 0.5, 12, (2, 4), range(3)),
 )
 
 
 def find(about: Sequence[Callable[[str, pd.DataFrame], list[Claim]]], frames: Frames) -> Findings:
     """Rounds and gains, a row per data set, method and M; claims of some kinds about MFA-RR on each data set."""
     keys = ["data", "method", "models"]
-    smooth, single = smoothed_gains(frames), dict(iter(published_gains(frames).groupby(keys)))
-    lines = []
+    smooth, single = smoothed_and_single(frames["gains"])
+    as_published, lines = dict(iter(single.groupby(keys))), []
     for key, subset in smooth.groupby(keys, sort=False):
         rounds = [spread(subset["alone"] / subset["models"], 1), spread(subset["together"], 1)]
-        gains = [format_gain(subset, "gain", 2), format_gain(single[key], "published_gain", 2)]
+        gains = [format_gain(subset, "gain", 2), format_gain(as_published[key], "published_gain", 2)]
         lines.append([*key, *rounds, *gains, f"{subset['together'].isna().sum()} of {len(subset)}"])
     names = ["data", "method", "M", "T_1(eps)", "T_P", "gain", "gain as published", "seeds without T_P"]
     by_data = smooth[smooth["method"] == METHODS[0]].groupby("data", sort=False)
     claims = [claim for claims in about for data, gains in by_data for claim in claims(str(data), gains)]
     late = smooth["together"].isna().sum()
-    note = (
-        f"{late} runs did not reach the target within M T_1 rounds. They have no T_P, and count with the largest gain "
-        "that they can have."
-    )
-    return Findings(pd.DataFrame(lines, columns=names), claims, [note] if late else [])
-
-
-def smoothed_gains(frames: Frames) -> pd.DataFrame:
-    """Gains based on accuracies averaged over several rounds."""
-    return with_gain(frames["gains"].query("window > 1"))
-
-
-def published_gains(frames: Frames) -> pd.DataFrame:
-    """Gains based on accuracies of single rounds."""
-    return with_gain(frames["gains"].query("window == 1"))
+    return Findings(pd.DataFrame(lines, columns=names), claims, [NOTES["late_runs"].format(late=late)] if late else [])
 
 
 def above_one(data: str, measured: pd.DataFrame) -> list[Claim]:
@@ -131,14 +108,14 @@ def above_one(data: str, measured: pd.DataFrame) -> list[Claim]:
     gains = measured.pivot(index="seed", columns="models", values="gain")
     least = gains.mean().idxmin()
     text = f"{data}: gain - 1 is positive for every M > 1 (least at M = {least})"
-    return [greater(text, "> 0", gains[least], pd.Series(1.0, gains.index))]
+    return [greater(text, "> 0", gains[least], 1.0)]
 
 
 def growth(data: str, measured: pd.DataFrame) -> list[Claim]:
     """The claims that the gain grows from the fewest models to the most, and stays below M."""
     gains = measured.pivot(index="seed", columns="models", values="gain")
-    few, many = gains.columns.min(), gains.columns.max()
-    below = greater(f"{data}: M - gain is positive at M = {many}", "sub-linear", 0 * gains[many] + many, gains[many])
+    few, many = int(gains.columns.min()), int(gains.columns.max())
+    below = greater(f"{data}: M - gain is positive at M = {many}", "sub-linear", many, gains[many])
     if few == many:
         return [below]
     late = measured.pivot(index="seed", columns="models", values="together")[many].isna()
@@ -151,19 +128,19 @@ def draw(frames: Frames) -> Figure:
     names = list(dict.fromkeys(frames["gains"]["data"]))
     figure, axes = panels(2 * len(names), columns=2)
     for data, left, right in zip(names, axes[::2], axes[1::2], strict=True):
-        draw_gains(left, frames, data)
+        draw_gains(left, frames["gains"].query("data == @data"))
         draw_curves(right, frames["curves"].query("data == @data"))
         left.set_title(data, fontsize=10)
     return figure
 
 
-def draw_gains(axes: Axes, frames: Frames, data: str) -> None:
+def draw_gains(axes: Axes, measured: pd.DataFrame) -> None:
     """Gains by M with their spread over seeds, between no gain and the largest possible gain."""
-    subset = smoothed_gains(frames).query("data == @data")
-    lines = {str(method): gains.groupby("models")["gain"] for method, gains in subset.groupby("method", sort=False)}
-    single = published_gains(frames).query(f"data == @data and method == '{METHODS[0]}'")
-    lines[f"{METHODS[0]}, as published"] = single.groupby("models")["published_gain"]
-    most = int(subset["models"].max())
+    smooth, single = smoothed_and_single(measured)
+    lines = {str(method): gains.groupby("models")["gain"] for method, gains in smooth.groupby("method", sort=False)}
+    published = single[single["method"] == METHODS[0]].groupby("models")["published_gain"]
+    lines[f"{METHODS[0]}, as published"] = published
+    most = int(measured["models"].max())
     for n, (label, gains) in enumerate(lines.items()):
         mean, aside = gains.mean(), (n - 1) * most / 100
         axes.errorbar(
@@ -172,7 +149,7 @@ def draw_gains(axes: Axes, frames: Frames, data: str) -> None:
         )  # fmt: skip
     axes.plot([1, most], [1, most], ":", color="grey", linewidth=1, label="gain = M")
     axes.axhline(1, color="grey", linewidth=0.8)
-    axes.set(xlabel="models M", ylabel="gain", xticks=[1, *sorted(subset["models"].unique())])
+    axes.set(xlabel="models M", ylabel="gain", xticks=[1, *sorted(measured["models"].unique())])
     axes.legend(fontsize=7)
 
 
@@ -187,7 +164,7 @@ def draw_curves(axes: Axes, curves: pd.DataFrame) -> None:
     axes.legend(fontsize=7, loc="lower right")
 
 
-def _parts(settings: Sequence[Setting], small: Sequence[Setting], quick: bool) -> list[Part]:
+def _parts(settings: Sequence[CopiesSetting], small: Sequence[CopiesSetting], quick: bool) -> list[Part]:
     return [setting.part for setting in (small if quick else settings)]
 
 

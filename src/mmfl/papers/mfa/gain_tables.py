@@ -1,7 +1,7 @@
 """Bhuyan, Moharir & Joshi 2022, Tables 5 and 6: different tasks train together until each is as good as with FedAvg."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import pandas as pd
@@ -10,17 +10,18 @@ from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import format_gain, train_to_goals, with_gain
+from mmfl.papers.mfa.goals import format_gain, smoothed_and_single, train_to_goals
 from mmfl.papers.mfa.tasks import (
     face,
     faces,
-    small_faces,
+    small_face,
     small_network,
+    small_synthetic,
     synthetic,
     with_shared_clients,
     with_training_examples_as_test,
 )
-from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, reproduction
+from mmfl.papers.reproduction import NOTES, Findings, Frames, PaperTrainer, Part, reproduction
 from mmfl.report.plots import COLOURS, grid
 
 METHOD = "mfa-rr"
@@ -28,19 +29,18 @@ SPLITS = {"train": "training", "test": "test"}
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Different tasks over clients that all train in every round; FedAvg trains each by itself for `rounds` (T_1)."""
+class GainTable:
+    """Different tasks, `models` (M) of them, over clients that all train in every round; FedAvg trains each by itself
+    for `rounds` (T_1)."""
 
+    name: str
     tasks: Callable[[], Sequence[Task]]
+    models: int
     clients: int
     rounds: int
     seeds: Sequence[int] = range(5)
 
-    def parts(self, name: str, tasks: int) -> list[Part]:
-        """A part for the accuracy on the training examples and one for that on the test examples."""
-        return [Part(f"{name}/{split}", self.rounds * tasks, self.seeds, partial(self.run, split)) for split in SPLITS]
-
-    def run(self, split: str, trainer: Trainer) -> Frames:
+    def run(self, split: str, trainer: PaperTrainer) -> Frames:
         """`gains` in rounds, and the accuracies of the `tasks`."""
         tasks = [with_training_examples_as_test(task) if split == "train" else task for task in self.tasks()]
         federation = with_shared_clients(tasks, self.clients)
@@ -90,38 +90,24 @@ TABLE6 = Published(100, {"train": 100, "test": 142}, _TABLE6)
 
 def find(paper: Published, frames: Frames) -> Findings:
     """The paper's table with our numbers, and the gains."""
-    lines: list[list[str]] = []
-    claims: list[Claim] = []
-    for split, known in with_gain(frames["gains"]).groupby("split", sort=False):
-        smooth, single = known.query("window > 1"), known.query("window == 1")
-        lines += accuracy_lines(paper, str(split), frames["tasks"]) + gain_lines(paper, str(split), smooth, single)
-        gains = smooth.set_index("seed")["gain"]
-        text = f"{SPLITS[str(split)]} accuracy: gain - 1 is positive"
-        claims.append(greater(text, f"{paper.gain(str(split)) - 1:+.3f}", gains, pd.Series(1.0, gains.index)))
+    lines, claims = [], []
+    for split in frames["gains"]["split"].unique():
+        smooth, single = smoothed_and_single(frames["gains"].query("split == @split"))
+        kind = SPLITS[split]
+        for task, seeds in frames["tasks"].query("split == @split and window > 1").groupby("task", sort=False):
+            before, after = paper.accuracies.get(str(task), {}).get(split, ("", ""))
+            alone, together = spread(100 * seeds["alone"], 1), spread(100 * seeds["together"], 1)
+            lines.append([kind, task, str(before), alone, str(after), together])
+        rounds, theirs = (str(paper.rounds_alone), str(paper.together[split])), f"{paper.gain(split):.3f}"
+        lines += [
+            [kind, "rounds", rounds[0], spread(smooth["alone"], 1), rounds[1], spread(smooth["together"], 1)],
+            [kind, "gain", "1", "1", theirs, format_gain(smooth, "gain")],
+            [kind, "gain as published", "1", "1", theirs, format_gain(single, "published_gain")],
+        ]
+        text, lead = f"{kind} accuracy: gain - 1 is positive", f"{paper.gain(split) - 1:+.3f}"
+        claims.append(greater(text, lead, smooth.set_index("seed")["gain"], 1.0))
     names = ["accuracy", "task", "FedAvg, paper", "FedAvg", f"{METHOD}, paper", METHOD]
     return Findings(pd.DataFrame(lines, columns=names), claims, notes(frames))
-
-
-def accuracy_lines(paper: Published, split: str, measured: pd.DataFrame) -> list[list[str]]:
-    """A line per task: accuracy in percent after FedAvg on the task alone, and after training all tasks together."""
-    subset = measured.query("split == @split and window > 1")
-    lines = []
-    for task, seeds in subset.groupby("task", sort=False):
-        before, after = paper.accuracies.get(str(task), {}).get(split, ("", ""))
-        values = spread(100 * seeds["alone"], 1), spread(100 * seeds["together"], 1)
-        lines.append([SPLITS[split], str(task), str(before), values[0], str(after), values[1]])
-    return lines
-
-
-def gain_lines(paper: Published, split: str, smooth: pd.DataFrame, single: pd.DataFrame) -> list[list[str]]:
-    """The rounds that all tasks took, and the gains."""
-    kind, theirs = SPLITS[split], f"{paper.gain(split):.3f}"
-    rounds = [str(paper.rounds_alone), spread(smooth["alone"], 1), str(paper.together[split])]
-    return [
-        [kind, "rounds", *rounds, spread(smooth["together"], 1)],
-        [kind, "gain", "1", "1", theirs, format_gain(smooth, "gain")],
-        [kind, "gain as published", "1", "1", theirs, format_gain(single, "published_gain")],
-    ]
 
 
 def notes(frames: Frames) -> list[str]:
@@ -132,10 +118,7 @@ def notes(frames: Frames) -> list[str]:
     if len(late):
         counts = late["split"].map(SPLITS).value_counts()
         where = ", ".join(f"{split} accuracy: {n} seeds" for split, n in counts.items())
-        lines.append(
-            f"Not every task reached what FedAvg had reached within M T_1 rounds ({where}). Such a seed has no number "
-            "of rounds, and counts with the largest gain that it can have."
-        )
+        lines.append(NOTES["late_seeds"].format(where=where))
     return lines
 
 
@@ -143,7 +126,7 @@ def draw(frames: Frames) -> Figure:
     """Accuracy of each task by itself and together, on training and test examples."""
     splits = list(dict.fromkeys(frames["tasks"]["split"]))
     figure, panels = grid(len(splits), columns=2, height=1.6 + 0.42 * frames["tasks"]["task"].nunique())
-    gains = with_gain(frames["gains"]).query("window > 1")
+    gains, _ = smoothed_and_single(frames["gains"])
     for axes, split in zip(panels, splits, strict=True):
         draw_accuracies(axes, frames["tasks"].query("split == @split and window > 1"))
         gain = format_gain(gains.query("split == @split"), "gain")
@@ -167,28 +150,21 @@ def draw_accuracies(axes: Axes, measured: pd.DataFrame) -> None:
     axes.set(xlabel="accuracy, %", axisbelow=True)
 
 
-def _mixed() -> list[Task]:
-    return [synthetic(0, 96), face()]
+_FEW = ("Eyeglasses", "Wearing_Hat", "Blond_Hair")
+ATTRIBUTES = GainTable("mfa-attributes", faces, 9, 96, 50)
+MIXED = GainTable("mfa-mixed", lambda: [synthetic(0, 96), face()], 2, 96, 100)
+QUICK_ATTRIBUTES = GainTable("mfa-attributes", lambda: [small_face(each) for each in _FEW], 3, 24, 12, range(3))
+QUICK_MIXED = GainTable("mfa-mixed", lambda: [small_synthetic(0, 16), small_network("Blond_Hair")], 2, 16, 10, range(2))
 
 
-def _small_mixed() -> list[Task]:
-    return [replace(synthetic(0, clients=16, cap=100), lr=0.01), small_network("Blond_Hair")]
-
-
-def attribute_parts(quick: bool) -> list[Part]:
-    """Table 5: nine attributes; three in the quick form."""
-    small = partial(small_faces, "Eyeglasses", "Wearing_Hat", "Blond_Hair")
-    setting = Setting(small, 24, 12, range(3)) if quick else Setting(faces, 96, 50)
-    return setting.parts("mfa-attributes", 3 if quick else 9)
-
-
-def mixed_parts(quick: bool) -> list[Part]:
-    """Table 6: logistic regression and a convolutional network."""
-    setting = Setting(_small_mixed, 16, 10, range(2)) if quick else Setting(_mixed, 96, 100)
-    return setting.parts("mfa-mixed", 2)
+def parts(full: GainTable, small: GainTable, quick: bool) -> list[Part]:
+    """A part for the accuracy on the training examples and one for that on the test examples."""
+    setting = small if quick else full
+    rounds, seeds = setting.rounds * setting.models, setting.seeds
+    return [Part(f"{setting.name}/{split}", rounds, seeds, partial(setting.run, split)) for split in SPLITS]
 
 
 REPRODUCTIONS = (
-    reproduction("mfa-table5", attribute_parts, partial(find, TABLE5), draw),
-    reproduction("mfa-table6", mixed_parts, partial(find, TABLE6), draw),
+    reproduction("mfa-table5", partial(parts, ATTRIBUTES, QUICK_ATTRIBUTES), partial(find, TABLE5), draw),
+    reproduction("mfa-table6", partial(parts, MIXED, QUICK_MIXED), partial(find, TABLE6), draw),
 )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from mmfl.federation import Federation
 from mmfl.papers.evidence import spread
-from mmfl.papers.reproduction import Trainer
+from mmfl.papers.reproduction import PaperTrainer
 from mmfl.record import RoundRecord
 from mmfl.runs.listener import Listener, RunInfo
 
@@ -92,14 +92,14 @@ class GoalListener(Listener):
         """A row per method, seed and window: `published`, T_1 times the number of tasks; `alone`, the rounds until
         FedAvg met its goals, one task after another; `together`, those of the method, nan where it took more than
         `published`."""
-        lines = []
-        for method, seed in self.accuracies:
-            for goal in self.goals[seed]:
-                models, together = len(goal.rounds), self.met.get((method, seed, goal.window), np.nan)
-                rounds = models * self.rounds, int(goal.rounds.sum()), together
-                lines.append((method, seed, goal.window, models, *rounds))
-        columns = ["method", "seed", "window", "models", "published", "alone", "together"]
-        return pd.DataFrame(lines, columns=columns)
+        lines = [
+            {"method": method, "seed": seed, "window": goal.window, "models": len(goal.rounds)}
+            | {"published": len(goal.rounds) * self.rounds, "alone": goal.rounds.sum()}
+            | {"together": self.met.get((method, seed, goal.window), np.nan)}
+            for method, seed in self.accuracies
+            for goal in self.goals[seed]
+        ]
+        return pd.DataFrame(lines)
 
     def tasks(self) -> pd.DataFrame:
         """A row per method, seed, window and task: its accuracy `alone`, and `together` when the goals of all tasks
@@ -131,7 +131,7 @@ def worst(curves: Iterable[pd.DataFrame], window: int) -> pd.Series:
 
 
 def train_to_goals(
-    trainer: Trainer, federation: Callable[[int], Federation], alone: Curves, methods: Sequence[str], rate: float
+    trainer: PaperTrainer, federation: Callable[[int], Federation], alone: Curves, methods: Sequence[str], rate: float
 ) -> GoalListener:
     """Trains all tasks together until they are as accurate as FedAvg made each by itself, or have taken more rounds
     than FedAvg took one after another: then the gain is below 1, however far."""
@@ -141,11 +141,15 @@ def train_to_goals(
     return listener
 
 
-def with_gain(measured: pd.DataFrame) -> pd.DataFrame:
-    """`gain`, the rounds alone over those together, the same way on both sides; `published_gain`, M T_1 over the rounds
-    together. Where the goals were not met, the largest that they can be."""
+def smoothed_and_single(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Gains from accuracies averaged over several rounds, and from those of single rounds.
+
+    `gain` is the rounds alone over those together, the same way on both sides; `published_gain`, M T_1 over the rounds
+    together. Where the goals were not met, the largest that they can be.
+    """
     together = measured["together"].fillna(measured["published"] + 1)
-    return measured.assign(gain=measured["alone"] / together, published_gain=measured["published"] / together)
+    gains = measured.assign(gain=measured["alone"] / together, published_gain=measured["published"] / together)
+    return gains.query("window > 1"), gains.query("window == 1")
 
 
 def format_gain(measured: pd.DataFrame, column: str, digits: int = 3) -> str:

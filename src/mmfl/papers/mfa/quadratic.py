@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from mmfl.aggregation import Average, Momentum
+from mmfl.aggregation import Average, ServerMomentum
 from mmfl.allocation import RotatingSplit
 from mmfl.federation.schedules import Decay, FrameDecay, Schedule
 from mmfl.methods import Method, make_method
@@ -18,9 +18,9 @@ from mmfl.papers.measurements import Watch
 from mmfl.papers.mfa import bounds
 from mmfl.papers.mfa import quadratic_findings as findings
 from mmfl.papers.mfa.bounds import COUNTED, SLOWER, STEPS, bound_of
-from mmfl.papers.mfa.chain import Array, Chain, table, weights_of
+from mmfl.papers.mfa.chain import Chain, table, weights_of
 from mmfl.papers.mfa.quadratic_findings import METHODS, RAND, ROTATE, ROUNDS
-from mmfl.papers.reproduction import Frames, Part, Trainer, reproduction
+from mmfl.papers.reproduction import Frames, PaperTrainer, Part, reproduction
 from mmfl.theory import ErrorBound
 
 RATES: dict[str, float | Schedule] = {"constant": 0.1, "decaying": Decay(30, 100)}
@@ -28,7 +28,7 @@ _DEVIATIONS = 8
 
 
 @dataclass(frozen=True)
-class Scale:
+class QuadraticScale:
     """The size of the experiments: the paper's, or the quick form.
 
     Figure 1 trains `few_and_many` models for `rounds`. Figure 2 trains `models` with each of the local `steps`, for
@@ -51,8 +51,8 @@ class Scale:
         return self.alone + math.ceil(_DEVIATIONS * math.sqrt(self.alone * (models - 1)))
 
 
-_FULL = Scale(Chain(), range(20), ROUNDS, (2, 12), (2, 3, 4, 6, 8, 12), (1, 5, 10), alone=100)
-_QUICK = Scale(Chain(12, 1), range(4), 40, (2, 6), (2, 6), (1, 5), alone=18)
+_FULL = QuadraticScale(Chain(), range(20), ROUNDS, (2, 12), (2, 3, 4, 6, 8, 12), (1, 5, 10), alone=100)
+_QUICK = QuadraticScale(Chain(12, 1), range(4), 40, (2, 6), (2, 6), (1, 5), alone=18)
 
 
 def gap_parts(quick: bool) -> list[Part]:
@@ -65,7 +65,7 @@ def gap_parts(quick: bool) -> list[Part]:
     ]
 
 
-def gaps(scale: Scale, rate: str, models: int, trainer: Trainer) -> Frames:
+def gaps(scale: QuadraticScale, rate: str, models: int, trainer: PaperTrainer) -> Frames:
     """gap(t) = log10(F - F*) of the first model, forty times during training."""
     watch = Watch(lambda state: float(np.log10(scale.chain.excess(weights_of(state)[0]))))
     federation = scale.chain.federation(models, RATES[rate], STEPS)
@@ -84,7 +84,7 @@ def gain_parts(quick: bool) -> list[Part]:
     ]
 
 
-def gains(scale: Scale, steps: int, trainer: Trainer) -> Frames:
+def gains(scale: QuadraticScale, steps: int, trainer: PaperTrainer) -> Frames:
     """What FedAvg reaches with one model in T_1 rounds, and how many rounds M models together need for it."""
     chain, watch = scale.chain, Watch(weights_of)
     single = chain.federation(1, RATES["constant"], steps)
@@ -101,7 +101,9 @@ def gains(scale: Scale, steps: int, trainer: Trainer) -> Frames:
     return {"targets": pd.DataFrame([reached]), "gains": pd.concat(needed).assign(steps=steps, alone=scale.alone)}
 
 
-def rounds_together(scale: Scale, steps: int, models: int, target: float, trainer: Trainer) -> pd.DataFrame:
+def rounds_together(
+    scale: QuadraticScale, steps: int, models: int, target: float, trainer: PaperTrainer
+) -> pd.DataFrame:
     """T_P of every run, the first round after which all models meet the target; `one`: the mean of each model's own."""
     watch = Watch(lambda state: scale.chain.excess(weights_of(state)) <= target)
     federation, last = scale.chain.federation(models, RATES["constant"], steps), scale.last(models)
@@ -124,7 +126,7 @@ def first(met: NDArray[np.bool_]) -> float:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ChainSetting:
     """A chain on which bounds and measurements are compared, for a whole number of frames."""
 
     chain: Chain
@@ -133,8 +135,8 @@ class Setting:
     seeds: Sequence[int]
 
 
-_BOUNDS = [Setting(Chain(curvature=1.0), 4, 3000, range(20)), Setting(Chain(), 4, 1000, range(5))]
-_QUICK_BOUNDS = [Setting(Chain(8, 1, 1.0), 2, 150, range(3)), Setting(Chain(8, 1), 2, 20, range(3))]
+_BOUNDS = [ChainSetting(Chain(curvature=1.0), 4, 3000, range(20)), ChainSetting(Chain(), 4, 1000, range(5))]
+_QUICK_BOUNDS = [ChainSetting(Chain(8, 1, 1.0), 2, 150, range(3)), ChainSetting(Chain(8, 1), 2, 20, range(3))]
 _PARTS = {"rand": RAND, "rr": ROTATE, "rr-slower": SLOWER, "rr-counted": COUNTED}
 
 
@@ -159,11 +161,11 @@ def learning_rate(reading: str, bound: ErrorBound) -> Schedule:
 def method_of(reading: str, models: int) -> Method:
     """The method to run; with a server step of 1 / M, each update in a mean over N / M clients has weight 1 / N."""
     if reading == COUNTED:
-        return Method(COUNTED, RotatingSplit(), Momentum(Average(), lr=1 / models, momentum=0.0))
+        return Method(COUNTED, RotatingSplit(), ServerMomentum(Average(), lr=1 / models, momentum=0.0))
     return make_method(RAND if reading == RAND else ROTATE)
 
 
-def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
+def distances(setting: ChainSetting, reading: str, trainer: PaperTrainer) -> Frames:
     """|w - w*| averaged over the models, and the round in which its mean over seeds came closest to the bound.
 
     As in the theorems, round t is the one that begins with these weights. G is the longest gradient of any client in
@@ -171,7 +173,7 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
     far from the optimum in the middle of a frame and close at its end.
     """
     chain, models, last = setting.chain, setting.models, setting.rounds
-    watch = Watch(lambda state: _distance_and_steepness(chain, weights_of(state)))
+    watch = Watch(lambda state: (chain.distance(weights_of(state)).mean(), chain.steepest(weights_of(state))))
     schedule = learning_rate(reading, bound_of(reading, chain, models, gradient_bound=1.0))
     federation, method = chain.federation(models, schedule, STEPS), method_of(reading, models)
     trainer.compare(federation, [method], last, 1.0, setting.seeds, watch=watch, evaluate_every=last)
@@ -191,10 +193,6 @@ def distances(setting: Setting, reading: str, trainer: Trainer) -> Frames:
     measured = table(watch.replicas, frames, "distance", kept).drop(columns="method")
     measured = measured.assign(round=1 + models * measured["round"], reading=reading, curvature=chain.curvature)
     return {"cases": pd.DataFrame([case]), "distances": measured}
-
-
-def _distance_and_steepness(chain: Chain, weights: Array) -> tuple[float, float]:
-    return float(chain.distance(weights).mean()), chain.steepest(weights)
 
 
 REPRODUCTIONS = (

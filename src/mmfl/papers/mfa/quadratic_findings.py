@@ -8,13 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from mmfl.papers.evidence import alike, decide, fact, greater, spread
+from mmfl.papers.evidence import Quantity, alike, decide, fact, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.mfa.chain import Chain
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.report.differences import difference
-from mmfl.report.plots import COLOURS, DASHES, curve, legend
+from mmfl.report.plots import COLOURS, DASHES, curve, legend, panels
 
 RAND, ROTATE = "mfa-rand", "mfa-rr"
 METHODS = [RAND, ROTATE]
@@ -131,11 +130,10 @@ def gain_claims(measured: pd.DataFrame) -> list[Claim]:
     """The claims that the gain grows for both methods, nearly linearly for MFA-RR and less for MFA-Rand."""
     gains = measured.pivot_table(index="seed", columns=["method", "steps", "models"], values="gain", dropna=False)
     all_steps, all_models = sorted(measured["steps"].unique()), sorted(measured["models"].unique())
-    many, one = all_models[-1], pd.Series(1.0, gains.index)
-    claims = []
+    many, claims = all_models[-1], []
     for method in METHODS:
         rises = {
-            f"E = {steps}, M = {fewer} to {more}": (gains[method, steps, more], gains.get((method, steps, fewer), one))
+            f"E = {steps}, M = {fewer} to {more}": (gains[method, steps, more], gains.get((method, steps, fewer), 1.0))
             for steps in all_steps
             for fewer, more in zip([1, *all_models], all_models, strict=False)
         }
@@ -145,14 +143,14 @@ def gain_claims(measured: pd.DataFrame) -> list[Claim]:
     }
     for where, (rotating, _) in shares.items():
         text = f"mfa-rr: gain / M is nearly 1 at M = {many}, {where}"
-        claims.append(alike(text, "nearly linear, about 11 of 12", rotating, one, 0.15))
-    behind = {where: (one, random) for where, (_, random) in shares.items()}
+        claims.append(alike(text, "nearly linear, about 11 of 12", rotating, 1.0, 0.15))
+    behind = {where: (1.0, random) for where, (_, random) in shares.items()}
     claims.append(least_certain(f"mfa-rand: gain / M is below 1 at M = {many}", "sub-linear, about 8 of 12", behind))
     claims.append(least_certain(f"gain / M at M = {many}: mfa-rr ahead of mfa-rand", "11 > 8 of 12", shares))
     return claims
 
 
-def least_certain(text: str, paper: str, pairs: Mapping[str, tuple[pd.Series, pd.Series]]) -> Claim:
+def least_certain(text: str, paper: str, pairs: Mapping[str, tuple[Quantity, Quantity]]) -> Claim:
     """The claim that one quantity exceeds another in several settings: the verdict is that of the least certain one."""
 
     def certainty(where: str) -> tuple[int, float]:

@@ -93,12 +93,13 @@ def always_ahead(runs: Runs) -> Iterator[Question]:
 def _curves(id: str, data: str, drawn: int, *beside: tuple[str, int]) -> Reproduction:
     """A figure of accuracy by round; its claims may also need the runs in `beside`."""
     find = partial(find_curves, data, drawn, partial(ask, id, data, drawn))
-    return reproduction(id, parts((data, drawn), *beside), find, partial(draw_curves, data, drawn))
+    return reproduction(id, partial(parts, [(data, drawn), *beside]), find, partial(draw_curves, data, drawn))
 
 
 def _sweep(id: str, data: str, questions: Questions) -> Reproduction:
     """A figure of final accuracy by K."""
-    return reproduction(id, parts((data, None)), partial(find_sweep, data, questions), partial(draw_sweep, data))
+    find = partial(find_sweep, data, questions)
+    return reproduction(id, partial(parts, [(data, None)]), find, partial(draw_sweep, data))
 
 
 REPRODUCTIONS: tuple[Reproduction, ...] = (

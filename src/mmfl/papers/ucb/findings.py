@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 
 from mmfl.papers.evidence import alike, greater, spread
 from mmfl.papers.measurements import by_round
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
 from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, with_warm_up
-from mmfl.report.plots import curve, legend
+from mmfl.report.plots import curve, legend, panels
 
 NAMES = {
     FEDAVG: "FedAvg (K/2 clients)",
@@ -178,26 +177,21 @@ def _claims(questions: Questions, frames: Frames) -> list[Claim]:
 
 def draw_curves(data: str, drawn: int, frames: Frames) -> Figure:
     """Test accuracy by round: a row of panels for each start, a column for each model."""
-
-    def tests(fair: bool, policy: str, model: str) -> pd.DataFrame:
-        found = Runs(frames["accuracy"], fair).at(data, drawn).by_round(policy, model)
-        return found[found.index > FIRST]
-
-    return _draw(tests, "round")
+    starts = {fair: Runs(frames["accuracy"], fair).at(data, drawn) for fair in STARTS}
+    return _draw(lambda fair, policy, model: starts[fair].by_round(policy, model).loc[FIRST + 1 :], "round")
 
 
 def draw_sweep(data: str, frames: Frames) -> Figure:
     """Final accuracy by clients per round, in the same panels."""
+    starts = {fair: Runs(frames["accuracy"], fair).sweep(data) for fair in STARTS}
 
     def ends(fair: bool, policy: str, model: str) -> pd.DataFrame:
-        sweep = Runs(frames["accuracy"], fair).sweep(data)
-        return pd.DataFrame({drawn: results.late(policy, model) for drawn, results in sweep.items()}).T
+        return pd.DataFrame({drawn: results.late(policy, model) for drawn, results in starts[fair].items()}).T
 
     figure = _draw(ends, "clients a round, K")
-    numbers = list(Runs(frames["accuracy"], False).sweep(data))
     for panel in figure.axes:
         panel.set_xscale("log", base=2)
-        panel.set_xticks(numbers, [str(drawn) for drawn in numbers])
+        panel.set_xticks(list(starts[False]), [str(drawn) for drawn in starts[False]])
     return figure
 
 

@@ -15,7 +15,7 @@ from mmfl.data.files import folder_of
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method, make_method
 from mmfl.papers.measurements import accuracy
-from mmfl.papers.reproduction import Frames, Part, Trainer, federations
+from mmfl.papers.reproduction import Frames, PaperTrainer, Part, federations
 from mmfl.partition import Split
 from mmfl.randomness import Purpose
 from mmfl.runs.config import read
@@ -35,7 +35,7 @@ _SMALL_FACES = {"model": {"name": "logistic", "inputs": 3 * 14 * 14, "classes": 
 
 
 @dataclass(frozen=True)
-class Scale:
+class BanditScale:
     """How much is trained: `drawn` are the numbers of clients per round; `small` tasks have less data."""
 
     rounds: int
@@ -45,8 +45,8 @@ class Scale:
     small: bool = False
 
 
-FULL = Scale(500, 10, range(5), (FEW, 4, 8, 16, 32, MANY))
-QUICK = Scale(30, 1, range(2), (FEW, MANY), small=True)
+FULL = BanditScale(500, 10, range(5), (FEW, 4, 8, 16, 32, MANY))
+QUICK = BanditScale(30, 1, range(2), (FEW, MANY), small=True)
 
 
 def with_warm_up(method: str) -> str:
@@ -83,7 +83,7 @@ def policies() -> list[Method]:
     ]
 
 
-def synthetic(source: str, scale: Scale, seed: int) -> Federation:
+def synthetic(source: str, scale: BanditScale, seed: int) -> Federation:
     """Two independent synthetic data sets of a kind, different for every seed."""
     common = f"name = '{source}', clients = {CLIENTS}, cap = {200 if scale.small else 1000}"
     settings = []
@@ -93,7 +93,7 @@ def synthetic(source: str, scale: Scale, seed: int) -> Federation:
     return federations("ucb-synthetic", settings)(seed)
 
 
-def people(scale: Scale, seed: int) -> Federation:
+def people(scale: BanditScale, seed: int) -> Federation:
     """Smiling and eyeglasses: CelebA if its folder exists, otherwise generated faces, different for every seed.
 
     Both attributes have the same pictures, so one division of them over the clients serves both.
@@ -112,28 +112,24 @@ def people(scale: Scale, seed: int) -> Federation:
     return Federation(tasks, CLIENTS, partition=lambda *_: split, seed=seed)
 
 
-DATA: dict[str, Callable[[Scale, int], Federation]] = {
+DATA: dict[str, Callable[[BanditScale, int], Federation]] = {
     "synthetic-1-1": partial(synthetic, "synthetic"),
     "synthetic-iid": partial(synthetic, "synthetic-iid"),
     "faces": people,
 }
 
 
-def parts(*wanted: tuple[str, int | None]) -> Callable[[bool], list[Part]]:
+def parts(wanted: Sequence[tuple[str, int | None]], quick: bool) -> list[Part]:
     """A part for each data set and number K of clients per round; None stands for all K of the scale."""
-
-    def of(quick: bool) -> list[Part]:
-        scale = QUICK if quick else FULL
-        return [
-            Part(f"ucb/{data}/K={drawn}", scale.rounds, scale.seeds, partial(_run, data, drawn, scale))
-            for data, number in wanted
-            for drawn in (scale.drawn if number is None else [number])
-        ]
-
-    return of
+    scale = QUICK if quick else FULL
+    return [
+        Part(f"ucb/{data}/K={drawn}", scale.rounds, scale.seeds, partial(_run, data, drawn, scale))
+        for data, number in wanted
+        for drawn in (scale.drawn if number is None else [number])
+    ]
 
 
-def _run(data: str, drawn: int, scale: Scale, trainer: Trainer) -> Frames:
+def _run(data: str, drawn: int, scale: BanditScale, trainer: PaperTrainer) -> Frames:
     """Trains all policies in lockstep; keeps the tests of the figure and of the first rounds."""
     whole = drawn in (FEW, TEN, MANY)
     tested_every = 1 if whole else scale.every

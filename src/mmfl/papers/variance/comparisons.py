@@ -1,6 +1,8 @@
 """What the runs of Table 1 show besides: the variation of the global step (Zhang et al. 2025, Figure 2), all tasks
 together or one at a time (Figure 4), and measured costs (Zhang et al. 2024, the cost columns of the slides)."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot
@@ -8,10 +10,9 @@ from matplotlib.figure import Figure
 
 from mmfl.papers.evidence import fact, greater, spread
 from mmfl.papers.measurements import KEYS, by_round
-from mmfl.papers.panels import panels
 from mmfl.papers.reproduction import Claim, Findings, Frames, Part, reproduction
 from mmfl.papers.variance.table1 import PAPER, parts3, parts5
-from mmfl.report.plots import COLOURS, DASHES, curve, legend
+from mmfl.report.plots import COLOURS, DASHES, curve, legend, panels
 
 # Communication, computation and memory as the slides rate them.
 RATED = {
@@ -29,9 +30,9 @@ _COMPARED = ["mmfl-gvr", "roundrobin-gvr"]
 _SMOOTH = 3  # accuracy is averaged over so many tests before it is compared with a target
 
 
-def step_parts(quick: bool) -> list[Part]:
-    """The three-task runs of Table 1 with recorded step sizes."""
-    return [part for part in parts3(quick) if part.name.endswith("/memoryless")]
+def of_groups(parts: Sequence[Part], *groups: str) -> list[Part]:
+    """The parts of Table 1 that train these groups of its methods."""
+    return [part for part in parts if part.name.split("/")[1] in groups]
 
 
 def total_steps(frames: Frames) -> pd.DataFrame:
@@ -49,25 +50,19 @@ def find_steps(frames: Frames) -> Findings:
     expected = len(frames["steps"].columns) - len(KEYS)
     rows = [
         [method, expected, spread(mean[method]), spread(deviation[method]), f"{groups.max()[method].max():.1f}"]
-        for method in dict.fromkeys(total["method"])
+        for method in total["method"].unique()
     ]
     table = pd.DataFrame(rows, columns=["method", "expected", "mean", "standard deviation over rounds", "largest"])
-    claims = [
-        greater(
-            f"the step of {other} varies more from round to round than LVR's",
-            paper,
-            deviation[other],
-            deviation["mmfl-lvr"],
-        )
-        for other, paper in (("mmfl-gvr", "far less stable"), ("random", ""))
-    ]
+    said = {"mmfl-gvr": "far less stable", "random": ""}
+    text = "the step of {} varies more from round to round than LVR's"
+    claims = [greater(text.format(name), said[name], deviation[name], deviation["mmfl-lvr"]) for name in said]
     return Findings(table, claims)
 
 
 def draw_steps(frames: Frames) -> Figure:
     """The total step by round, first seed, a panel per method."""
     total = total_steps(frames)
-    methods = list(dict.fromkeys(total["method"]))
+    methods = total["method"].unique()
     figure, axes = panels(len(methods), columns=2, xlabel="round", ylabel="sum of ||H|| over the tasks")
     for n, (panel, method) in enumerate(zip(axes, methods, strict=True)):
         one = by_round(total, "total", method).iloc[:, 0]
@@ -75,12 +70,6 @@ def draw_steps(frames: Frames) -> Figure:
         panel.axhline(len(frames["steps"].columns) - len(KEYS), color="grey", linewidth=0.8)
         panel.set(title=method, ylim=(0, total["total"].max()))
     return figure
-
-
-def roundrobin_parts(quick: bool) -> list[Part]:
-    """The runs of Table 1 with MMFL-GVR and RoundRobin-GVR, three and five tasks."""
-    wanted = ("memoryless", "full", *_COMPARED)
-    return [part for part in [*parts3(quick), *parts5(quick)] if part.name.split("/")[1] in wanted]
 
 
 def rounds_to(frames: Frames) -> pd.DataFrame:
@@ -208,6 +197,11 @@ def draw_costs(frames: Frames) -> Figure:
 
 REPRODUCTIONS = (
     reproduction("table1-costs", parts3, find_costs, draw_costs),
-    reproduction("fig2-global-step", step_parts, find_steps, draw_steps),
-    reproduction("fig4-roundrobin", roundrobin_parts, find_roundrobin, draw_roundrobin),
+    reproduction("fig2-global-step", lambda quick: of_groups(parts3(quick), "memoryless"), find_steps, draw_steps),
+    reproduction(
+        "fig4-roundrobin",
+        lambda quick: of_groups([*parts3(quick), *parts5(quick)], "memoryless", "full", *_COMPARED),
+        find_roundrobin,
+        draw_roundrobin,
+    ),
 )

@@ -7,6 +7,7 @@ Figure 3 is drawn in the paper's three-task setting besides, where the probabili
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,21 @@ from mmfl.aggregation import FedStale, FedVARP, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Fixed, Full
 from mmfl.methods import Method
 from mmfl.papers.evidence import greater, spread
-from mmfl.papers.measurements import Watch, accuracy, by_round, final
-from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Findings, Frames, Part, Trainer, as_published, federations, reproduction
+from mmfl.papers.measurements import KEYS, LAST, Watch, accuracy, by_round, final
+from mmfl.papers.reproduction import (
+    Findings,
+    Frames,
+    PaperTrainer,
+    Part,
+    as_published,
+    digits,
+    federations,
+    reproduction,
+)
 from mmfl.papers.variance import aging
+from mmfl.papers.variance.table1 import SMALL3
 from mmfl.report.differences import difference
-from mmfl.report.plots import COLOURS, curve, legend
+from mmfl.report.plots import COLOURS, curve, legend, panels
 from mmfl.runs.results import Comparison, Run
 
 STATIC = {0.0: "unbiased", **{beta: f"FedStale {beta:g}" for beta in aging.CONSTANTS[1:-1]}, 1.0: "FedVARP"}
@@ -31,18 +41,6 @@ STATIC = {0.0: "unbiased", **{beta: f"FedStale {beta:g}" for beta in aging.CONST
 
 _RATE = 0.1
 _EVERY = 2  # rounds between two tests
-
-
-@dataclass(frozen=True)
-class Form:
-    """A federation in its full or quick form; `groups` divides the clients into two kinds."""
-
-    name: str
-    preset: str
-    rounds: int
-    seeds: range
-    groups: Callable[[Run], dict[str, NDArray[np.bool_]]]
-    settings: Sequence[str] = ()
 
 
 def participation(clients: int) -> NDArray[np.float64]:
@@ -64,55 +62,74 @@ def small_and_large(run: Run) -> dict[str, NDArray[np.bool_]]:
     return {"few examples": (sizes > 0) & ~large, "many examples": large}
 
 
-def _digits(task: str) -> list[str]:
-    """Settings that replace a task by a linear model of the embedded digits."""
-    return [f"tasks.{task}.data=digits", f"tasks.{task}.model=logistic", f"tasks.{task}.lr=0.3"]
-
-
-def methods_of(clients: int) -> list[Method]:
+def rules(clients: int) -> list[Method]:
     """The methods of Figure 5, all with the same draws; also StaleVRE and full participation, for reference."""
     static = {name: FedStale(beta) for beta, name in STATIC.items()}
-    rules = {"StaleVR": StaleVR(), "StaleVRE": StaleVRE(), **static, "unbiased": Unbiased(), "FedVARP": FedVARP()}
+    stale = {"StaleVR": StaleVR(), "StaleVRE": StaleVRE(), **static, "unbiased": Unbiased(), "FedVARP": FedVARP()}
     fixed = Fixed(participation(clients))
-    return [*(Method(name, fixed, rule) for name, rule in rules.items()), Method("full", Full(), Unbiased())]
+    return [*(Method(name, fixed, rule) for name, rule in stale.items()), Method("full", Full(), Unbiased())]
 
 
-def train_one(form: Form, trainer: Trainer) -> Frames:
-    """Trains all rules on the single task, and observes StaleVR."""
-    federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
-    methods, tested = methods_of(federation_of(form.seeds[0]).clients), {"evaluate_every": _EVERY, "evaluate_last": 20}
-    comparison = trainer.compare(federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, **tested)
-    means = accuracy(comparison)[["method", "seed", "round", "mean"]]
-    return {"accuracy": means, **ages(form, comparison, "StaleVR", watch)}
+@dataclass(frozen=True)
+class StalenessSetting:
+    """A federation and the methods compared on it, of which `observed` is StaleVR.
+
+    `groups` divides the clients into two kinds; `small` are the settings of the quick form.
+    """
+
+    name: str
+    preset: str
+    methods: Callable[[int], Sequence[Any]]
+    observed: str
+    groups: Callable[[Run], dict[str, NDArray[np.bool_]]]
+    small: Sequence[str]
+    seeds: range
+
+    def part(self, quick: bool) -> Part:
+        """The training in this setting, in its full or quick form."""
+        rounds, seeds = (40, range(3)) if quick else (150, self.seeds)
+        run = partial(self.run, self.small if quick else (), rounds, seeds)
+        return Part(f"staleness/{self.name.replace(' ', '-')}", rounds, seeds, run)
+
+    def run(self, settings: Sequence[str], rounds: int, seeds: range, trainer: PaperTrainer) -> Frames:
+        """Trains all methods and observes StaleVR; keeps accuracies where there is something to compare."""
+        federation_of, watch = federations(self.preset, settings), Watch(aging.betas_of)
+        methods = self.methods(federation_of(seeds[0]).clients)
+        tested = {"evaluate_every": _EVERY, "evaluate_last": LAST} if len(methods) > 1 else {"evaluate_every": rounds}
+        comparison = trainer.compare(federation_of, methods, rounds, _RATE, seeds, watch=watch, **tested)
+        frames = ages(self, comparison, watch)
+        return frames | ({"accuracy": accuracy(comparison)[[*KEYS, "mean"]]} if len(methods) > 1 else {})
 
 
-def train_three(form: Form, trainer: Trainer) -> Frames:
-    """Trains and observes MMFL-StaleVR."""
-    federation_of, watch = federations(form.preset, form.settings), Watch(aging.betas_of)
-    methods, tested = [as_published("mmfl-stalevr")], {"evaluate_every": form.rounds}
-    comparison = trainer.compare(federation_of, methods, form.rounds, _RATE, form.seeds, watch=watch, **tested)
-    return ages(form, comparison, "mmfl-stalevr", watch)
+ONE_TASK = StalenessSetting(
+    "one task", "fig5-staleness", rules, "StaleVR", rare_and_frequent, digits("emnist"), range(5)
+)
+THREE_TASKS = StalenessSetting(
+    "three tasks", "lvr-3tasks", lambda _: [as_published("mmfl-stalevr")], "mmfl-stalevr", small_and_large, SMALL3,
+    range(3),
+)  # fmt: skip
 
 
-def ages(form: Form, comparison: Comparison, method: str, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
+def ages(setting: StalenessSetting, comparison: Comparison, watch: Watch[list[NDArray[np.float64]]]) -> Frames:
     """StaleVR's observed betas: two clients of the first seed, and statistics of all clients by seed."""
-    curves, idle, worths = [], [], []
+    curves: list[pd.DataFrame] = []
+    idle, worths = [], []
     data = {task.data.name for run in comparison if run.federation for task in run.federation.tasks}
     for n, run in enumerate(comparison):
-        if run.method == method:
+        if run.method == setting.observed:
             betas = np.array([replicas[n] for replicas in watch.seen[1:]])
             histories = {task: aging.history_of(run, betas[:, s], task) for s, task in enumerate(run.tasks)}
             known = pd.concat([frame.assign(task=task) for task, frame in histories.items()]).dropna(subset="beta")
             idle.append(aging.by_idle(known).assign(seed=run.seed))
-            worths.append({"setting": form.name, "seed": run.seed, **aging.worth(known)})
-            if run.seed == form.seeds[0]:
+            worths.append({"setting": setting.name, "seed": run.seed, **aging.worth(known)})
+            if not curves:
                 first = histories[run.tasks[0]].drop(columns=["idle", "trained"])
-                curves = [typical(first, group).assign(group=name) for name, group in form.groups(run).items()]
+                curves = [typical(first, group).assign(group=name) for name, group in setting.groups(run).items()]
     return {
-        "curves": pd.concat(curves).assign(setting=form.name),
-        "idle": pd.concat(idle).assign(setting=form.name),
+        "curves": pd.concat(curves).assign(setting=setting.name),
+        "idle": pd.concat(idle).assign(setting=setting.name),
         "worth": pd.DataFrame(worths),
-        "data": pd.DataFrame({"setting": form.name, "data": sorted(data)}),
+        "data": pd.DataFrame({"setting": setting.name, "data": sorted(data)}),
     }
 
 
@@ -175,22 +192,7 @@ def _draw_lead(axes: Axes, ends: pd.DataFrame) -> None:
     axes.legend(fontsize=8)
 
 
-def staleness_parts(quick: bool) -> list[Part]:
-    """The part of the single task, EMNIST alone."""
-    rounds, seeds, settings = (40, range(3), _digits("emnist")) if quick else (150, range(5), [])
-    form = Form("one task", "fig5-staleness", rounds, seeds, rare_and_frequent, settings)
-    return [Part("staleness/one-task", rounds, seeds, partial(train_one, form))]
-
-
-def beta_parts(quick: bool) -> list[Part]:
-    """The parts of the single task and of the three tasks, Fashion-MNIST three times."""
-    small = ["federation.clients=40", *_digits("fashion-a"), *_digits("fashion-b"), *_digits("fashion-c")]
-    rounds, seeds, settings = (40, range(3), small) if quick else (150, range(3), [])
-    form = Form("three tasks", "lvr-3tasks", rounds, seeds, small_and_large, settings)
-    return [*staleness_parts(quick), Part("staleness/three-tasks", rounds, seeds, partial(train_three, form))]
-
-
 REPRODUCTIONS = (
-    reproduction("fig3-beta", beta_parts, aging.find, aging.draw),
-    reproduction("fig5-staleness", staleness_parts, find_accuracy, draw_accuracy),
+    reproduction("fig3-beta", lambda quick: [ONE_TASK.part(quick), THREE_TASKS.part(quick)], aging.find, aging.draw),
+    reproduction("fig5-staleness", lambda quick: [ONE_TASK.part(quick)], find_accuracy, draw_accuracy),
 )

@@ -1,6 +1,6 @@
 """Table 1 of Zhang et al. 2025: accuracy relative to full participation, three and five tasks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -10,12 +10,20 @@ from matplotlib.figure import Figure
 
 from mmfl.data import Dataset, from_arrays
 from mmfl.papers.evidence import greater, markdown, spread
-from mmfl.papers.measurements import KEYS, accuracy, by_round, final, mean_costs, step_sizes
-from mmfl.papers.panels import panels
-from mmfl.papers.reproduction import Claim, Findings, Frames, Part, Trainer, as_published, federations, reproduction
+from mmfl.papers.measurements import KEYS, LAST, accuracy, draw_by_round, final, mean_costs, tidy
+from mmfl.papers.reproduction import (
+    Claim,
+    Findings,
+    Frames,
+    PaperTrainer,
+    Part,
+    as_published,
+    digits,
+    federations,
+    reproduction,
+)
 from mmfl.randomness import Purpose, generator
 from mmfl.report.differences import difference
-from mmfl.report.plots import curve, legend
 
 # Relative accuracy with three and with five tasks; None where the paper has no such method.
 PAPER: dict[str, tuple[float, float] | None] = {
@@ -44,7 +52,6 @@ _NAMED = (
     (_BEST, "random"),
     ("mmfl-gvr", "random"),
 )
-_LAST = 20
 _STEPS = ("random", "mmfl-gvr", "mmfl-lvr", "lvr-systematic")  # whose step sizes a figure shows
 # Methods that train side by side, so that what they keep of all clients fits into a GPU's memory.
 _GROUPS = {
@@ -61,11 +68,14 @@ _LONG_GROUPS = {
     "drawn": ["random", "mmfl-lvr", "lvr-systematic", "fedvarp", "mifa"],
     **{method: [method] for method in _ALONE},
 }
-_LINEAR, _HIDDEN = (['data="digits"', f'model="{model}"', "lr=0.3"] for model in ("logistic", "perceptron"))
-_TEXT = [
-    'data="mmfl.papers.variance.table1.babble"',
-    "model={name='character-lstm', vocabulary=6, embedding=6, hidden=12, layers=1}",
-    "lr=1.0",
+SMALL3 = ["federation.clients=40", *digits("fashion-a", "fashion-b", "fashion-c")]
+_SMALL5 = [
+    "federation.clients=40",
+    *digits("fashion-a", "fashion-b"),
+    *digits("cifar10", "emnist", model="perceptron"),
+    "tasks.shakespeare.data=mmfl.papers.variance.table1.babble",
+    "tasks.shakespeare.model={name='character-lstm', vocabulary=6, embedding=6, hidden=12, layers=1}",
+    "tasks.shakespeare.lr=1.0",
 ]
 
 
@@ -83,32 +93,25 @@ def babble(owners: int = 40, windows: int = 12, length: int = 8, characters: int
 
 def parts3(quick: bool) -> list[Part]:
     """Three Fashion-MNIST tasks (quick: three linear models of digits)."""
-    if not quick:
-        return _parts("lvr-3tasks", _GROUPS, 150, 5)
-    return _parts("lvr-3tasks", _GROUPS, 20, 3, {f"fashion-{task}": _LINEAR for task in "abc"})
+    return _parts("lvr-3tasks", _GROUPS, 20, 3, SMALL3) if quick else _parts("lvr-3tasks", _GROUPS, 150, 5)
 
 
 def parts5(quick: bool) -> list[Part]:
     """Five tasks of four kinds (quick: digits and generated text)."""
-    if not quick:
-        return _parts("lvr-5tasks", _LONG_GROUPS, 150, 3)
-    small = {"fashion-a": _LINEAR, "fashion-b": _LINEAR, "cifar10": _HIDDEN, "emnist": _HIDDEN, "shakespeare": _TEXT}
-    return _parts("lvr-5tasks", _GROUPS, 15, 2, small)
+    return _parts("lvr-5tasks", _GROUPS, 15, 2, _SMALL5) if quick else _parts("lvr-5tasks", _LONG_GROUPS, 150, 3)
 
 
 def _parts(
-    preset: str, groups: Mapping[str, list[str]], rounds: int, seeds: int, small: Mapping[str, list[str]] | None = None
+    preset: str, groups: Mapping[str, list[str]], rounds: int, seeds: int, settings: Sequence[str] = ()
 ) -> list[Part]:
-    """A part for each group of methods; with `small` tasks, the federation is small, too."""
-    settings = [f"tasks.{task}.{setting}" for task, changes in (small or {}).items() for setting in changes]
-    settings += ["federation.clients=40"] if small else []
+    """A part for each group of methods."""
 
-    def run(methods: list[str], trainer: Trainer) -> Frames:
+    def run(methods: list[str], trainer: PaperTrainer) -> Frames:
         federation_of, published = federations(preset, settings), [as_published(method) for method in methods]
-        compared = trainer.compare(federation_of, published, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=_LAST)
+        compared = trainer.compare(federation_of, published, rounds, 0.1, seeds, evaluate_every=5, evaluate_last=LAST)
         frames = {"accuracy": accuracy(compared), "costs": mean_costs(compared)}
         if any(method in _STEPS for method in methods):
-            steps = step_sizes(compared)
+            steps = tidy(compared, lambda run: run.step_size)
             frames["steps"] = steps[steps["method"].isin(_STEPS)]
         return frames
 
@@ -117,14 +120,14 @@ def _parts(
 
 def relative(frames: Frames) -> pd.DataFrame:
     """Mean over tasks relative to full participation, [seeds, methods]."""
-    means = final(frames["accuracy"], _LAST)["mean"].unstack("method")
+    means = final(frames["accuracy"])["mean"].unstack("method")
     return means[list(PAPER)].div(means["full"], axis=0)
 
 
 def find(column: int, frames: Frames) -> Findings:
     """Our column of the table beside the paper's, the gap to full participation, and the paper's orderings."""
     ratio = relative(frames)
-    last = final(frames["accuracy"], _LAST)
+    last = final(frames["accuracy"])
     rows = []
     for method in map(str, ratio):
         paper, subset = PAPER[method], last.loc[[method]]
@@ -163,23 +166,15 @@ def _pairs(ratio: pd.DataFrame) -> pd.DataFrame:
     """Every method compared with every other."""
     rows = []
     for method in ratio:
-        gaps = {str(other): difference(ratio[method], ratio[other]) for other in ratio}
-        cells = {other: f"{gap.mean:+.3f} ± {gap.half:.3f}" for other, gap in gaps.items()}
-        rows.append({"method": method, **cells, str(method): ""})
+        gaps = {str(other): difference(ratio[method], ratio[other]).interval() for other in ratio}
+        rows.append({"method": method, **gaps, str(method): ""})
     return pd.DataFrame(rows)
 
 
 def draw(frames: Frames) -> Figure:
-    """Accuracy by round of every task and of their mean."""
-    table = frames["accuracy"]
-    columns = [str(column) for column in table if column not in KEYS]
-    figure, axes = panels(len(columns), xlabel="round", ylabel="test accuracy")
-    for panel, column in zip(axes, columns, strict=True):
-        for n, method in enumerate(PAPER):
-            curve(panel, by_round(table, column, method).mean(axis=1).to_frame(), method, n)
-        panel.set_title("mean of the tasks" if column == "mean" else column)
-    legend(figure, axes[0])
-    return figure
+    """Accuracy by round of every task and of their mean, without the bands of so many methods."""
+    means = frames["accuracy"].groupby(["method", "round"]).mean().reset_index()
+    return draw_by_round(means, [str(column) for column in means if column not in KEYS], list(PAPER))
 
 
 REPRODUCTIONS = (

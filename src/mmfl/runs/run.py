@@ -1,0 +1,194 @@
+"""Run: the records, weights and tables of one method with one seed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+
+from mmfl.data.dataset import ELSEWHERE, as_inputs
+from mmfl.data.structure import rows
+from mmfl.engine.layout import Layout
+from mmfl.errors import UserError, nearest
+from mmfl.federation import Federation
+from mmfl.record import LastTest, RoundRecord
+from mmfl.runs.exporting import export
+from mmfl.runs.layout import REPORT_PAGE
+from mmfl.runs.metric_tables import all_metrics, client_values, table_of
+from mmfl.training import BestWeights
+
+
+@dataclass(eq=False, repr=False)
+class Run:
+    """One method with one seed: its record of every round and, after training, its weights.
+
+    `best_weights` are those of each task's best tested round, where they were kept (`keep_best=True`).
+    `full` is the name of full participation in the same experiment, to which the run is compared. `tested` has what
+    the last test of each task found besides single numbers.
+    """
+
+    records: list[RoundRecord]
+    method: str
+    seed: int
+    tasks: list[str]
+    clients: int
+    federation: Federation | None = None
+    weights: Sequence[Tensor] | None = None
+    batch_norm: Sequence[Tensor | None] | None = None
+    best_weights: BestWeights | None = None
+    full: str = "full"
+    tested: Mapping[str, LastTest] = field(default_factory=dict)
+
+    def frame(self, quantity: str) -> pd.DataFrame:
+        """A recorded quantity, rounds x tasks; `nan` where it was not measured."""
+        known = {name for record in self.records for task in record.tasks.values() for name in task.numbers()}
+        if self.records and quantity not in known:
+            raise UserError(f"run: no quantity '{quantity}' was recorded: {nearest(quantity, known)}")
+        rows = {r.round: {name: task.value(quantity) for name, task in r.tasks.items()} for r in self.records}
+        return pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float).rename_axis("round")
+
+    @property
+    def accuracy(self) -> pd.DataFrame:
+        """The tasks' metric on the test examples, rounds x tasks, of the rounds that were evaluated."""
+        return self.frame("metric").dropna(how="all")
+
+    @property
+    def loss(self) -> pd.DataFrame:
+        """Test loss, rounds x tasks, of the rounds that were evaluated."""
+        return self.frame("loss").dropna(how="all")
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """All metrics of the rounds that were evaluated: `round`, `task`, `metric` (its name, the main one first) and
+        `value`, which is `nan` where the metric is undefined, such as AUC with a single class."""
+        return all_metrics(self.records)
+
+    def client_metric(self, task: str) -> pd.DataFrame:
+        """The main metric of each client, and the number of its test examples, in the last evaluated round.
+
+        Only for tasks whose test examples belong to clients. `frame("client_worst_tenth")` and the like say how the
+        metric is distributed over clients in every evaluated round.
+        """
+        return client_values(task, self._last_test(task))
+
+    def confusion(self, task: str, metric: str = "confusion") -> pd.DataFrame:
+        """The confusion matrix of a task in the last evaluated round, targets x predictions; or another table."""
+        return table_of(task, metric, self._last_test(task))
+
+    def _last_test(self, task: str) -> LastTest:
+        self._check_task(task)
+        return self.tested.get(task, LastTest(0))
+
+    def _check_task(self, task: str) -> None:
+        if task not in self.tasks:
+            raise UserError(f"unknown task '{task}': {nearest(task, self.tasks)}")
+
+    @property
+    def step_size(self) -> pd.DataFrame:
+        """||H||_1, the sum of the aggregation's inverse-probability weights, rounds x tasks."""
+        return self.frame("step_size")
+
+    @property
+    def summary(self) -> pd.DataFrame:
+        """Mean and worst task of every evaluated round."""
+        rows = {r.round: {"mean": r.mean, "worst": r.worst} for r in self.records if r.mean is not None}
+        return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "worst"], dtype=float).rename_axis("round")
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """Trainings, forward passes, bytes and stored memory of every round."""
+        return self._by_round([asdict(record.cost) for record in self.records])
+
+    @property
+    def faults(self) -> pd.DataFrame:
+        """What went wrong with nodes, rounds x kinds of event; no columns where nothing did, as in a simulation."""
+        return self._by_round([record.faults for record in self.records]).fillna(0).astype(int)
+
+    def _by_round(self, rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
+        return pd.DataFrame(rows, index=[record.round for record in self.records]).rename_axis("round")
+
+    @property
+    def participation(self) -> pd.DataFrame:
+        """How often each client trained each task, clients x tasks."""
+        counts = np.zeros((self.clients, len(self.tasks)), dtype=np.int64)
+        for s, task in enumerate(self.tasks):
+            drawn = [record.drawn[task] for record in self.records if task in record.drawn]
+            client = [number for clients, _ in drawn for number in clients]
+            np.add.at(counts[:, s], client, [count for _, times in drawn for count in times])
+        return pd.DataFrame(counts, columns=self.tasks)
+
+    def final(self, window: int | None = None) -> pd.Series:
+        """Metric of each task, and their mean and worst, averaged over the last `window` evaluated rounds.
+
+        By default the last fifth of them, at most 20: single rounds are noisy.
+        """
+        return self.accuracy.join(self.summary).tail(window or self.window).mean()
+
+    @property
+    def window(self) -> int:
+        """How many of the last evaluated rounds the final metric is the mean of: a fifth of them, at most 20."""
+        return max(1, min(20, len(self.accuracy) // 5))
+
+    @property
+    def best(self) -> pd.DataFrame:
+        """The best tested round of each task, and its metric there: columns `round` and `metric`, a row per task."""
+        if self.federation is None:
+            raise UserError("this run was loaded from its records alone, which do not say whether metrics are errors.")
+        found = {}
+        for task in self.federation.tasks:
+            tested = self.accuracy[task.name].dropna()
+            if len(tested):
+                round = tested.idxmin() if task.main_metric.lower_is_better else tested.idxmax()
+                found[task.name] = {"round": round, "metric": tested[round]}
+        return pd.DataFrame.from_dict(found, orient="index", columns=["round", "metric"]).rename_axis("task")
+
+    def module(self, task: str, best: bool = False) -> nn.Module:
+        """The trained model of a task, ready to use: of the last round or, with `best`, of its best tested round."""
+        if self.federation is None or self.weights is None:
+            raise UserError("this run was loaded from its records alone, without weights.")
+        self._check_task(task)
+        weights, batch_norm = self.weights, self.batch_norm
+        if best:
+            if self.best_weights is None:
+                raise UserError("the best weights were not kept; expected a run with keep_best=True.")
+            weights, batch_norm = self.best_weights.weights, self.best_weights.batch_norm
+        s = self.tasks.index(task)
+        module = self.federation.tasks[s].build(self.seed, s)
+        statistics = batch_norm[s] if batch_norm else None
+        layout = Layout(module, self.federation.tasks[s].batch_norm)
+        values = layout.values(weights[s].cpu(), None if statistics is None else statistics.cpu())
+        module.load_state_dict(values, strict=False)
+        return module.eval()
+
+    def export(self, task: str, path: str | Path, best: bool = False) -> None:
+        """Writes the model of a task to a file: `.safetensors` and `.pt` hold its state dict, `.torchscript` and
+        `.onnx` the model with its operations. With `best`, that of its best tested round."""
+        module = self.module(task, best)
+        assert self.federation is not None
+        data = self.federation.tasks[self.tasks.index(task)].data
+        if data is ELSEWHERE:
+            raise UserError(f"task '{task}' has no data here to try its model on; save its state_dict instead.")
+        export(module, path, as_inputs(rows(data.x_test, slice(3))))
+
+    def plot(self, path: str | Path) -> None:
+        """Draws accuracy, participation and step size on one page."""
+        from mmfl.runs.results import Comparison
+
+        Comparison([self]).plot(path)
+
+    def report(self, path: str | Path = REPORT_PAGE) -> None:
+        """Writes everything there is to see as one HTML file, which needs no network. Needs plotly."""
+        from mmfl.runs.results import Comparison
+
+        Comparison([self]).report(path)
+
+    def __repr__(self) -> str:
+        last = self.records[-1].round if self.records else 0
+        return f"Run({self.method}, seed {self.seed}, {last} rounds)"
+
+    def _repr_html_(self) -> str:
+        from mmfl.report import notebook
+
+        return notebook.run(self)
