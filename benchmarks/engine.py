@@ -12,6 +12,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import nn
 import mmfl
 from mmfl.data.dataset import as_inputs
 from mmfl.engine import Simulation, Training
+from mmfl.engine.trainer import Mode
 from mmfl.local import SGD
 
 LOGISTIC = partial(mmfl.models.LogisticRegression, 60, 10)
@@ -86,28 +88,48 @@ def seconds(work: Callable[[], object], device: torch.device, least: float = 1.0
     return spent / calls
 
 
-def compare(case: tuple, device: torch.device, repeats: int) -> str:
-    name, model, shape, clients, each, batch, epochs, target = case
-    federation = federation_of(model, shape, clients, each, batch, epochs)
-    engine = Simulation(device)
-    weights = engine.initial(federation, 0, 0)
-    training = Training(federation, 0, weights, np.arange(clients), 1, 0, SGD())
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of the plain loop and of the engine, in turns, and the way that the engine chose."""
+
+    plain: list[float]
+    ours: list[float]
+    way: str
+
+    def __str__(self) -> str:
+        """Medians and the ratio with its range, as columns of a table."""
+        ratios = [a / b for a, b in zip(self.plain, self.ours, strict=True)]
+        medians = f"{statistics.median(self.plain):.1f} | {statistics.median(self.ours):.1f}"
+        return f"{medians} | {statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f})"
+
+
+def measure(federation: mmfl.Federation, device: torch.device, repeats: int, mode: Mode = "auto") -> Timing:
+    """Times the training of all clients of a federation's only task."""
+    engine, clients = Simulation(device, mode), federation.clients
+    training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(clients), 1, 0, SGD())
     inputs, targets = federation.tasks[0].data.x.to(device), federation.tasks[0].data.y.to(device)
-    # On a GPU the plain loop takes tens of seconds for these cohorts: time a part of it, which is linear in clients.
+    # On a GPU the plain loop takes tens of seconds for large cohorts: time a part of it, which is linear in clients.
     part = clients if device.type == "cpu" else min(clients, 64)
     plain = partial(plain_loop, federation, range(part), device, inputs, targets)
     ours = partial(engine.train, [training])
     seconds(plain, device)
     seconds(ours, device)
-    pairs = [(seconds(plain, device) * clients / part, seconds(ours, device)) for _ in range(repeats)]
-    ratios = [a / b for a, b in pairs]
-    plain_ms, ours_ms = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
+    pairs = [(1000 * seconds(plain, device) * clients / part, 1000 * seconds(ours, device)) for _ in range(repeats)]
     way = next(iter(engine.choices.made.values()), "vectorised")
+    return Timing(*map(list, zip(*pairs, strict=True)), way)
+
+
+def describe_machine(device: torch.device) -> str:
+    """The device and the versions of what runs on it."""
+    what = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"{what}; Python {platform.python_version()}, torch {torch.__version__}, mmfl {mmfl.__version__}"
+
+
+def compare(case: tuple, device: torch.device, repeats: int) -> str:
+    name, model, shape, clients, each, batch, epochs, target = case
+    timing = measure(federation_of(model, shape, clients, each, batch, epochs), device, repeats)
     goal = f"{target}x" if target else ""
-    return (
-        f"| {name} | {clients} x {each} | {batch} | {epochs} | {plain_ms:.1f} | {ours_ms:.1f} | "
-        f"{statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f}) | {goal} | {way} |"
-    )
+    return f"| {name} | {clients} x {each} | {batch} | {epochs} | {timing} | {goal} | {timing.way} |"
 
 
 def main() -> None:
@@ -116,8 +138,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     device = torch.device(options.device)
-    what = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"{what}; Python {platform.python_version()}, torch {torch.__version__}, mmfl {mmfl.__version__}")
+    print(describe_machine(device))
     print("| model | clients x examples | batch | epochs | plain loop ms | mmfl ms | ratio (range) | to reach | way |")
     print("|---|---|---|---|---|---|---|---|---|")
     for case in CASES[device.type]:

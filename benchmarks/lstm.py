@@ -8,18 +8,14 @@ Both train the same clients on the same windows for as many steps; the engine's 
 """
 
 import argparse
-import platform
-import statistics
 from functools import partial
 
 import numpy as np
 import torch
 
 import mmfl
-from engine import plain_loop, seconds
-from mmfl.engine import Simulation, Training
+from engine import describe_machine, measure
 from mmfl.federation.objectives import next_token
-from mmfl.local import SGD
 
 WINDOW, VOCABULARY, EPOCHS = 80, 80, 5
 PAPERS = partial(mmfl.models.CharacterLSTM, VOCABULARY, embedding=128, hidden=256)
@@ -41,22 +37,8 @@ def federation_of(model: partial, clients: int, each: int) -> mmfl.Federation:
 
 
 def compare(name: str, model: partial, each: int, clients: int, device: torch.device, repeats: int) -> str:
-    federation = federation_of(model, clients, each)
-    engine = Simulation(device, "vectorised")
-    training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(clients), 1, 0, SGD())
-    x, y = (tensor.to(device) for tensor in (federation.tasks[0].data.x, federation.tasks[0].data.y))
-    # The plain loop is linear in clients: of a large cohort, time a part.
-    part = min(clients, 32)
-    plain, ours = partial(plain_loop, federation, range(part), device, x, y), partial(engine.train, [training])
-    seconds(plain, device)
-    seconds(ours, device)
-    pairs = [(seconds(plain, device) * clients / part, seconds(ours, device)) for _ in range(repeats)]
-    ratios = [a / b for a, b in pairs]
-    plain_ms, ours_ms = (1000 * statistics.median(column) for column in zip(*pairs, strict=True))
-    return (
-        f"| {name} | {clients} x {each} | {EPOCHS} | {plain_ms:.1f} | {ours_ms:.1f} | "
-        f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f}) |"
-    )
+    timing = measure(federation_of(model, clients, each), device, repeats, mode="vectorised")
+    return f"| {name} | {clients} x {each} | {EPOCHS} | {timing} |"
 
 
 def main() -> None:
@@ -66,8 +48,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     device = torch.device(options.device)
-    what = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"{what}; Python {platform.python_version()}, torch {torch.__version__}, mmfl {mmfl.__version__}")
+    print(describe_machine(device))
     print(f"| two layers, windows of {WINDOW} | clients x windows | steps | plain loop ms | mmfl ms | ratio (range) |")
     print("|---|---|---|---|---|---|")
     for case in CASES[device.type]:

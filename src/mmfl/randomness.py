@@ -45,15 +45,15 @@ _SECOND = 0x94D049BB133111EB - 2**64
 
 def _shift(x: Tensor, by: int) -> Tensor:
     """Logical right shift of 64-bit words held in int64."""
-    return (x >> by) & ((1 << (64 - by)) - 1)
+    return (x >> by).bitwise_and_((1 << (64 - by)) - 1)
 
 
 def _mix(x: int | Tensor) -> int | Tensor:
-    """The SplitMix64 finaliser of a tensor or of a single number, with the same bits."""
+    """The SplitMix64 finaliser of a tensor, which it changes, or of a single number, with the same bits."""
     if isinstance(x, Tensor):
-        x = (x ^ _shift(x, 30)) * _FIRST
-        x = (x ^ _shift(x, 27)) * _SECOND
-        return x ^ _shift(x, 31)
+        x.bitwise_xor_(_shift(x, 30)).mul_(_FIRST)
+        x.bitwise_xor_(_shift(x, 27)).mul_(_SECOND)
+        return x.bitwise_xor_(_shift(x, 31))
     x %= 1 << 64
     x = (x ^ (x >> 30)) * _FIRST % (1 << 64)
     x = (x ^ (x >> 27)) * _SECOND % (1 << 64)

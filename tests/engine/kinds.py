@@ -42,15 +42,15 @@ def lstm(batch_first: bool = True, dropout_after: float = 0.0, **options: Any) -
     return Model(compute, embedding=nn.Embedding(5, 4), lstm=layer, output=nn.Linear(features, 3))
 
 
-def recurrent(kind: type[nn.RNNBase], **options: Any) -> nn.Module:
+def recurrent(kind: type[nn.RNNBase], time_first: bool = False, **options: Any) -> nn.Module:
     """A recurrent layer of which output and last state are used."""
 
     def compute(self: Any, x: Tensor) -> Tensor:
-        states, h = self.layer(self.embedding(x))
-        return self.output(torch.cat([states[:, 1], h[0]], -1))
+        states, h = self.layer(self.embedding(x.T if time_first else x))
+        return self.output(torch.cat([states[1] if time_first else states[:, 1], h[0]], -1))
 
     features = 9 if options.get("bidirectional") else 6
-    layer = kind(4, 3, batch_first=True, **options)
+    layer = kind(4, 3, batch_first=not time_first, **options)
     return Model(compute, embedding=nn.Embedding(5, 4), layer=layer, output=nn.Linear(features, 3))
 
 
@@ -62,10 +62,67 @@ def attention(**options: Any) -> nn.Module:
     return Model(compute, embedding=nn.Embedding(5, 4), encoder=encoder, output=nn.Linear(4, 3))
 
 
-def attention_with_dropout(self: Any, x: Tensor) -> Tensor:
-    tokens = self.embedding(x)
-    dropout = 0.3 if self.training else 0.0
-    return self.output(F.scaled_dot_product_attention(tokens, tokens, tokens, dropout_p=dropout).mean(1))
+def transformer(batch_first: bool = True, norm_first: bool = False, causal: bool = False) -> nn.Module:
+    """Two layers with dropout, from tokens of which token 0 is padding."""
+
+    def compute(self: Any, x: Tensor) -> Tensor:
+        mask = torch.ones(5, 5, dtype=torch.bool, device=x.device).triu(1) if causal else None
+        embedded = self.embedding(x if batch_first else x.T)
+        padding = (x == 0) & (torch.arange(5, device=x.device) > 0)
+        return self.output(self.encoder(embedded, mask, padding).mean(1 if batch_first else 0))
+
+    layer = nn.TransformerEncoderLayer(4, 2, 8, 0.1, batch_first=batch_first, norm_first=norm_first)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return Model(compute, embedding=nn.Embedding(5, 4), encoder=encoder, output=nn.Linear(4, 3))
+
+
+def multi_head(batch_first: bool = True, need_weights: bool = False, **options: Any) -> nn.Module:
+    """Attention with dropout, by its module; the first output is used, and the weights if there are any."""
+
+    def compute(self: Any, x: Tensor) -> Tensor:
+        embedded = self.embedding(x if batch_first else x.T)
+        outputs, weights = self.attention(embedded, embedded, embedded, need_weights=need_weights)
+        outputs = outputs.mean(1 if batch_first else 0)
+        return self.output(outputs if weights is None else torch.cat([outputs[:, 1:], weights[:, :1, 1]], 1))
+
+    layer = nn.MultiheadAttention(4, 2, 0.3, batch_first=batch_first, **options)
+    return Model(compute, embedding=nn.Embedding(5, 4), attention=layer, output=nn.Linear(4, 3))
+
+
+def decoder(self: Any, x: Tensor) -> Tensor:
+    """A decoder of a few queries that all clients train, over tokens."""
+    return self.output(self.decoder(self.queries.expand(len(x), -1, -1), self.embedding(x)).mean(1))
+
+
+def decoding() -> nn.Module:
+    layer = nn.TransformerDecoderLayer(4, 2, 8, 0.2, batch_first=True)
+    parts = {"queries": nn.Parameter(normal(2, 4, seed=11)), "embedding": nn.Embedding(5, 4), "decoder": layer}
+    return Model(decoder, **parts, output=nn.Linear(4, 3))
+
+
+def dot_product(groups: int = 1, seen: Callable[[Tensor], Tensor | None] = lambda x: None, **options: Any) -> nn.Module:
+    """Attention by its function, with keys and values that heads share in groups, and a mask that depends on tokens."""
+
+    def compute(self: Any, x: Tensor) -> Tensor:
+        query = self.query(self.embedding(x)).unflatten(-1, (4, 2)).transpose(1, 2)
+        shared = self.shared(self.embedding(x)).unflatten(-1, (4 // groups, 2)).transpose(1, 2)
+        p = options.get("dropout_p", 0.0) if self.training else 0.0
+        chosen = {**options, "dropout_p": p, "enable_gqa": groups > 1}
+        outputs = F.scaled_dot_product_attention(query, shared, shared, seen(x), **chosen)
+        return self.output(outputs.transpose(1, 2).flatten(2).mean(1))
+
+    parts = {"query": nn.Linear(4, 8), "shared": nn.Linear(4, 8 // groups), "output": nn.Linear(8, 3)}
+    return Model(compute, embedding=nn.Embedding(5, 4), **parts)
+
+
+def no_padding(x: Tensor) -> Tensor:
+    """Which pairs of tokens may look at each other: token 0 is padding. A whole text may be."""
+    return (x != 0)[:, None, None, :] & (x >= 0)[:, None, :, None]
+
+
+def biased(x: Tensor) -> Tensor:
+    """Tokens look more at those near them."""
+    return -(torch.arange(5, device=x.device)[:, None] - torch.arange(5, device=x.device)).abs().float()
 
 
 def embedding(**options: Any) -> nn.Module:
@@ -183,6 +240,14 @@ ADAPTED_IMAGES = adapted(lambda: models.SmallCNN(8, 2, (3, 4), 5, 3, padding=1),
 ADAPTED_TOKENS = adapted(lambda: embedding(padding_idx=0), layers=["embedding", "output"])
 
 
+TRANSFORMERS: dict[str, dict[str, bool]] = {
+    "": {},
+    ", causal": {"causal": True},
+    ", norm first": {"norm_first": True},
+    ", norm first, causal": {"norm_first": True, "causal": True},
+    ", time first": {"batch_first": False},
+    ", time first, norm first, causal": {"batch_first": False, "norm_first": True, "causal": True},
+}
 KINDS: dict[str, Task] = {
     "logistic regression": task(lambda: models.LogisticRegression(6, 3)),
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
@@ -208,7 +273,14 @@ KINDS: dict[str, Task] = {
     "transposed convolution": task(lambda: images(nn.ConvTranspose2d(2, 2, 2), nn.MaxPool2d(3), features=18), IMAGES),
     "convolution in time": task(lambda: images(nn.Conv1d(8, 4, 3), features=24), IMAGES[:, 0]),
     "dropout": task(lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, 3), nn.Dropout(0.1))),
-    "channel dropout": task(lambda: images(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), features=144), IMAGES),
+    "channel dropout": task(lambda: images(nn.Conv2d(2, 4, 3), nn.Dropout2d(0.4), features=144), IMAGES, lr=0.1),
+    "channel dropout in time": task(lambda: images(nn.Conv1d(8, 4, 3), nn.Dropout1d(0.4), features=24), IMAGES[:, 0]),
+    "channel dropout in space": task(lambda: images(nn.Dropout3d(0.4), features=128), IMAGES[:, :, None]),
+    "dropout in place": task(lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(inplace=True), nn.Linear(8, 3))),
+    "alpha dropout": task(lambda: nn.Sequential(nn.Linear(6, 8), nn.SELU(), nn.AlphaDropout(0.2), nn.Linear(8, 3))),
+    "channel alpha dropout": task(
+        lambda: images(nn.Conv2d(2, 4, 3), nn.SELU(), nn.FeatureAlphaDropout(0.2), features=144), IMAGES, lr=0.05
+    ),
     "lstm": task(lstm, TOKENS),
     "lstm, time first": task(lambda: lstm(batch_first=False), TOKENS),
     "lstm without bias": task(lambda: lstm(bias=False), TOKENS),
@@ -220,6 +292,10 @@ KINDS: dict[str, Task] = {
     "gru": task(lambda: recurrent(nn.GRU), TOKENS),
     "gru without bias, both ways": task(lambda: recurrent(nn.GRU, bias=False, bidirectional=True), TOKENS),
     "gru, two layers, inner dropout": task(lambda: recurrent(nn.GRU, num_layers=2, dropout=0.4), TOKENS),
+    "gru, inner dropout, time first, both ways": task(
+        lambda: recurrent(nn.GRU, time_first=True, num_layers=3, dropout=0.4, bidirectional=True), TOKENS
+    ),
+    "plain recurrence, inner dropout": task(lambda: recurrent(nn.RNN, num_layers=2, dropout=0.4), TOKENS),
     "plain recurrence": task(lambda: recurrent(nn.RNN, num_layers=2), TOKENS),
     "plain recurrence, relu, both ways": task(
         lambda: recurrent(nn.RNN, nonlinearity="relu", bidirectional=True, bias=False), TOKENS
@@ -228,8 +304,26 @@ KINDS: dict[str, Task] = {
         lambda: models.CharacterLSTM(5, 4, 3), TOKENS, numbers(5, 100, 5, seed=2), loss=next_token, lr=1.0
     ),
     "attention": task(lambda: attention(dropout=0.0), TOKENS),
-    "attention with dropout, as a function": task(
-        lambda: apply(attention_with_dropout, 4, embedding=nn.Embedding(5, 4)), TOKENS
+    "attention with dropout": task(attention, TOKENS),
+    **{
+        f"transformer with dropout{name}": task(partial(transformer, **options), TOKENS)
+        for name, options in TRANSFORMERS.items()
+    },
+    "attention with dropout and weights": task(partial(multi_head, need_weights=True), TOKENS),
+    "attention with dropout, time first": task(partial(multi_head, batch_first=False), TOKENS),
+    "attention with dropout, bias and zeros": task(partial(multi_head, add_bias_kv=True, add_zero_attn=True), TOKENS),
+    "transformer decoder with dropout": task(decoding, TOKENS),
+    "attention as a function": task(dot_product, TOKENS),
+    "attention as a function, causal": task(partial(dot_product, is_causal=True, scale=0.3), TOKENS),
+    "attention as a function, masked": task(partial(dot_product, seen=no_padding), TOKENS),
+    "attention as a function, biased, grouped": task(partial(dot_product, groups=2, seen=biased), TOKENS),
+    "attention as a function, dropout": task(partial(dot_product, dropout_p=0.3), TOKENS),
+    "attention as a function, dropout, causal": task(
+        partial(dot_product, dropout_p=0.3, is_causal=True, scale=0.3), TOKENS
+    ),
+    "attention as a function, dropout, masked": task(partial(dot_product, dropout_p=0.3, seen=no_padding), TOKENS),
+    "attention as a function, dropout, biased, grouped": task(
+        partial(dot_product, groups=2, dropout_p=0.3, seen=biased), TOKENS
     ),
     "embedding": task(embedding, TOKENS),
     "embedding with padding": task(lambda: embedding(padding_idx=0), TOKENS),

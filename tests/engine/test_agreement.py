@@ -1,19 +1,15 @@
 """Vectorised and sequential training give the same numbers, and those of a loop written by hand."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from kinds import KINDS
-from small import Model, ask, assert_agree, assert_trained_by_hand, both_modes, federation, task, train, train_alone
-from torch import Tensor, nn
+from small import ask, assert_agree, assert_trained_by_hand, both_modes, federation, train, train_alone
 
 from mmfl.engine import Simulation
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.operators import FASTER_ON_GPU
-from mmfl.federation.objectives import value
 from mmfl.local import SGD, Prox
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -53,6 +49,7 @@ LINEAR = ["perceptron", "tied weights", "frozen weight", "half unseen", "part of
 LINEAR += ["changed in place", "weight norm"]
 BY_HAND = ["small cnn", "lstm", "character lstm", "strided convolution of single pixels", "two inputs and two heads"]
 BY_HAND += ["tokens with a mask", "several labels, weighted", "strided convolution", "grouped convolution"]
+BY_HAND += [f"attention as a function{options}" for options in ("", ", causal", ", masked", ", biased, grouped")]
 
 
 @pytest.mark.parametrize("rule", [SGD(), Prox(0.5)], ids=["sgd", "prox"])
@@ -92,31 +89,8 @@ def test_what_needs_no_gradient_never_moves(mode):
 
 
 @both_modes
-def test_dropout_drops_its_share_anew_for_every_client_round_and_seed(mode):
-    def compute(self: Any, x: Tensor) -> Tensor:
-        return F.dropout(x * self.weight, 0.25, self.training).sum(1)
-
-    wide = task(
-        lambda: Model(compute, weight=nn.Parameter(torch.ones(2000))),
-        torch.ones(100, 2000),
-        torch.zeros(100),
-        loss=value,
-        metric=value,
-        lr=1.0,
-        epochs=1,
-    )
-    pool = federation(wide, sizes=(1, 1))
-    masks = torch.cat([train_alone(pool, mode=mode, round=r, seed=s).flat for r, s in [(1, 0), (2, 0), (1, 1)]])
-    kept = masks > 0
-    torch.testing.assert_close(masks[kept], torch.full_like(masks[kept], 1 / 0.75))
-    assert ((kept.float().mean(1) - 0.75).abs() < 0.04).all()
-    overlap = kept.float() @ kept.float().T / 2000
-    assert ((overlap - 0.75**2)[~torch.eye(6, dtype=torch.bool)].abs() < 0.05).all()
-
-
-@both_modes
-@pytest.mark.parametrize("kind", ["lstm, inner dropout", "lstm, inner dropout, time first"])
-def test_dropout_within_an_lstm_differs_from_round_to_round(kind, mode):
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "dropout" in kind])
+def test_dropout_differs_from_round_to_round_for(kind, mode):
     pool = federation(replace(KINDS[kind], batch_size=None), sizes=(6,))
     updates = [train_alone(pool, mode=mode, round=round).flat for round in (1, 2)]
     assert not torch.allclose(*updates, rtol=1e-2, atol=1e-3)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kinds import frozen
+from kinds import KINDS, frozen
 from small import (
     CLASSES,
     VECTORS,
@@ -99,10 +99,21 @@ def constant(number: float) -> nn.Module:
     return module
 
 
+DROPPING = ["dropout", "transformer with dropout", "transformer with dropout, time first", "lstm, inner dropout"]
+DROPPING += ["attention with dropout and weights", "gru, inner dropout, time first, both ways", "channel dropout"]
+
+
+@pytest.mark.parametrize("kind", DROPPING)
+def test_clients_share_a_cohort_whatever_dropout_their_module_has(kind, cohorts):
+    train_alone(federation(KINDS[kind], sizes=(9, 8, 7)))
+    assert max(len(cohort.jobs) for cohort in cohorts) == 3
+
+
 @both_modes
 @pytest.mark.parametrize("some", [[4], [3], [0, 4], [5, 2, 1], [1, 2, 3, 4, 5]])
-def test_an_update_does_not_depend_on_who_else_is_in_the_cohort(some, mode):
-    pool = federation(task(lambda: nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, 3))))
+@pytest.mark.parametrize("kind", DROPPING)
+def test_an_update_does_not_depend_on_who_else_is_in_the_cohort(kind, some, mode):
+    pool = federation(KINDS[kind])
     together, apart = train_alone(pool, mode=mode), train_alone(pool, mode=mode, client=some)
     assert_agree(apart, only(together, some))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from kinds import attention
+import torch.nn.functional as F
 from small import (
     TOKENS,
     Model,
@@ -39,6 +39,10 @@ def noisy(self: Any, x: Tensor) -> Tensor:
     return self.output(x + torch.rand(x.shape) if self.training else x)
 
 
+def one_dropped(self: Any, x: Tensor) -> Tensor:
+    return self.output(F.dropout1d(x, 0.5, self.training))  # a matrix is a single example with channels
+
+
 def recurring(self: Any, x: Tensor) -> Tensor:
     return self.output(self.projected(self.embedding(x))[0][:, -1])
 
@@ -56,7 +60,7 @@ EXACT: dict[str, Task] = {
 RANDOM: dict[str, Task] = {
     "draws noise": task(lambda: Model(noisy, output=nn.Linear(6, 3))),
     "no batching rule, inner dropout": task(lambda: projected(dropout=0.5), TOKENS),
-    "attention with dropout": task(attention, TOKENS),
+    "channels of a single example": task(lambda: Model(one_dropped, output=nn.Linear(6, 3))),
 }
 DROPOUT = {"vectorised dropout": task(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout()))}
 

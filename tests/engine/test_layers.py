@@ -29,15 +29,16 @@ def outcome(output: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("shape", [(4, 6), (4, 3, 6)], ids=["rows", "sequences"])
+@pytest.mark.parametrize("factors", [GradientFactors([]), None], ids=["factors", "no factors"])
 @pytest.mark.parametrize("shared", [None, 0, 1], ids=["all their own", "shared input", "shared weight"])
-def test_batched_linear_layer_equals_torchs_own(shape, biased, shared):
+def test_batched_linear_layer_equals_torchs_own(shape, biased, shared, factors):
     inputs = [leaf(CLIENTS, *shape, seed=1), leaf(CLIENTS, 5, 6, seed=2), leaf(CLIENTS, 5, seed=3)][: 2 + biased]
     if shared is not None:
         inputs[shared] = inputs[shared].detach()[0].requires_grad_()
     dims = tuple(None if n == shared else 0 for n in range(len(inputs)))
     got, native = (
         outcome(vmap(lambda x, w, b=None, f=f, a=a: f(x, w, b, *a), in_dims=dims)(*inputs), inputs)
-        for f, a in ((linear, [GradientFactors([])]), (F.linear, []))
+        for f, a in ((linear, [factors]), (F.linear, []))
     )
     torch.testing.assert_close(got, native)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from kinds import KINDS
+from kinds import KINDS, recurrent, transformer
 from small import CLASSES, SIZES, TOKENS, VECTORS, Model, ask, federation, normal, numbers, task, train
 from torch import Tensor, nn
 
@@ -22,6 +22,8 @@ from mmfl.federation.task import Task
 TASKS: dict[str, Task] = {
     "perceptron": task(lambda: models.Perceptron(6, 5, 3)),
     "dropout, which rests": task(lambda: nn.Sequential(nn.Linear(6, 3), nn.Dropout())),
+    "attention, whose dropout rests": task(transformer, TOKENS),
+    "recurrence, whose dropout rests": task(lambda: recurrent(nn.GRU, num_layers=2, dropout=0.4), TOKENS),
     "regression": task(
         lambda: nn.Linear(6, 2), VECTORS, normal(100, 2, seed=3), loss=squared_error, metric=absolute_error
     ),
@@ -161,11 +163,14 @@ def test_only_the_test_rows_of_the_federations_clients_count(kind):
         assert got == pytest.approx(np.average(means, weights=[len(r) for r in batches]), rel=1e-5)
 
 
-def test_measuring_in_between_does_not_change_training():
-    pool, engine = federation(TASKS["dropout, which rests"], sizes=SIZES), Simulation("cpu", "sequential")
+@pytest.mark.parametrize("kind", [kind for kind in TASKS if "rests" in kind])
+def test_measuring_in_between_draws_nothing_and_does_not_change_training(kind):
+    pool, engine = federation(TASKS[kind], sizes=SIZES), Simulation("cpu", "sequential")
     (before,) = train(engine, ask(engine, pool))
     _, workload = measured(pool, range(6), engine)
-    engine.losses([workload])
+    state = torch.get_rng_state()
+    assert (engine.losses([workload])[0] == engine.losses([workload])[0]).all()
     engine.evaluate([workload])
+    assert torch.equal(torch.get_rng_state(), state)
     (after,) = train(engine, ask(engine, pool))
     assert torch.equal(before.flat, after.flat)

@@ -15,7 +15,16 @@ from torch import Tensor, nn
 from mmfl.data.dataset import as_inputs
 from mmfl.data.structure import Structure, call_module, leaves, length, map_leaves, rows, tensors
 from mmfl.engine.layout import FunctionalModule, Layout
-from mmfl.engine.operators import BATCH_NORM, FASTER_ON_GPU, NOT_BATCHED, RANDOM, RECURRENT, STRIDED_1X1, Operators
+from mmfl.engine.operators import (
+    BATCH_NORM,
+    BATCH_NORM_OF_ONE,
+    DROPOUT,
+    FASTER_ON_GPU,
+    NOT_BATCHED,
+    RECURRENT,
+    STRIDED_1X1,
+    Operators,
+)
 from mmfl.engine.precision import Precision, matmul_precision, to_float32
 from mmfl.errors import first_line
 from mmfl.federation.batch_norm import batch_norm_layers, set_training
@@ -79,19 +88,19 @@ class Architecture:
     @property
     def addressed(self) -> bool:
         """Whether it may draw random numbers that the engine addresses, such as dropout masks."""
-        return bool(RANDOM & self.operators)
+        return bool((DROPOUT | RECURRENT) & self.operators)
 
     def cohort_operators(self, device: torch.device) -> frozenset[str]:
         """The operators to substitute when clients train as a cohort."""
         on_gpu = FASTER_ON_GPU if device.type == "cuda" else frozenset()
-        return (RANDOM | NOT_BATCHED | STRIDED_1X1 | on_gpu) & self.operators
+        return (DROPOUT | NOT_BATCHED | STRIDED_1X1 | on_gpu) & self.operators
 
     @property
     def sequential_operators(self) -> frozenset[str]:
-        """The operators to substitute when a client trains alone: those that draw random numbers, batch norm (torch's
-        own refuses batches of one example), and those that torch gets wrong."""
-        drops = any(isinstance(part, nn.RNNBase) and part.dropout > 0 for part in self.module.modules())
-        return (RANDOM - (frozenset() if drops else RECURRENT) | BATCH_NORM | STRIDED_1X1) & self.operators
+        """The operators to substitute when a client trains alone: those that draw random numbers, batch norm of a
+        single example (which torch refuses), and those that torch gets wrong."""
+        of_one = BATCH_NORM_OF_ONE if BATCH_NORM & self.operators else frozenset()
+        return (DROPOUT | STRIDED_1X1) & self.operators | of_one
 
     def _probe(self, x: Structure) -> tuple[frozenset[str], int]:
         """Which substitutable operators are used, and the bytes of one example's activations, by running two: those
@@ -110,7 +119,7 @@ class Architecture:
 
     def _addressed_outputs(self, x: Structure) -> list[Tensor]:
         """Outputs in training mode, with all addressable random numbers at one address."""
-        with Operators(RANDOM & self.operators), torch.no_grad():
+        with Operators(DROPOUT & self.operators), torch.no_grad():
             return tensors(call_module(self.module, x))
 
     def _is_coupled(self, x: Structure) -> bool:

@@ -74,22 +74,25 @@ def _cohort_convolution(
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors | None) -> Any:
-    """In place of `F.linear`; `NotImplemented` where nobody collects the factors of its gradient."""
-    if input.dim() < 2 or factors is None:
+    """In place of `F.linear`, with the factors of its gradient if they are collected.
+
+    Torch's vmap would repeat a client's weight for every time step of sequences that are not stored example by example.
+    """
+    if input.dim() < 2:
         return NotImplemented
     return with_cohort_form(lambda *args: F.linear(*args[:3]), _cohort_linear, input, weight, bias, factors)
 
 
-def _cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors) -> Tensor:
+def _cohort_linear(input: Tensor, weight: Tensor, bias: Tensor | None, factors: GradientFactors | None) -> Tensor:
     """Inputs [C, ..., inputs] times a weight per client [C, outputs, inputs], plus a bias [C, outputs]."""
-    n = factors.find(weight, input, bias)
+    n = None if factors is None else factors.find(weight, input, bias)
     if n is None and weight.stride(0) == 0:  # a frozen weight, the same for all clients: one product for all
         outputs = F.linear(input, weight[0])
         return outputs if bias is None else outputs + bias.view(len(bias), *(1 for _ in input.shape[2:]), -1)
     rows = input.reshape(len(input), -1, input.shape[-1])
     kernel = (weight if n is None else weight.detach()).transpose(1, 2)
     outputs = torch.bmm(rows, kernel) if bias is None else torch.baddbmm(bias[:, None], rows, kernel)
-    if n is not None:
+    if factors is not None and n is not None:
         factors.add(n, rows, outputs)
     return outputs.view(*input.shape[:-1], weight.shape[1])
 

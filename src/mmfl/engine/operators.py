@@ -4,7 +4,6 @@ over clients.
 They are swapped in while a module's `forward` runs, so that users' modules stay as they are.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partialmethod
 from typing import Any
@@ -14,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from mmfl.engine import layers, recurrent
+from mmfl.engine import attention, dropout, layers, recurrent
 from mmfl.engine.factored import GradientFactors
-from mmfl.randomness import uniform
+
+Change = Callable[[Tensor, Tensor, float], Tensor]
+"""From an input, what is kept of it and the probability to drop: the input after dropout."""
 
 
 class Operators(TorchFunctionMode):
@@ -45,57 +46,46 @@ class Operators(TorchFunctionMode):
         if func is torch.conv2d and (sliced := _without_stride(*args, **kwargs)):
             self.seen |= STRIDED_1X1
             args, kwargs = (sliced, {}) if self.substitutes >= STRIDED_1X1 else (args, kwargs)
-        name = _NAMES.get(func)
-        if name is not None:
-            self.seen.add(name)
-            if name in self.substitutes:
-                answer = getattr(self, f"_{name}")(*args, **kwargs)
-                if answer is not NotImplemented:
-                    return answer
+        if func is F.multi_head_attention_forward:
+            with self:
+                return attention.multi_head_attention(*args, **kwargs)
+        names = _names(func, args, kwargs)
+        self.seen.update(names)
+        for name in filter(self.substitutes.__contains__, names):
+            inner = (func,) if name == "inner_dropout" else ()
+            answer = getattr(self, f"_{name}")(*inner, *args, **kwargs)
+            if answer is not NotImplemented:
+                return answer
         return func(*args, **kwargs)
 
-    def mask(self, shape: Sequence[int], device: torch.device, p: float) -> Tensor:
-        """A dropout mask: zero with probability p, otherwise 1 / (1 - p)."""
+    def _keep(self, shape: Sequence[int], device: torch.device, p: float) -> Tensor:
+        """Which elements the next dropout of this forward pass keeps."""
         self.dropouts += 1
-        if p >= 1:
-            return torch.zeros(shape, device=device)
-        element = torch.arange(math.prod(shape), device=device).view(shape)
-        return (uniform(self.key, self.dropouts, element) >= p).float() / (1 - p)
+        return dropout.draw_kept(shape, device, p, self.key, self.dropouts)
 
-    def _dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        return input * self.mask(input.shape, input.device, p) if training and p > 0 else input
+    def _drop(self, by_channel: bool, change: Change, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
+        """Dropout of elements, or of whole channels of inputs [examples, channels, ...]."""
+        if not training or p == 0:
+            return input
+        shape = [*input.shape[:2], *(1 for _ in input.shape[2:])] if by_channel else input.shape
+        changed = change(input, self._keep(shape, input.device, p), p) if p < 1 else input * 0
+        return input.copy_(changed) if inplace else changed
 
-    def _channel_dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        shape = [*input.shape[:2], *(1 for _ in input.shape[2:])]
-        return input * self.mask(shape, input.device, p) if training and p > 0 else input
+    _dropout = partialmethod(_drop, False, dropout.drop)
+    _channel_dropout = partialmethod(_drop, True, dropout.drop)
+    _alpha_dropout = partialmethod(_drop, False, dropout.drop_alpha)
+    _channel_alpha_dropout = partialmethod(_drop, True, dropout.drop_alpha)
 
-    def _attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Any:
-        """With dropout, by its definition; torch's own otherwise."""
-        if dropout_p == 0 or enable_gqa:
-            return NotImplemented
-        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
-            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        if attn_mask is not None and attn_mask.dtype == torch.bool:
-            scores = torch.where(attn_mask, scores, -math.inf)
-        elif attn_mask is not None:
-            scores = scores + attn_mask
-        nothing = (scores == -math.inf).all(-1, keepdim=True)  # to attend to
-        weights = torch.where(nothing, 0.0, scores.softmax(-1))
-        return (weights * self.mask(weights.shape, weights.device, dropout_p).to(weights.dtype)) @ value
+    def _attention_dropout(self, *args: Any, **kwargs: Any) -> Tensor:
+        return attention.attention_with_dropout(self._keep, *args, **kwargs)
+
+    _attention = staticmethod(attention.attention)
 
     def _linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        return layers.linear(input, weight, bias, self.factors)
+        return NotImplemented if self.factors is None else layers.linear(input, weight, bias, self.factors)
+
+    def _linear_of_sequences(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        return layers.linear(input, weight, bias, None)
 
     _conv2d = staticmethod(layers.convolution)
     _max_pool = staticmethod(layers.max_pool)
@@ -126,6 +116,8 @@ class Operators(TorchFunctionMode):
         by_channel = (-1, *(1 for _ in input.shape[2:]))
         return torch.addcmul(shift.view(by_channel), input, scale.view(by_channel))
 
+    _batch_norm_of_one = _batch_norm
+
     def _embedding(
         self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
@@ -137,9 +129,9 @@ class Operators(TorchFunctionMode):
 
     def _recurrent(self, run: recurrent.Pass, *args: Any) -> Any:
         """A recurrent layer as a loop over time steps, which torch can batch (it cannot batch its fused kernels)."""
-        if len(args) != 9 or not isinstance(args[2], tuple | list):  # packed sequences, or not called by its module
+        if not _is_recurrent_call(args):
             return NotImplemented
-        x, states, weights, biased, depth, dropout, training, bidirectional, batch_first = args
+        x, states, weights, biased, depth, _, _, bidirectional, batch_first = args
         initial = [states] if isinstance(states, Tensor) else states
         x = x if batch_first else x.transpose(0, 1)
         directions, per = 2 if bidirectional else 1, 4 if biased else 2
@@ -155,10 +147,22 @@ class Operators(TorchFunctionMode):
                 outputs.append(output)
                 last.append(ends)
             x = torch.cat(outputs, -1) if bidirectional else outputs[0]
-            if dropout > 0 and training and layer < depth - 1:
-                x = self._dropout(x, dropout)
         x = x if batch_first else x.transpose(0, 1)
         return x, *map(torch.stack, zip(*last, strict=True))
+
+    def _inner_dropout(self, layer: Callable[..., Any], *args: Any) -> Any:
+        """A recurrent network layer by layer, with dropout between them."""
+        x, states, weights, biased, depth, p, training, bidirectional, batch_first = args
+        initial = [states] if isinstance(states, Tensor) else states
+        parts, last = [state.chunk(depth) for state in initial], []
+        for n in range(depth):
+            before = [part[n] for part in parts]
+            own = weights[n * len(weights) // depth : (n + 1) * len(weights) // depth]
+            call = x, before[0] if isinstance(states, Tensor) else before, own, biased, 1, 0.0
+            x, *ends = self.__torch_function__(layer, (), (*call, training, bidirectional, batch_first))
+            x = self._dropout(x, p, training, False) if n < depth - 1 else x
+            last.append(ends)
+        return x, *map(torch.cat, zip(*last, strict=True))
 
     _lstm = partialmethod(_recurrent, recurrent.lstm)
     _gru = partialmethod(_recurrent, recurrent.gru)
@@ -171,6 +175,9 @@ _NAMES: dict[Callable[..., Any], str] = {
     F.dropout1d: "channel_dropout",
     F.dropout2d: "channel_dropout",
     F.dropout3d: "channel_dropout",
+    F.alpha_dropout: "alpha_dropout",
+    F.feature_alpha_dropout: "channel_alpha_dropout",
+    F.scaled_dot_product_attention: "attention",
     torch.conv2d: "conv2d",
     F.linear: "linear",
     torch.lstm: "lstm",
@@ -181,14 +188,35 @@ _NAMES: dict[Callable[..., Any], str] = {
     F.batch_norm: "batch_norm",
     F.embedding: "embedding",
     F.max_pool2d: "max_pool",
-    F.scaled_dot_product_attention: "attention",
 }
+_WITHOUT_EXAMPLES = {F.dropout1d: 2, F.dropout3d: 4}  # dimensions of an input that torch takes for a single example
 STRIDED_1X1 = frozenset({"strided_1x1"})  # strided convolutions of single pixels
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
-BATCH_NORM = frozenset({"batch_norm"})
-RANDOM = RECURRENT | {"dropout", "channel_dropout", "attention"}  # may draw random numbers
-NOT_BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding"}  # torch cannot batch them, or does it wrongly
+BATCH_NORM, BATCH_NORM_OF_ONE = frozenset({"batch_norm"}), frozenset({"batch_norm_of_one"})
+DROPOUT = frozenset({"dropout", "channel_dropout", "alpha_dropout", "channel_alpha_dropout"})
+DROPOUT |= {"attention_dropout", "inner_dropout"}
+# torch cannot batch these, or does it wrongly or slowly
+NOT_BATCHED = RECURRENT | BATCH_NORM | {"group_norm", "embedding", "attention", "linear_of_sequences"}
 FASTER_ON_GPU = frozenset({"conv2d", "linear", "max_pool"})
+
+
+def _names(func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """The names of the substitutes for this call, the first choice first."""
+    name = _NAMES.get(func)
+    if name is None or _WITHOUT_EXAMPLES.get(func) == args[0].dim():
+        return []
+    if name == "attention" and (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0)) > 0:
+        return ["attention_dropout", name]
+    if name in RECURRENT and _is_recurrent_call(args) and args[4] > 1 and args[5] > 0 and args[6]:
+        return ["inner_dropout", name]
+    if name == "batch_norm" and args[0].numel() == args[0].shape[1]:
+        return [name, "batch_norm_of_one"]
+    return [name, "linear_of_sequences"] if name == "linear" and args[0].dim() > 2 else [name]
+
+
+def _is_recurrent_call(args: Sequence[Any]) -> bool:
+    """Whether these are the arguments of a recurrent module, and not of packed sequences."""
+    return len(args) == 9 and isinstance(args[2], tuple | list)
 
 
 def _without_stride(
