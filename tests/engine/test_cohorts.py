@@ -177,7 +177,7 @@ def test_tasks_do_not_share_a_cohort_if_they_differ_in(difference):
 @pytest.mark.parametrize(
     "value",
     [{"b", "a"}, {"a": [1, {"b": None}]}, torch.float32, torch.device("cpu"), settings(1, Colour.RED, note={"a": 1})],
-    ids=str,
+    ids=["set", "dict", "dtype", "device", "settings"],
 )
 def test_tasks_share_a_cohort_if_they_have_an_equal(value):
     engine = Simulation("cpu")

@@ -13,6 +13,9 @@ STORIES = {
     "digits_and_synthetic": ["mmfl-stalevre", "guessed ["],
     "own_models": ["by-loss", "energy guessed"],
     "papers_tasks": ["shakespeare", "the paper's relative", "0.908"],
+    "adapters": ["everything", "head", "adapters", "MB sent in a round"],
+    "cameras": ["shared", "local", "worst cameras"],
+    "text_and_table": ["perplexity", "absolute_error", "worst_tenth", "Return the "],
 }
 
 
@@ -78,7 +81,9 @@ def test_training_is_quiet_unless_progress_is_asked_for(capsys):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("digits_and_synthetic", marks=pytest.mark.slow), "own_models", "papers_tasks"],  # slow: cells below
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "digits_and_synthetic")) for name in STORIES
+    ],  # cells below
 )
 def test_a_story_runs_in_its_quick_form(tmp_path, name):
     program = f"import runpy; runpy.run_path({str(EXAMPLES / name)!r} + '.py', run_name='__main__')"
