@@ -21,7 +21,7 @@ from torch import nn
 import mmfl
 from engine import seconds
 from mmfl.engine import Simulation, Training
-from mmfl.local import SGD
+from mmfl.local import PlainSGD
 
 EXAMPLES, BATCH, CLASSES = 32, 16, 10
 ON_FEATURES = "features computed before"
@@ -100,7 +100,9 @@ def compare(name: str, case: tuple, device: torch.device, repeats: int) -> str:
     if ON_FEATURES in name:
         federation = on_features(federation)
     engine, everyone = Simulation(device), np.arange(clients)
-    trainings = [Training(federation, s, engine.initial(federation, s, 0), everyone, 1, 0, SGD()) for s in range(tasks)]
+    trainings = [
+        Training(federation, s, engine.initial(federation, s, 0), everyone, 1, 0, PlainSGD()) for s in range(tasks)
+    ]
     ours = partial(engine.train, trainings)
     seconds(plain, device)
     seconds(ours, device)

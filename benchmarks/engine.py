@@ -23,7 +23,7 @@ import mmfl
 from mmfl.data.dataset import as_inputs
 from mmfl.engine import Simulation, Training
 from mmfl.engine.trainer import Mode
-from mmfl.local import SGD
+from mmfl.local import PlainSGD
 
 LOGISTIC = partial(mmfl.models.LogisticRegression, 60, 10)
 CNN = partial(mmfl.models.SmallCNN)
@@ -106,7 +106,7 @@ class Timing:
 def measure(federation: mmfl.Federation, device: torch.device, repeats: int, mode: Mode = "auto") -> Timing:
     """Times the training of all clients of a federation's only task."""
     engine, clients = Simulation(device, mode), federation.clients
-    training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(clients), 1, 0, SGD())
+    training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(clients), 1, 0, PlainSGD())
     inputs, targets = federation.tasks[0].data.x.to(device), federation.tasks[0].data.y.to(device)
     # On a GPU the plain loop takes tens of seconds for large cohorts: time a part of it, which is linear in clients.
     part = clients if device.type == "cpu" else min(clients, 64)

@@ -24,7 +24,7 @@ import mmfl
 from mmfl.data.dataset import as_inputs
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.engine.precision import matmul_precision
-from mmfl.local import SGD
+from mmfl.local import PlainSGD
 
 PHASES = {
     "losses": "losses of all clients",
@@ -118,7 +118,7 @@ def profile_cohort(options: argparse.Namespace, engine: Timed) -> list[str]:
     """Local training of so many clients of the first task, by the best of some repeats."""
     federation, _ = federation_of(options.preset, f"federation.clients={options.cohort}", "federation.lacks=0.0")
     product = Product(engine.engine)
-    training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(options.cohort), 1, 0, SGD())
+    training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(options.cohort), 1, 0, PlainSGD())
     engine.train([training])
     spent = []
     for _ in range(options.rounds):

@@ -23,11 +23,11 @@ from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
 
 import mmfl
-from mmfl.aggregation import MIFA, FedVARP, Momentum, StaleVR, StaleVRE, Unbiased
+from mmfl.aggregation import MIFA, FedVARP, ServerMomentum, StaleVR, StaleVRE, Unbiased
 from mmfl.aggregation.stale import Betas, Estimates
 from mmfl.allocation import Full, Groups, LossVariance, RandomClients, RandomProcessors, RoundRobinTasks
 from mmfl.federation.schedules import Decay, FrameDecay
-from mmfl.local import SGD, Prox, Scaffold
+from mmfl.local import PlainSGD, Prox, Scaffold
 from mmfl.papers.measurements import Watch
 from mmfl.report.plots import save
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
@@ -334,10 +334,10 @@ def local() -> Figure:
     """The distance to the optimum under several local rules and server optimisers."""
     chain = Chain(clients=12, block=2, curvature=0.05)
     parts = {
-        "sgd": (SGD(), Unbiased(), 0.1),
-        "sgd, lr 10 / (t + 100)": (SGD(), Unbiased(), Decay(10, 100)),
+        "sgd": (PlainSGD(), Unbiased(), 0.1),
+        "sgd, lr 10 / (t + 100)": (PlainSGD(), Unbiased(), Decay(10, 100)),
         "prox, mu = 1": (Prox(1.0), Unbiased(), 0.1),
-        "sgd, server momentum 0.5": (SGD(), Momentum(Unbiased(), 1.0, 0.5), 0.1),
+        "sgd, server momentum 0.5": (PlainSGD(), ServerMomentum(Unbiased(), 1.0, 0.5), 0.1),
         "scaffold": (Scaffold(), Unbiased(), 0.1),
     }
     figure, axes = panels(2, 4.4, 3.3, sharey=True)

@@ -1,9 +1,10 @@
-"""What pyproject.toml declares is what the package needs."""
+"""What pyproject.toml declares is what the package needs, and what the package names it names once."""
 
 import ast
 import re
 import sys
 import tomllib
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -42,3 +43,15 @@ def test_every_imported_package_is_declared():
         if declared.isdisjoint(map(normalized, distributions.get(package, [])))
     }
     assert undeclared == set()
+
+
+def test_a_name_means_one_thing_in_the_whole_package():
+    """A reader who meets a class by its name must not have to ask which of two it is."""
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "src").rglob("*.py")]
+    names = [
+        node.name
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name, times in Counter(names).items() if times > 1] == []

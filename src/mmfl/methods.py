@@ -40,7 +40,7 @@ from mmfl.allocation import (
 )
 from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
-from mmfl.local import LOCAL_RULES, SGD, LocalRule, Scaffold
+from mmfl.local import LOCAL_RULES, LocalRule, PlainSGD, Scaffold
 from mmfl.registry import build, call, find
 
 
@@ -55,7 +55,7 @@ class Method:
     name: str
     allocation: AllocationRule
     aggregation: AggregationRule
-    local: LocalRule = field(default_factory=SGD)
+    local: LocalRule = field(default_factory=PlainSGD)
 
 
 Part = Callable[..., Any] | AllocationRule | AggregationRule | LocalRule
@@ -74,7 +74,7 @@ class Entry:
     aggregation: Part
     summary: str
     paper: str
-    local: Part = field(default_factory=SGD)
+    local: Part = field(default_factory=PlainSGD)
     trains: str = ""
     evaluates: str = ""
     stores: str = ""

@@ -92,7 +92,7 @@ def jobs_of(clients, augment=ALL, round=1, **options) -> Batches:
     task = Task("t", model, DATA, batch_size=4, epochs=2, augment=list(augment), **options)
     federation, engine = Federation([task], 6), Simulation("cpu")
     weights = engine.initial(federation, 0, seed=0)
-    training = mmfl.engine.Training(federation, 0, weights, np.array(clients), round, 0, mmfl.local.SGD())
+    training = mmfl.engine.Training(federation, 0, weights, np.array(clients), round, 0, mmfl.local.PlainSGD())
     return Batches(Jobs.of([training]), DeviceData(torch.device("cpu")))
 
 

@@ -21,7 +21,7 @@ def test_weights_of_those_who_answered_are_what_the_draw_says():
     for s in range(2):
         start = engine.initial(whole, s, 0)
         clients = np.flatnonzero(whole.sizes[:, s])
-        training = mmfl.engine.Training(whole, s, start, clients, 1, 0, mmfl.local.SGD())
+        training = mmfl.engine.Training(whole, s, start, clients, 1, 0, mmfl.local.PlainSGD())
         (trained,) = engine.train([training])
         share = whole.sizes[:, s] / whole.sizes[:, s].sum()
         share[1] = 0

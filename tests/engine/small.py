@@ -17,7 +17,7 @@ from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.trainer import Trainer
 from mmfl.federation import Federation
 from mmfl.federation.task import Task
-from mmfl.local import SGD
+from mmfl.local import PlainSGD
 from mmfl.partition import iid
 from mmfl.updates import Trained
 
@@ -74,7 +74,7 @@ def federation(*tasks: Task, sizes: Sequence[int] = SIZES) -> Federation:
 def ask(engine: Simulation, federation: Federation, task: int = 0, **changes: Any) -> Training:
     """All clients train, from the weights of seed 1; unless the changes say otherwise."""
     everyone = np.flatnonzero(federation.sizes[:, task])
-    asked = {"client": everyone, "round": 1, "seed": 0, "local": SGD(), **changes}
+    asked = {"client": everyone, "round": 1, "seed": 0, "local": PlainSGD(), **changes}
     asked["client"] = np.asarray(asked["client"], dtype=np.int64)
     if "weights" not in asked:
         asked["weights"] = engine.initial(federation, task, seed=1)

@@ -10,7 +10,7 @@ from small import ask, assert_agree, assert_trained_by_hand, both_modes, federat
 from mmfl.engine import Simulation
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.operators import FASTER_ON_GPU
-from mmfl.local import SGD, Prox
+from mmfl.local import PlainSGD, Prox
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -52,7 +52,7 @@ BY_HAND += ["tokens with a mask", "several labels, weighted", "strided convoluti
 BY_HAND += [f"attention as a function{options}" for options in ("", ", causal", ", masked", ", biased, grouped")]
 
 
-@pytest.mark.parametrize("rule", [SGD(), Prox(0.5)], ids=["sgd", "prox"])
+@pytest.mark.parametrize("rule", [PlainSGD(), Prox(0.5)], ids=["sgd", "prox"])
 @pytest.mark.parametrize("mode", ["vectorised", "vectorised, as on a GPU", "sequential"])
 @pytest.mark.parametrize("kind", LINEAR + BY_HAND)
 def test_training_equals_a_loop_written_by_hand_for(kind, mode, rule, monkeypatch):

@@ -34,7 +34,7 @@ from mmfl.engine import Simulation, Workload
 from mmfl.engine.cohort import Cohort
 from mmfl.federation.objectives import cross_entropy
 from mmfl.federation.task import Task
-from mmfl.local import SGD, LocalRule, Prox
+from mmfl.local import LocalRule, PlainSGD, Prox
 
 
 @pytest.fixture
@@ -221,13 +221,13 @@ def test_federations_in_one_request_give_what_each_gives_alone():
 
 
 def test_only_equal_rules_share_a_cohort(cohorts):
-    rules: list[LocalRule] = [SGD(), Prox(0.1), Prox(2.0), Prox(0.1)]
+    rules: list[LocalRule] = [PlainSGD(), Prox(0.1), Prox(2.0), Prox(0.1)]
     pool, engine = federation(task(), sizes=(8, 8)), Simulation("cpu", "vectorised")
     starts = [engine.initial(pool, 0, seed=n) for n in range(4)]
     asked = [{"local": rule, "weights": start} for rule, start in zip(rules, starts, strict=True)]
     answers = train(engine, *(ask(engine, pool, **changes) for changes in asked))
     _, *trained = [(cohort.rule, len(cohort.jobs)) for cohort in cohorts]
-    assert sorted(trained, key=str) == sorted([(SGD(), 2), (Prox(0.1), 4), (Prox(2.0), 2)], key=str)
+    assert sorted(trained, key=str) == sorted([(PlainSGD(), 2), (Prox(0.1), 4), (Prox(2.0), 2)], key=str)
     for changes, answer in zip(asked, answers, strict=True):
         assert_agree(answer, train_alone(pool, **changes))
 

@@ -16,7 +16,7 @@ from mmfl.engine.device_data import DeviceData
 from mmfl.engine.factored import FactoredGradient
 from mmfl.engine.jobs import Jobs
 from mmfl.engine.operators import FASTER_ON_GPU
-from mmfl.local import SGD, LocalRule, Prox, Scaffold, recordable
+from mmfl.local import LocalRule, PlainSGD, Prox, Scaffold, recordable
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Nesterov(Momentum):
         return step.gradient + self.beta * super().direction(step)
 
 
-RULES = [SGD(), Prox(0.5), Scaffold(), WeightDecay(), Momentum(), Undeclared(), Nesterov()]
+RULES = [PlainSGD(), Prox(0.5), Scaffold(), WeightDecay(), Momentum(), Undeclared(), Nesterov()]
 every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 # Clients of 1 to 4 steps in a cohort: those that are done must not move, whatever their rule adds.
 POOL = federation(task(lambda: models.Perceptron(6, 5, 3), VECTORS, CLASSES))
@@ -89,7 +89,7 @@ def by_formula(rule: LocalRule, weights: Tensor, batches: list[tuple[Tensor, Ten
         (g,) = torch.autograd.grad(loss, leaf)
         velocity = 0.9 * velocity + g
         direction = {
-            "SGD": g,
+            "PlainSGD": g,
             "Undeclared": g,
             "Prox": g + 0.5 * (w - weights),
             "Scaffold": g + correction,
@@ -126,7 +126,7 @@ def batches_of_jobs() -> list[list[tuple[Tensor, Tensor]]]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "factored"), [(SGD(), True), (Prox(0.5), True), (WeightDecay(), True), (Momentum(), False)]
+    ("rule", "factored"), [(PlainSGD(), True), (Prox(0.5), True), (WeightDecay(), True), (Momentum(), False)]
 )
 def test_gradients_stay_factored_in_recorded_steps_of_rules_that_add_to_them(rule, factored, monkeypatch):
     monkeypatch.setattr(Architecture, "cohort_operators", lambda self, device: FASTER_ON_GPU & self.operators)

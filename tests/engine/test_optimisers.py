@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from mmfl import models
 from mmfl.engine import Simulation
 from mmfl.federation.optimisers import SGD, Adam, AdamW, Optimiser
-from mmfl.federation.schedules import Cosine, WarmUp
+from mmfl.federation.schedules import Cosine, LinearWarmUp
 from mmfl.local import LocalRule, LocalStep, Prox, recordable
 
 OPTIMISERS = {
@@ -89,7 +89,7 @@ def test_a_proximal_term_goes_through_the_optimiser_as_a_part_of_the_loss(way):
 
 
 @ways
-@pytest.mark.parametrize("schedule", [WarmUp(3), Cosine(0.1), Cosine(warm_up=2)], ids=repr)
+@pytest.mark.parametrize("schedule", [LinearWarmUp(3), Cosine(0.1), Cosine(warm_up=2)], ids=repr)
 def test_the_learning_rate_follows_its_schedule_over_local_steps(schedule, way):
     work = task(MODELS["linear"][0], epochs=5, batch_size=None, optimiser=SGD(momentum=0.5), lr_steps=schedule)
     engine, pool = engine_of(way), federation(work)

@@ -3,7 +3,7 @@
 import mmfl
 from conftest import refusals, refused, toy_task
 from mmfl.federation.optimisers import SGD, Adam, AdamW
-from mmfl.federation.schedules import Cosine, WarmUp
+from mmfl.federation.schedules import Cosine, LinearWarmUp
 from mmfl.runs import config
 
 
@@ -19,7 +19,7 @@ def train(lr_steps):
     (lambda: Adam(eps=0), "optimiser Adam: eps is 0; expected a positive number."),
     (lambda: AdamW(clip_norm=0), "optimiser AdamW: clip_norm is 0; expected a positive number."),
     (lambda: SGD(clip_value=-1), "optimiser SGD: clip_value is -1; expected a positive number."),
-    (lambda: WarmUp(0), "schedule WarmUp: steps is 0; expected"),
+    (lambda: LinearWarmUp(0), "schedule LinearWarmUp: steps is 0; expected"),
     (lambda: Cosine(2), "schedule Cosine: least is 2; expected a number from 0 to 1."),
     (lambda: Cosine(warm_up=-1), "schedule Cosine: warm_up is -1; expected"),
     (lambda: toy_task(optimiser="adam"), "task 'toy': optimiser is 'adam'; expected an optimiser such as"),

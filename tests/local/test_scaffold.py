@@ -14,7 +14,7 @@ from mmfl.engine import Simulation, Training
 from mmfl.engine.batches import Batches
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.jobs import Jobs
-from mmfl.local import SGD, Prox, Scaffold
+from mmfl.local import PlainSGD, Prox, Scaffold
 from mmfl.methods import Method
 from mmfl.runs import checkpoint
 from mmfl.training import Replica, rounds
@@ -84,7 +84,7 @@ class Literal:
 
     def batches(self, client, round):
         """The mini-batches of a client, as the engine draws them."""
-        asked = Training(self.pool, self.index, self.x.float(), np.array([client]), round, 0, SGD())
+        asked = Training(self.pool, self.index, self.x.float(), np.array([client]), round, 0, PlainSGD())
         jobs = Jobs.of([asked])
         drawn = Batches(jobs, DeviceData(torch.device("cpu")))
         return list(drawn.of_job(0))

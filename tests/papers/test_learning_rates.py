@@ -67,7 +67,7 @@ def test_quick_sweep_trains_every_rate_on_the_same_examples(tmp_path_factory):
 
 
 def test_rates_one_task_per_rate_share_the_clients_of_the_preset():
-    sweep = learning_rates.Sweep("demo", "digits-linear", (0.1, 0.2), 1)
+    sweep = learning_rates.RateSweep("demo", "digits-linear", (0.1, 0.2), 1)
     preset = federations("demo", ["federation.lacks=0.0"])(7)
     federation = learning_rates.one_task_per_rate(preset, sweep)
     assert {task.name: task.lr for task in federation.tasks} == {"0.1": 0.1, "0.2": 0.2}

@@ -10,7 +10,7 @@ import mmfl
 from conftest import refused, toy_task
 from mmfl.aggregation import Unbiased
 from mmfl.allocation import Allocation, AllocationRule, Full, RandomProcessors
-from mmfl.local import SGD, LocalRule
+from mmfl.local import LocalRule, PlainSGD
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Spoiled(Unbiased):
 def train(allocation=None, aggregation=None, local=None):
     tasks = [toy_task("one"), toy_task("two")]
     federation = mmfl.Federation(tasks, 6, capacity=2, departures=[0, 0, 0, 0, 0, 2])
-    parts = (allocation or RandomProcessors(), aggregation or Unbiased(), local or SGD())
+    parts = (allocation or RandomProcessors(), aggregation or Unbiased(), local or PlainSGD())
     return mmfl.train(federation, mmfl.Method("mine", *parts), rounds=3, rate=0.5)
 
 

@@ -81,17 +81,17 @@ class GrowingShare:
 
 
 @dataclass(frozen=True)
-class WarmUp:
+class LinearWarmUp:
     """Rises in a straight line to 1 at local step `steps`, and stays there.
 
-    >>> [WarmUp(4)(step, 10) for step in (1, 2, 4, 9)]
+    >>> [LinearWarmUp(4)(step, 10) for step in (1, 2, 4, 9)]
     [0.25, 0.5, 1.0, 1.0]
     """
 
     steps: int
 
     def __post_init__(self) -> None:
-        check_whole("schedule WarmUp", "steps", self.steps)
+        check_whole("schedule LinearWarmUp", "steps", self.steps)
 
     def __call__(self, step: int, steps: int) -> float:
         """The factor of a local step."""
@@ -121,5 +121,5 @@ class Cosine:
         return self.least + (1 - self.least) * (1 + math.cos(math.pi * progress)) / 2
 
 
-STEP_SCHEDULES: dict[str, Callable[..., StepSchedule]] = {"warm-up": WarmUp, "cosine": Cosine}
+STEP_SCHEDULES: dict[str, Callable[..., StepSchedule]] = {"warm-up": LinearWarmUp, "cosine": Cosine}
 SCHEDULES: dict[str, Callable[..., Schedule]] = {"decay": Decay, "frame-decay": FrameDecay, "growing": GrowingShare}

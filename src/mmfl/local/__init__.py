@@ -8,21 +8,21 @@ from collections.abc import Callable
 from mmfl.local.base import LocalPosition, LocalRule, LocalStep, recordable
 from mmfl.local.prox import Prox
 from mmfl.local.scaffold import Controls, Scaffold
-from mmfl.local.sgd import SGD
+from mmfl.local.sgd import PlainSGD
 
 LOCAL_RULES: dict[str, Callable[..., LocalRule]] = {
-    "sgd": SGD,
+    "sgd": PlainSGD,
     "prox": Prox,
     "scaffold": Scaffold,
 }
 
 __all__ = [
     "LOCAL_RULES",
-    "SGD",
     "Controls",
     "LocalPosition",
     "LocalRule",
     "LocalStep",
+    "PlainSGD",
     "Prox",
     "Scaffold",
     "recordable",

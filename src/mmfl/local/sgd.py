@@ -6,7 +6,7 @@ from mmfl.local.base import LocalPosition, LocalRule
 
 
 @dataclass(frozen=True)
-class SGD(LocalRule):
+class PlainSGD(LocalRule):
     """Plain mini-batch SGD: the gradient itself."""
 
     def offset(self, position: LocalPosition) -> None:

@@ -22,7 +22,7 @@ _TOLERANCE = 0.05  # by how much accuracy may fall at the next larger rate
 
 
 @dataclass(frozen=True)
-class Sweep:
+class RateSweep:
     """A task of a preset, and the learning rates to try for it."""
 
     preset: str
@@ -32,21 +32,21 @@ class Sweep:
     settings: Sequence[str] = ()
 
 
-SWEEPS: dict[str, Sweep] = {
-    "fashion-mnist": Sweep("lvr-3tasks", "fashion-a", (0.05, 0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
-    "cifar10": Sweep("lvr-5tasks", "cifar10", (0.05, 0.1, 0.2, 0.4), 60, ["federation.lacks=0.0"]),
-    "emnist": Sweep("lvr-5tasks", "emnist", (0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
-    "shakespeare": Sweep("lvr-5tasks", "shakespeare", (1.0, 2.0, 4.0, 8.0), 40, ["federation.lacks=0.0"]),
-    "group mnist": Sweep("group-consistent", "mnist", (0.02, 0.05, 0.1, 0.2), 100),
-    "group fashion": Sweep("group-consistent", "fashion", (0.02, 0.05, 0.1, 0.2), 100),
-    "group cifar10": Sweep("group-consistent", "cifar10", (0.02, 0.05, 0.1, 0.2), 100),
-    "group emnist": Sweep("group-consistent", "emnist-a", (0.02, 0.05, 0.1, 0.2), 100),
-    "synthetic-a": Sweep("mfa-synthetic", "synthetic-a", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
-    "synthetic-b": Sweep("mfa-synthetic", "synthetic-b", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
-    "faces": Sweep("mfa-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
-    "faces, one epoch": Sweep("ucb-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
+SWEEPS: dict[str, RateSweep] = {
+    "fashion-mnist": RateSweep("lvr-3tasks", "fashion-a", (0.05, 0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
+    "cifar10": RateSweep("lvr-5tasks", "cifar10", (0.05, 0.1, 0.2, 0.4), 60, ["federation.lacks=0.0"]),
+    "emnist": RateSweep("lvr-5tasks", "emnist", (0.1, 0.2, 0.4, 0.8), 150, ["federation.lacks=0.0"]),
+    "shakespeare": RateSweep("lvr-5tasks", "shakespeare", (1.0, 2.0, 4.0, 8.0), 40, ["federation.lacks=0.0"]),
+    "group mnist": RateSweep("group-consistent", "mnist", (0.02, 0.05, 0.1, 0.2), 100),
+    "group fashion": RateSweep("group-consistent", "fashion", (0.02, 0.05, 0.1, 0.2), 100),
+    "group cifar10": RateSweep("group-consistent", "cifar10", (0.02, 0.05, 0.1, 0.2), 100),
+    "group emnist": RateSweep("group-consistent", "emnist-a", (0.02, 0.05, 0.1, 0.2), 100),
+    "synthetic-a": RateSweep("mfa-synthetic", "synthetic-a", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
+    "synthetic-b": RateSweep("mfa-synthetic", "synthetic-b", (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05), 70),
+    "faces": RateSweep("mfa-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
+    "faces, one epoch": RateSweep("ucb-faces", "eyeglasses", (0.05, 0.1, 0.2, 0.4, 0.8), 75),
 }
-_QUICK = {"digits": Sweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["federation.lacks=0.0"])}
+_QUICK = {"digits": RateSweep("demo", "digits-linear", (0.05, 0.5, 5.0), 10, ["federation.lacks=0.0"])}
 
 
 def parts(quick: bool) -> list[Part]:
@@ -57,7 +57,7 @@ def parts(quick: bool) -> list[Part]:
     ]
 
 
-def _run(data: str, sweep: Sweep, trainer: PaperTrainer) -> Frames:
+def _run(data: str, sweep: RateSweep, trainer: PaperTrainer) -> Frames:
     """Trains all rates together: each is a task of one federation."""
     preset = federations(sweep.preset, sweep.settings)
 
@@ -70,7 +70,7 @@ def _run(data: str, sweep: Sweep, trainer: PaperTrainer) -> Frames:
     return {"sweep": table.assign(data=data)}
 
 
-def one_task_per_rate(preset: Federation, sweep: Sweep) -> Federation:
+def one_task_per_rate(preset: Federation, sweep: RateSweep) -> Federation:
     """The task of a preset once for every rate, over the same clients."""
     s = preset.task_names.index(sweep.task)
     split = Split(preset.shards[s], preset.test_shards[s])

@@ -16,14 +16,14 @@ from mmfl.runs.grid import points, short_names, text_of
 from mmfl.runs.layout import REPORT_PAGE, REPORT_PICTURES
 from mmfl.runs.results import Comparison
 from mmfl.runs.sweep import SweepListener
-from mmfl.runs.sweep_directory import Part
+from mmfl.runs.sweep_directory import SweepPart
 from mmfl.runs.sweep_results import SPREAD, Sweep
 
 
 class SweepDisplay(Display, SweepListener):
     """Live progress of a sweep's parts; in plain lines, the best run of the part under way."""
 
-    def part(self, part: Part, number: int, parts: int) -> None:
+    def part(self, part: SweepPart, number: int, parts: int) -> None:
         """Says which part comes next, where there are several."""
         if parts > 1:
             others = f" and {len(part.labels) - 1} more in lockstep" if len(part.labels) > 1 else ""

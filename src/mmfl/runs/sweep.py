@@ -17,7 +17,7 @@ from mmfl.runs.lock import hold
 from mmfl.runs.results import Run
 from mmfl.runs.snapshots import end_together
 from mmfl.runs.status import RunEnd
-from mmfl.runs.sweep_directory import Part, SweepDirectory, assign_parts, names_alone
+from mmfl.runs.sweep_directory import SweepDirectory, SweepPart, assign_parts, names_alone
 from mmfl.runs.sweep_plan import SweepPlan, Trial
 from mmfl.runs.sweep_results import Sweep
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("mmfl")
 class SweepListener(Listener):
     """A listener that is also told which part of a sweep comes next."""
 
-    def part(self, part: Part, number: int, parts: int) -> None:
+    def part(self, part: SweepPart, number: int, parts: int) -> None:
         """Called before a part trains: which it is, and of how many."""
 
 
@@ -47,7 +47,7 @@ def train_sweep(
     place = SweepDirectory(directory) if directory else None
     listener = listener if listener and world.first else SweepListener()
     with ExitStack() as lock:
-        queue: list[Part] = []
+        queue: list[SweepPart] = []
         with end_together(world):
             if world.first:
                 check_sweep(plan, directory)
@@ -55,11 +55,13 @@ def train_sweep(
                     lock.enter_context(hold(place.path))
                     place.write(plan.file())
                 queue = _parts(plan, place)
-        queue = [Part(**part) for part in json.loads(world.said_by_first(json.dumps([asdict(each) for each in queue])))]
+        queue = [
+            SweepPart(**part) for part in json.loads(world.said_by_first(json.dumps([asdict(each) for each in queue])))
+        ]
         return _train_parts(plan, queue, place, listener, listeners_of)
 
 
-def _parts(plan: SweepPlan, place: SweepDirectory | None) -> list[Part]:
+def _parts(plan: SweepPlan, place: SweepDirectory | None) -> list[SweepPart]:
     return assign_parts([(each.label, each.shared, len(plan.seeds)) for each in plan.trials], place)
 
 
@@ -77,7 +79,7 @@ def check_sweep(plan: SweepPlan, directory: Path | None) -> None:
 
 def _train_parts(
     plan: SweepPlan,
-    queue: list[Part],
+    queue: list[SweepPart],
     place: SweepDirectory | None,
     listener: SweepListener,
     listeners_of: Callable[[Mapping[str, Any]], Sequence[Listener]],
@@ -106,7 +108,7 @@ def _train_parts(
                 _log.warning("%s failed: %s", part.labels[0], reason, exc_info=unexpected)
                 continue
             _log.warning("a run failed; those in lockstep with it train one after another: %s", reason)
-            queue[:0] = [Part(name, [label]) for name, label in zip(names_alone(part), part.labels, strict=True)]
+            queue[:0] = [SweepPart(name, [label]) for name, label in zip(names_alone(part), part.labels, strict=True)]
         else:
             for run in found:
                 runs[run.method].append(run)
@@ -114,7 +116,7 @@ def _train_parts(
 
 
 def _train_part(
-    plan: SweepPlan, part: Part, members: Sequence[Trial], place: SweepDirectory | None, listener: Listener
+    plan: SweepPlan, part: SweepPart, members: Sequence[Trial], place: SweepDirectory | None, listener: Listener
 ) -> list[Run]:
     """Trains the trials of a part in lockstep, from its checkpoint where it has one."""
     experiments, engine = [trial.experiment() for trial in members], plan.engine_of(members[0].common)

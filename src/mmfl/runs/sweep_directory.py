@@ -23,7 +23,7 @@ MAX_LOCKSTEP = 64
 
 
 @dataclass(frozen=True)
-class Part:
+class SweepPart:
     """Runs that train in lockstep, in a run directory of this name: every one of `labels` with every seed."""
 
     name: str
@@ -108,27 +108,27 @@ class SweepDirectory:
                     "has: choose another directory."
                 )
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SweepPart]:
         """The parts that have begun, in their order."""
         found = []
         for path in sorted(self.path.glob("part-*"), key=_numbers):
             if (path / CONFIG).is_file():
                 state = read_state(path)
                 finished = state is not None and state.condition == "finished"
-                found.append(Part(path.name, read_config_summary(path / CONFIG).methods, False, finished))
+                found.append(SweepPart(path.name, read_config_summary(path / CONFIG).methods, False, finished))
         return found
 
-    def failure_of(self, part: Part) -> str:
+    def failure_of(self, part: SweepPart) -> str:
         """Why a part has failed; empty where it has not."""
         state = read_state(self.path / part.name)
         return state.reason if state and state.condition == "failed" else ""
 
-    def runs_of(self, part: Part) -> list[Run]:
+    def runs_of(self, part: SweepPart) -> list[Run]:
         """The runs of a part, from their records."""
         return load(self.path / part.name).runs
 
 
-def assign_parts(trials: Sequence[tuple[str, Mapping[str, Any], int]], place: SweepDirectory | None) -> list[Part]:
+def assign_parts(trials: Sequence[tuple[str, Mapping[str, Any], int]], place: SweepDirectory | None) -> list[SweepPart]:
     """The parts of a sweep, first those that have begun. A trial is its label, the settings that it must share with
     those in lockstep with it, and its number of runs.
 
@@ -138,7 +138,7 @@ def assign_parts(trials: Sequence[tuple[str, Mapping[str, Any], int]], place: Sw
     holder = {label: part for part in begun for label in part.labels}
     kept = [part for part in begun if all(holder[label] is part for label in part.labels)]
     alone = [
-        Part(name, [label])
+        SweepPart(name, [label])
         for part in begun
         if part not in kept
         for name, label in zip(names_alone(part), part.labels, strict=True)
@@ -154,13 +154,13 @@ def assign_parts(trials: Sequence[tuple[str, Mapping[str, Any], int]], place: Sw
         group[-1].append(label)
     number = max([_numbers(Path(part.name))[0] for part in begun], default=0)
     fresh = [labels for group in groups.values() for labels in group]
-    return [*kept, *alone, *(Part(f"part-{n}", labels) for n, labels in enumerate(fresh, number + 1))]
+    return [*kept, *alone, *(SweepPart(f"part-{n}", labels) for n, labels in enumerate(fresh, number + 1))]
 
 
-def names_alone(part: Part) -> list[str]:
+def names_alone(part: SweepPart) -> list[str]:
     """The names of the parts in which the trials of a part train alone.
 
-    >>> names_alone(Part("part-2", ["random (rate=0.1)", "random (rate=0.2)"]))
+    >>> names_alone(SweepPart("part-2", ["random (rate=0.1)", "random (rate=0.2)"]))
     ['part-2-1', 'part-2-2']
     """
     return [f"{part.name}-{n}" for n in range(1, len(part.labels) + 1)]

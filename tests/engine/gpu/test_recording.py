@@ -24,7 +24,7 @@ from mmfl.engine import Simulation
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.gpu.recording import can_record
 from mmfl.engine.jobs import Jobs
-from mmfl.local import SGD, Scaffold
+from mmfl.local import PlainSGD, Scaffold
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_recorded_steps_train_what_a_cohort_does_for(kind, batch_size):
     assert has_recorded(engine) == (not architecture.coupled and not architecture.addressed)
 
 
-@pytest.mark.parametrize("rule", [SGD(), Scaffold()], ids=["sgd", "scaffold"])
+@pytest.mark.parametrize("rule", [PlainSGD(), Scaffold()], ids=["sgd", "scaffold"])
 def test_a_recording_serves_other_rounds_clients_weights_and_corrections(rule):
     made = []
 
@@ -74,17 +74,17 @@ def test_only_small_cohorts_without_coupled_or_random_modules_are_recorded():
     recorder, engine = Recorder(lambda step: step), Simulation("cpu")
     plain = federation(task())
     architecture = engine.architecture(plain.tasks[0])
-    assert can_record(recorder, architecture, SGD(), jobs_of(plain, engine))
+    assert can_record(recorder, architecture, PlainSGD(), jobs_of(plain, engine))
     dropping = federation(KINDS["dropout"])
-    assert not can_record(recorder, engine.architecture(dropping.tasks[0]), SGD(), jobs_of(dropping, engine))
+    assert not can_record(recorder, engine.architecture(dropping.tasks[0]), PlainSGD(), jobs_of(dropping, engine))
     centred = federation(KINDS["batch centred by hand"])
-    assert not can_record(recorder, engine.architecture(centred.tasks[0]), SGD(), jobs_of(centred, engine))
+    assert not can_record(recorder, engine.architecture(centred.tasks[0]), PlainSGD(), jobs_of(centred, engine))
     many = replace(jobs_of(plain, engine), batch=np.full(6, 4096))
     heavy = replace(jobs_of(plain, engine), batch=np.full(6, 2048))
-    assert not can_record(recorder, architecture, SGD(), many)
-    assert can_record(recorder, architecture, SGD(), heavy)
+    assert not can_record(recorder, architecture, PlainSGD(), many)
+    assert can_record(recorder, architecture, PlainSGD(), heavy)
     architecture.activation_bytes = 1 << 20
-    assert not can_record(recorder, architecture, SGD(), heavy)
+    assert not can_record(recorder, architecture, PlainSGD(), heavy)
 
 
 def test_recordings_are_released_where_memory_runs_out(monkeypatch):
