@@ -81,7 +81,7 @@ def test_training_together_goes_on_until_every_method_and_seed_has_met_both_goal
         listener.round([record(t, 0.9, seed=0), record(t, 0.1 * t, seed=1)])
     assert not stop.asked
     listener.round([record(4, 0.9, seed=0), record(4, 0.5, seed=1)])
-    assert (stop.asked, stop.reason) == (True, "all goals are met")
+    assert (stop.asked, stop.end.reason) == (True, "all goals are met")
     assert listener.met == {("mfa-rr", 0, 1): 1, ("mfa-rr", 0, 2): 2, ("mfa-rr", 1, 1): 4, ("mfa-rr", 1, 2): 4}
 
 
