@@ -18,7 +18,7 @@ from mmfl.engine.trainer import Mode
 from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
-from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
+from mmfl.runs.config_schema import SECTIONS, Config
 from mmfl.trackers import TRACKERS
 from prompt import PROGRAM
 
@@ -111,10 +111,7 @@ def test_a_run_is_offered_before_anything_is_typed(folder):
         ("engine", "Precision", get_args(Precision)),
         ("engine", "Mode", get_args(Mode)),
         ("deployment", "DeploymentSettings", DeploymentSettings.model_fields),
-        *(
-            ("runs", model.__name__, model.model_fields)
-            for model in (Config, FederationConfig, PrivacyConfig, StopConfig, TaskConfig)
-        ),
+        *(("runs", model.__name__, model.model_fields) for model in (Config, *SECTIONS.values())),
     ],
 )
 def test_names_read_from_the_source_are_those_of_the_tables(room, table, names):

@@ -42,9 +42,9 @@ def federation(seed: int) -> mmfl.Federation:
 
 
 def network(*hidden: int) -> nn.Module:
-    """Batch norm, a hidden layer if wanted, and the classes."""
+    """Batch norm, a hidden layer with dropout if wanted, and the classes."""
     sizes = [64, *hidden]
-    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU())]
+    layers = [layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU(), nn.Dropout(0.2))]
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), *layers, nn.Linear(sizes[-1], 10))
 
 

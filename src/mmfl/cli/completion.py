@@ -14,7 +14,6 @@ from mmfl.runs import presets
 from mmfl.runs.layout import CONFIG, is_sweep
 
 _PACKAGE = Path(__file__).parents[1]
-_SECTIONS = {"federation": "FederationConfig", "privacy": "PrivacyConfig", "stop": "StopConfig", "tasks": "TaskConfig"}
 
 
 @add_completion_class
@@ -121,14 +120,16 @@ def settings(context: typer.Context, incomplete: str) -> list[str]:
     if "=" in incomplete:
         return _values(incomplete)
     *path, _ = incomplete.split(".")
+    sections = sorted(names_in("runs", "SECTIONS"))
     match path:
         case []:
-            keys = [key for key in ["method", *names_in("runs", "Config")] if key not in _SECTIONS]
-            return [*_assignments("", keys), *(f"{section}." for section in _SECTIONS)]
+            keys = [key for key in ["method", *names_in("runs", "Config")] if key not in sections]
+            return [*_assignments("", keys), *(f"{section}." for section in sections)]
         case ["tasks"]:
             return [f"tasks.{name}." for name in _task_names(context)]
-        case [section] | ["tasks" as section, _] if section in _SECTIONS:
-            return _assignments(".".join([*path, ""]), names_in("runs", _SECTIONS[section]))
+        case [section] | ["tasks" as section, _] if section in sections:
+            schema = f"{section.removesuffix('s').title()}Config"
+            return _assignments(".".join([*path, ""]), names_in("runs", schema))
     return []
 
 

@@ -10,17 +10,11 @@ from pydantic import ValidationError
 
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.runs.config_schema import Config, ConfigSection, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
+from mmfl.runs.config_schema import SECTIONS, Config
 from mmfl.runs.layout import format_problem
 from mmfl.runs.presets import NAMES, find, path_of
 
 EMBEDDED = path_of("demo")
-_SECTIONS: dict[str, type[ConfigSection]] = {
-    "tasks": TaskConfig,
-    "federation": FederationConfig,
-    "privacy": PrivacyConfig,
-    "stop": StopConfig,
-}
 _TYPES = re.compile(r"str|int|float|(list|dict)\[.*\]")  # of values that may be of several
 
 
@@ -138,7 +132,7 @@ def parse(values: dict[str, Any], source: str) -> Config:
         first = error.errors()[0]
         where = _place(first["loc"], first["type"], values)
         if first["type"] == "extra_forbidden":
-            section = _SECTIONS.get(str(first["loc"][0]), Config)
+            section = SECTIONS.get(str(first["loc"][0]), Config)
             known = [*section.model_fields, *(["method"] if section is Config else [])]
             raise UserError(f"{source}: unknown key '{where}': {nearest(str(first['loc'][-1]), known)}") from None
         if first["type"] == "missing":

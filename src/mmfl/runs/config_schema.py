@@ -274,3 +274,12 @@ class Config(ConfigSection):
     def plain(self) -> dict[str, Any]:
         """The configuration as TOML can hold it."""
         return self.model_dump(exclude_none=True)
+
+
+SECTIONS: dict[str, type[ConfigSection]] = {
+    "tasks": TaskConfig,
+    "federation": FederationConfig,
+    "privacy": PrivacyConfig,
+    "stop": StopConfig,
+}
+"""The tables of a configuration by key; a class is called like its key, which the completion relies on."""
