@@ -248,3 +248,16 @@ def test_the_page_may_load_nothing_from_elsewhere(site):
     reply, body = site.ask("/")
     assert "default-src 'self'" in reply.headers["Content-Security-Policy"]
     assert b"http" not in body
+
+
+def test_metrics_by_client_are_shown_and_a_damaged_file_of_theirs_is_noted(folder, site):
+    figure = {"name": "client_distribution"}
+    assert site.get("figure", "random", **figure) is None
+    tested = {"round": 4, "clients": [0, 1], "examples": [5, 6], "values": [0.2, 0.7]}
+    line = {"method": "random", "seed": 0, "tasks": {"a": tested}}
+    (folder / "random" / "tested.jsonl").write_text(json.dumps(line) + "\n")
+    shown = site.get("figure", "random", **figure)
+    assert shown["title"] == "Distribution over clients"
+    (folder / "random" / "tested.jsonl").write_text("{")
+    assert site.get("figure", "random", **figure) is None
+    assert any("tested.jsonl cannot be read" in note for note in site.get("figures", "random")["notes"])

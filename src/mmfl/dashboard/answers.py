@@ -12,7 +12,7 @@ from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figure import COLUMNS
 from mmfl.runs.files import last_lines
-from mmfl.runs.layout import CONFIG, EVENTS, LOG
+from mmfl.runs.layout import CONFIG, EVENTS, LOG, TESTED
 from mmfl.runs.status import timestamp
 
 MAX_COMPARED_RUNS = 24  # as many as colours and dashes tell apart
@@ -57,11 +57,13 @@ class Answers:
 
     def _of_selection(self, kind: str, make: Callable[[Selection], str], query: Query) -> str:
         ids, beyond = _ids(query)
-        summaries = [self.index.run(id).look() for id in ids]
-        version = repr((beyond, [(summary.id, summary.version, summary.damage) for summary in summaries]))
+        runs = [self.index.run(id) for id in ids]
+        summaries, paths = [run.look() for run in runs], [run.path for run in runs]
+        known = [(summary.id, summary.version, summary.damage) for summary in summaries]
+        version = repr((beyond, known, [_time_of(path / TESTED) for path in paths]))
         key = f"{kind} {version}"
         if key not in self.kept and version != self.selection.version:
-            self.selection = replace(select(summaries, self.index.records(ids), beyond), version=version)
+            self.selection = replace(select(summaries, self.index.records(ids), paths, beyond), version=version)
         self.kept[key] = answer = self.kept.pop(key, None) or make(self.selection)
         if len(self.kept) > _KEPT:
             del self.kept[next(iter(self.kept))]
@@ -73,6 +75,14 @@ class Answers:
     def _config(self, query: Query) -> str:
         texts = {id: (self.index.run(id).path / CONFIG).read_text(errors="replace") for id in _ids(query)[0]}
         return json.dumps([{"id": id, "text": text} for id, text in texts.items()])
+
+
+def _time_of(path: Path) -> int:
+    """When a file was last written; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _ids(query: Query) -> tuple[list[str], int]:

@@ -3,12 +3,14 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from mmfl.errors import UserError, nearest
+from mmfl.errors import UserError, first_line, nearest
 from mmfl.report.figures import FIGURES
 from mmfl.report.interactive import spec_of
 from mmfl.report.sources import Source, combine_sources, note
 from mmfl.report.tables import paired_differences, results
+from mmfl.runs.directory import RunDirectory
 from mmfl.runs.layout import METRICS
 from mmfl.runs.listing import RunSummary
 from mmfl.runs.records import Records
@@ -25,12 +27,14 @@ class Selection:
     version: str = ""
 
 
-def select(summaries: Sequence[RunSummary], records: Sequence[Records], beyond: int = 0) -> Selection:
-    """The runs that have records and the same tasks as the first of them; `beyond` counts further ones that are left
-    out because there are too many."""
+def select(
+    summaries: Sequence[RunSummary], records: Sequence[Records], paths: Sequence[Path], beyond: int = 0
+) -> Selection:
+    """The runs that have records and the same tasks as the first of them; `paths` are their directories, and `beyond`
+    counts further ones that are left out because there are too many."""
     notes = [f"{len(summaries)} runs are compared at most: {beyond} more are left out."] if beyond else []
     known = []
-    for summary, found in zip(summaries, records, strict=True):
+    for summary, found, path in zip(summaries, records, paths, strict=True):
         damage, own = summary.damage or found.problem(), found.all
         if damage:
             notes.append(f"{summary.id} is left out: its {METRICS} is damaged: {damage}.")
@@ -38,7 +42,12 @@ def select(summaries: Sequence[RunSummary], records: Sequence[Records], beyond: 
             notes.append(f"{summary.id} has no finished round yet.")
         else:
             notes += [f"{summary.id}: {note}." for note in found.notes()]
-            known.append((summary, from_records(own)))
+            try:
+                last_tests = RunDirectory(path).last_tests()
+            except UserError as error:
+                last_tests = {}
+                notes.append(f"{summary.id}: {first_line(error)}")
+            known.append((summary, from_records(own, last_tests)))
     if not known:
         return Selection(None, notes)
     first = known[0][0]

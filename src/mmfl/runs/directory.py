@@ -142,18 +142,18 @@ class RunDirectory:
             write_atomically(self.metrics, _lines(kept))
         return kept
 
-    def write_details(self, details: Mapping[Pair, Mapping[str, LastTest]]) -> None:
+    def write_last_tests(self, last_tests: Mapping[Pair, Mapping[str, LastTest]]) -> None:
         """Replaces what the last tests found besides single numbers, by method and seed, and task; no file where that
         is nothing."""
         rows = [
             {"method": method, "seed": seed, "tasks": {name: asdict(found) for name, found in tasks.items()}}
-            for (method, seed), tasks in details.items()
+            for (method, seed), tasks in last_tests.items()
             if tasks
         ]
         if rows:
             write_atomically(self.path / TESTED, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
-    def details(self) -> dict[Pair, dict[str, LastTest]]:
+    def last_tests(self) -> dict[Pair, dict[str, LastTest]]:
         """What the last tests found besides single numbers, by method and seed, and task."""
         try:
             rows = [json.loads(line) for line in (self.path / TESTED).read_text().splitlines()]

@@ -137,18 +137,18 @@ def load(path: str | Path) -> Comparison:
     records = directory.records()
     if not records:
         raise UserError(f"run '{path}' has no finished round yet.")
-    return from_records(records, directory.details())
+    return from_records(records, directory.last_tests())
 
 
 def from_records(
-    records: Sequence[RoundRecord], details: Mapping[Pair, Mapping[str, LastTest]] | None = None
+    records: Sequence[RoundRecord], last_tests: Mapping[Pair, Mapping[str, LastTest]] | None = None
 ) -> Comparison:
-    """The runs that records are of, by method and seed, with the details of their last tests."""
+    """The runs that records are of, by method and seed, with what their last tests found."""
     tasks = list(dict.fromkeys(name for record in records for name in record.tasks))
     by_replica: dict[Pair, list[RoundRecord]] = {}
     for record in records:
         by_replica.setdefault((record.method, record.seed), []).append(record)
-    tested = details or {}
+    tested = last_tests or {}
     return Comparison(
         [Run(known, *pair, tasks, known[0].clients, tested=tested.get(pair, {})) for pair, known in by_replica.items()]
     )

@@ -69,7 +69,7 @@ def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine
     snapshot = Snapshot([replica.state for replica in replicas], engine.choices.made)
     with directory.writing():
         if engine.world.first:  # before the checkpoint, after which a finished run is not tested again
-            directory.write_details({(each.method.name, each.seed): each.tested for each in replicas})
+            directory.write_last_tests({(each.method.name, each.seed): each.tested for each in replicas})
         checkpoint.write(directory.checkpoints, replicas[0].state.round, mark, snapshot, engine.world)
 
 
@@ -84,9 +84,9 @@ def restore(directory: RunDirectory, mark: str, replicas: Sequence[Replica], eng
     with end_together(engine.world):
         if not engine.world.first:
             return []
-        details = directory.details()
+        last_tests = directory.last_tests()
         for replica in replicas:
-            last = details.get((replica.method.name, replica.seed), {})
+            last = last_tests.get((replica.method.name, replica.seed), {})
             replica.tested = {task: found for task, found in last.items() if found.round <= round}
         return directory.rewind(round, len(replicas))
 

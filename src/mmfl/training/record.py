@@ -26,7 +26,7 @@ def record(
     )
     state.tally.add(allocation, step_sizes)
     replica.tested |= {
-        federation.tasks[s].name: _details(view.round, found)
+        federation.tasks[s].name: _last_test(view.round, found)
         for s, found in tested.items()
         if found.clients is not None or found.tables
     }
@@ -116,7 +116,7 @@ def _spread(task: Task, tested: Evaluation) -> ClientSpread | None:
     )
 
 
-def _details(round: int, tested: Evaluation) -> LastTest:
+def _last_test(round: int, tested: Evaluation) -> LastTest:
     """What a test found besides single numbers."""
     tables = {name: table.tolist() for name, table in tested.tables.items()}
     if tested.clients is None:
