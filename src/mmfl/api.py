@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
+from mmfl.checks import check
 from mmfl.engine import Simulation
 from mmfl.engine.precision import Precision
 from mmfl.engine.trainer import Mode
@@ -121,6 +122,8 @@ def compare(
         stop=stop or Stop(),
         keep_best=keep_best,
     )
+    expected = "a rule such as mmfl.Stop(target=0.9)"
+    check(stop is None or isinstance(stop, Stop), "", "stop", stop, expected)
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")
 

@@ -68,5 +68,5 @@ def check_memory(what: str, needed: float) -> None:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    text = " ".join(repr(value).split())  # on one line
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -22,7 +22,7 @@ def find(kind: str, name: str, known: Mapping[str, Any]) -> Any:
         raise UserError(f"unknown {kind} '{name}': {nearest(name, known)}{listing}")
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, TypeError) as error:
+    except (ImportError, SyntaxError, TypeError) as error:
         raise UserError(f"{kind} '{name}': cannot import '{module_name}' ({error}).") from None
     if not hasattr(module, attribute):
         public = [key for key in vars(module) if not key.startswith("_")]

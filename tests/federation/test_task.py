@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import mmfl
 from conftest import refusals, refused, toy_task
 from mmfl.data import from_arrays
 from mmfl.errors import UserError
@@ -228,3 +229,27 @@ def test_a_wrong_label_is_named_by_the_row_that_the_user_gave():
 def test_a_refusal_quotes_only_the_first_line_of_the_error_behind_it():
     with pytest.raises(UserError, match=r"out of order$"):
         toy_task(loss=broken).check()
+
+
+@refusals(
+    (lambda: toy_task(data=(torch.zeros(4, 3), torch.zeros(4))), "'toy'", "data is (tensor(", "from_arrays"),
+    (lambda: toy_task(optimiser=torch.optim.Adam([torch.zeros(1)])), "optimiser is Adam ( Parameter Group 0"),
+    (lambda: mmfl.Federation(toy_task()), "federation: tasks is Task(", "a list of tasks"),
+    (lambda: mmfl.Federation([toy_task(data=labelled((12, 1)))], 2), "shape (12, 1)", "expected [examples]: y[:, 0]."),
+    (lambda: mmfl.Federation([toy_task(data=labelled((12, 4)))], 2), "shape (12, 4)", "y.argmax(1)"),
+    (lambda: mmfl.train(mmfl.Federation([toy_task()], 2), stop={"target": 1}), "stop is {'target': 1}", "mmfl.Stop"),
+)
+def test_a_slip_is_named_in_one_line(make, words):
+    with refused(*words):
+        make()
+
+
+def labelled(shape: tuple[int, ...]) -> mmfl.data.Dataset:
+    """Twelve examples with whole numbers of this shape as targets."""
+    y = np.zeros(shape, dtype=int)
+    return mmfl.data.from_arrays(np.zeros((len(y), 3)), y, test=(np.zeros((2, 3)), y[:2]))
+
+
+def test_a_data_set_says_what_it_holds_without_its_numbers():
+    data = mmfl.data.from_arrays(np.zeros((10, 3)), np.arange(10) % 2, owner=["ann", "bob"] * 5)
+    assert repr(data) == "Dataset('data', 8 + 2 examples, 2 owners, inputs (3,), targets ())"

@@ -291,3 +291,17 @@ def test_the_federation_of_a_seed_is_partitioned_once(tmp_path, monkeypatch, ans
     code, _, errors = answer("run", "quadratic", "--rounds", "1", "--seeds", "2", "--out", str(tmp_path / "run"))
     assert (code, errors) == (0, "")
     assert seeds == [0, 1]
+
+
+def test_mistakes_in_the_users_own_module_are_named_with_their_line(small):
+    own = "import torch\n\n\ndef load():\n    return open('nothing-here.npy')\n\n\nmodel = torch.nn.Linear(64, 10)\n"
+    (small.parent / "mistaken.py").write_text(own)
+    (small.parent / "unfinished.py").write_text("def load(:\n")
+    for setting, words in {
+        "tasks.digits.data=mistaken.load": ["data 'mistaken.load' fails: FileNotFoundError", "(mistaken.py, line 5)"],
+        "tasks.digits.data=unfinished.load": ["data 'unfinished.load': cannot import", "unfinished.py"],
+        "tasks.digits.model=mistaken.model": ["model 'mistaken.model' is an instance of Linear"],
+        "stop.target={digit=0.9}": ["stop: target names the task 'digit'", "did you mean 'digits'"],
+    }.items():
+        with refused(*words):
+            config.read(small, [setting]).experiment()

@@ -66,6 +66,11 @@ class Dataset:
         if self.rows is not None and [len(part) for part in self.rows] != [length(self.x), length(self.x_test)]:
             object.__setattr__(self, "rows", None)  # the examples were replaced, so the row numbers do not apply
 
+    def __repr__(self) -> str:
+        owners = "" if self.owner is None else f", {self.owners} owners"
+        sizes = f"{length(self.x)} + {length(self.x_test)} examples{owners}"
+        return f"Dataset('{self.name}', {sizes}, inputs {describe(self.x, 1)}, targets {describe(self.y, 1)})"
+
     def _name_owners(self) -> None:
         """Checks the owners' names; owners without names are named by their numbers."""
         numbers = [int(owner.max()) + 1 for owner in (self.owner, self.owner_test) if owner is not None]
@@ -203,7 +208,8 @@ def from_arrays(
     """A data set from your own arrays: inputs, targets and optionally the owner of every row.
 
     Inputs and targets are arrays with a row for each example, or tuples or dictionaries of arrays, as in `Dataset`. A
-    memory-mapped array, `np.memmap`, stays in its file, and rows are read when they are needed: see `lazy`.
+    memory-mapped array, `np.memmap`, stays in its file, and rows are read when they are needed: see `lazy`. Inputs of
+    bytes (uint8), such as images, reach the model as float32 in [0, 1]: it must not divide by 255 again.
     Owners are names or whole numbers from 0; owners with the same name or number in several tasks are the same client.
     `test` is (x, y) for a shared test set or (x, y, owner) for per-client test sets. Without it, `test_share` of the
     rows (of each owner) is set aside.

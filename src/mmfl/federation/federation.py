@@ -62,6 +62,7 @@ class Federation:
         availability: Availability | None = None,
         seed: int = 0,
     ):
+        check(not isinstance(tasks, Task), "federation", "tasks", tasks, "a list of tasks")
         self.tasks = tuple(tasks)
         check_whole("federation", "seed", seed, 0)
         self.seed = seed

@@ -80,6 +80,8 @@ class Task:
             )
         expected = "a class or a function that returns a torch.nn.Module"
         check(callable(self.model), where, "model", self.model, expected)
+        expected = "a data set, such as mmfl.data.from_arrays(x, y)"
+        check(isinstance(self.data, Dataset), where, "data", self.data, expected)
         if not callable(self.lr):
             check_positive(where, "lr", self.lr)
         expected = "an optimiser such as mmfl.optimisers.AdamW()"

@@ -129,7 +129,8 @@ def _try_model(task: "Task", module: nn.Module) -> Structure:
             call_module(set_training(module, task.batch_norm), x)
             outputs = call_module(module.eval(), x)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise _error(task, f"the model fails on inputs of shape {describe(x)}: {first_line(error)}") from None
+        hint = " (a dictionary is given as keyword arguments)" if isinstance(x, dict) else ""
+        raise _error(task, f"the model fails on inputs of shape {describe(x)}{hint}: {first_line(error)}") from None
     layers = [name for name, _ in batch_norm_layers(module)]
     for name, buffer in module.named_buffers():
         if not torch.equal(buffer, before[name]) and name.rpartition(".")[0] not in layers:
@@ -152,6 +153,9 @@ def _check_labels(task: "Task", outputs: Structure, ignored: int) -> None:
     classes = outputs.shape[1]
     for test, labels in ((False, task.data.y), (True, task.data.y_test)):
         part = "test " if test and task.data.rows is None else ""
+        if isinstance(labels, Tensor) and labels.dim() == 2 and not labels.is_floating_point():
+            remedy = "y[:, 0]" if labels.shape[1] == 1 else "y.argmax(1) where they are one-hot, or another loss"
+            raise _error(task, f"{part}targets have shape {tuple(labels.shape)}; expected [examples]: {remedy}.")
         if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dim() != 1:
             raise _error(task, f"{part}targets are not class numbers; choose a loss such as squared_error.")
         wrong = (((labels < 0) | (labels >= classes)) & (labels != ignored)).nonzero()

@@ -1,13 +1,15 @@
 """What the names and tables of a configuration stand for: data, models, partitions."""
 
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from mmfl.data import SOURCES, Dataset
-from mmfl.errors import UserError
+from mmfl.errors import UserError, first_line
 from mmfl.models import MODELS
 from mmfl.partition import PARTITIONS, SIZES, Partition
 from mmfl.registry import build, call, find, read_spec
@@ -22,8 +24,18 @@ def build_named(kind: str, value: Any, known: Mapping[str, Any]) -> Any:
 
 
 def load_data(spec: Spec) -> Dataset:
-    """The data that a spec names."""
-    data = build("data", spec, SOURCES)
+    """The data that a spec names. Where a function of the user's fails, the error says on which line."""
+    try:
+        data = build("data", spec, SOURCES)
+    except UserError:
+        raise
+    except Exception as error:
+        name, _ = read_spec("data", spec)
+        if name in SOURCES:
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        line = f"{Path(place.filename).name}, line {place.lineno}"
+        raise UserError(f"data '{name}' fails: {type(error).__name__}: {first_line(error)} ({line}).") from None
     if not isinstance(data, Dataset):
         raise UserError(f"data {spec!r} gives a {type(data).__name__}; expected an mmfl data set.")
     return data
@@ -33,6 +45,9 @@ def make_model(spec: Spec) -> Callable[[], nn.Module]:
     """A function that makes a new network; one is made now, so that a wrong option is named before training."""
     name, options = read_spec("model", spec)
     factory = find("model", name, MODELS)
+    if isinstance(factory, nn.Module):
+        kind = type(factory).__name__
+        raise UserError(f"model '{name}' is an instance of {kind}; expected a class or a function that returns one.")
     call("model", name, factory, options)
     return partial(factory, **options)
 

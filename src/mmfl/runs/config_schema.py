@@ -229,6 +229,7 @@ class Config(ConfigSection):
         self.add_python_path()
         if not self.tasks:
             raise UserError("configuration: no tasks; expected at least one [[tasks]] table.")
+        self.stop.build().targets([task.name for task in self.tasks])  # refuses a task that is not there
         keys = [json.dumps(task.data, sort_keys=True) for task in self.tasks]
         loaded = {} if loaded is None else loaded
         for key, task in zip(keys, self.tasks, strict=True):
