@@ -25,6 +25,7 @@ def everything(priority):
         ([np.pi, 1], [22, 7]),
         ([1.02, 1], [1, 1]),  # 51 to 50 would need a frame of 101 rounds
         ([1e6, 1e-6], [MAX_SLOTS, 1]),
+        ([400, 100, 1], [MAX_SLOTS, 25, 1]),
         ([], []),
     ],
 )
@@ -39,10 +40,11 @@ def test_slots_are_the_nearest_multiples_of_the_smallest_priority_and_higher_one
     order = np.argsort(priority, kind="stable")
     assert (np.diff(slots[order]) >= 0).all()
     if len(priority):
-        smallest = slots.min()
+        smallest, ratio = slots.min(), priority / priority.min()
         assert smallest <= 10
-        ratio = priority / priority.min()
-        assert (np.abs(slots - np.minimum(smallest * ratio, MAX_SLOTS)) <= 0.5 + 1e-9).all()
+        few = ratio.max() <= MAX_SLOTS
+        exact = np.minimum(smallest * ratio, MAX_SLOTS) if few else np.maximum(MAX_SLOTS * ratio / ratio.max(), 1)
+        assert (np.abs(slots - exact) <= 0.5 + 1e-9).all()
 
 
 @given(PRIORITIES)

@@ -111,6 +111,20 @@ def test_targets_that_are_ignored_count_in_no_metric(ignored):
     assert share[0] == pytest.approx(float(TopK(2)(outputs[0][counted[0]], targets[0][counted[0]]).mean()))
 
 
+def test_ignored_examples_do_not_count_in_the_mean_of_a_run():
+    digits = mmfl.data.digits()
+    y = digits.y_test.clone()
+    y[::2] = -100
+    data = mmfl.data.from_arrays(digits.x, digits.y, test=(digits.x_test, y))
+    task = mmfl.Task("a", mmfl.models.LogisticRegression, data, lr=0.5, metrics=[TopK(1)])
+    run = mmfl.train(mmfl.Federation([task], clients=10), "full", rounds=5)
+    with torch.no_grad():
+        right = run.module("a")(digits.x_test[1::2]).argmax(1) == digits.y_test[1::2]
+    assert run.metrics["value"].tail(2).tolist() == pytest.approx([float(right.float().mean())] * 2)
+    with pytest.raises(ValueError, match="cannot ignore targets"):
+        measured(AUC(), torch.zeros(9, 1), torch.full((9, 1), -100.0))
+
+
 def test_root_mean_squared_error_is_that_of_scikit_learn_and_lower_is_better():
     outputs, targets = torch.arange(12.0).reshape(12, 1), torch.arange(12.0).flip(0)
     expected = sklearn.root_mean_squared_error(targets, outputs[:, 0])

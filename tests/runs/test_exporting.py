@@ -66,15 +66,36 @@ def test_an_onnx_model_gives_the_same_outputs(run, task, tmp_path):
     torch.testing.assert_close(torch.from_numpy(found), outputs(run.module(task), data), rtol=1e-4, atol=1e-5)
 
 
+class FixedBatch(nn.Module):
+    """A model whose trace would work for one number of examples only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.GRU(8, 10, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.reshape(len(x), 8, 8), torch.zeros(1, len(x), 10))[0][:, -1]
+
+
+def test_a_trace_that_fits_only_its_own_examples_is_refused(tmp_path):
+    task = mmfl.Task("a", FixedBatch, mmfl.data.digits())
+    run = mmfl.train(mmfl.Federation([task], clients=4), "full", rounds=1, device="cpu")
+    with refused("torch cannot express this model"):
+        run.export("a", tmp_path / "model.torchscript")
+    assert not (tmp_path / "model.torchscript").exists()
+
+
 @pytest.mark.parametrize(
     ("task", "name", "words"),
     [
         ("digits", "model.h5", ["unknown ending '.h5'", ".safetensors"]),
         ("digits", "nowhere/model.pt", ["the folder", "does not exist"]),
+        ("digits", "folder.pt", ["this is a folder"]),
         ("numbers", "model.pt", ["unknown task 'numbers'", "digits"]),
     ],
 )
 def test_what_cannot_be_exported_is_said_in_a_line(run, task, name, words, tmp_path):
+    (tmp_path / "folder.pt").mkdir()
     with refused(*words):
         run.export(task, tmp_path / name)
 
@@ -92,3 +113,5 @@ def test_one_run_of_a_comparison_is_found_by_method_and_seed():
         several["random", 3]
     with refused("no runs of method 'rand'", "random"):
         several["rand"]
+    with refused("the key is 0"):
+        several[0]

@@ -51,8 +51,28 @@ def test_patience_counts_rounds_without_a_gain_of_any_task():
     for round in (4, 5):
         on_the_way.add(records(round, a=0.5, b=0.6))
         assert not on_the_way.reason()
-    on_the_way.add(records(6, a=0.58, b=0.6))
+    on_the_way.add(records(6, a=0.54, b=0.6))
     assert on_the_way.reason() == "no task has improved for 3 rounds"
+
+
+def test_patience_waits_for_tests_and_for_tasks_that_arrive_late():
+    on_the_way = progress(Stop(patience=2))
+    for round in range(1, 8):
+        on_the_way.add(records(round, a=None, b=None))
+        assert not on_the_way.reason()
+    for round in range(8, 15):
+        on_the_way.add(records(round, a=0.5))
+        assert not on_the_way.reason()  # b is not there yet
+    on_the_way.add(records(15, a=0.5, b=0.1))
+    on_the_way.add(records(17, a=0.5, b=0.1))
+    assert on_the_way.reason()
+
+
+def test_small_gains_add_up_to_an_improvement():
+    on_the_way = progress(Stop(patience=3, min_delta=0.01))
+    for round in range(1, 20):
+        on_the_way.add(records(round, a=0.5 + 0.009 * round, b=0.5))
+        assert not on_the_way.reason()
 
 
 def test_time_is_measured_from_the_beginning():

@@ -131,6 +131,21 @@ def test_a_point_that_may_stop_early_trains_as_it_would_alone(file):
     assert lengths[0] == 6 > lengths[1]
 
 
+def test_keys_in_another_order_and_other_spellings_are_refused_and_nothing_is_lost(file):
+    grid = {"tasks.digits.lr": [0.1, 1.0], "rate": [0.5]}
+    before = mmfl.sweep(file, grid, ["random"], directory="sweep").table()
+    with refused("keys in the order tasks.digits.lr, rate"):
+        mmfl.sweep(file, dict(reversed(grid.items())), ["random"], directory="sweep")
+    with refused("0.1, 1.0 for 'tasks.digits.lr'"):
+        mmfl.sweep(file, {**grid, "tasks.digits.lr": [0.1, 1, 3]}, ["random"], directory="sweep")
+    assert mmfl.load_sweep("sweep").table().equals(before)
+
+
+def test_a_score_at_one_point_and_an_error_at_another_are_refused(file):
+    with refused("task 'digits' has an error at one point and a score at another"):
+        mmfl.sweep(file, {"tasks.digits.metric": ["accuracy", "perplexity"]}, ["random"])
+
+
 def test_no_more_runs_are_in_lockstep_than_save_time(tmp_path):
     mmfl.sweep(federation, {"lr": np.linspace(0.1, 1, 5).tolist()}, ["random"], rounds=1, seeds=30, directory=tmp_path)
     assert parts_of(tmp_path) == ["part-1", "part-2", "part-3"]

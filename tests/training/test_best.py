@@ -67,3 +67,20 @@ def test_what_was_kept_is_a_copy(pool):
     kept = run.best_weights.weights[0].clone()
     run.weights[0].add_(1)
     assert torch.equal(run.best_weights.weights[0], kept)
+
+
+def test_a_task_that_never_had_a_metric_has_no_best_weights():
+    digits = mmfl.data.digits()
+    zeros = digits.y_test == 0
+    data = mmfl.data.from_arrays(digits.x, digits.y, test=(digits.x_test[zeros], digits.y_test[zeros]))
+    task = mmfl.Task("a", mmfl.models.LogisticRegression, data, metric="auc")
+    run = mmfl.train(mmfl.Federation([task], 4), "full", rounds=1, keep_best=True, device="cpu")
+    assert run.best.empty
+    with refused("task 'a' has no best round"):
+        run.module("a", best=True)
+
+
+def test_what_is_kept_cannot_change_in_the_middle_of_a_run(pool, tmp_path):
+    mmfl.train(pool, "random", rounds=1, rate=0.3, directory=tmp_path / "run", device="cpu")
+    with refused("checkpoint"):
+        mmfl.train(pool, "random", 2, 0.3, directory=tmp_path / "run", resume=True, keep_best=True, device="cpu")

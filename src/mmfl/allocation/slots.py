@@ -31,7 +31,8 @@ def slots_of(priority: NDArray[np.float64], tasks: NDArray[np.bool_]) -> NDArray
 
 def count_slots(priority: NDArray[np.float64]) -> NDArray[np.int64]:
     """Whole numbers in the ratio of the priorities, [tasks]: the smallest priority gets n slots, the others n times
-    their ratio to it, rounded, and at most 100.
+    their ratio to it, rounded, and at most 100. Where one is more than 100 times another, the largest gets 100 slots,
+    the others in proportion, and all at least one.
 
     n is the number from 1 to 10 with the smallest relative error, and of equally good ones the smallest: 0.5, 0.5, 1
     become 1, 1, 2 slots; 1.5, 1 become 3, 2.
@@ -40,6 +41,9 @@ def count_slots(priority: NDArray[np.float64]) -> NDArray[np.int64]:
     ([3, 2], [22, 7])
     """
     ratio = priority / priority.min(initial=np.inf)
+    if ratio.max(initial=0) > MAX_SLOTS:
+        in_proportion: NDArray[np.int64] = np.maximum(np.rint(MAX_SLOTS * ratio / ratio.max()), 1).astype(np.int64)
+        return in_proportion
     choices = [np.minimum(np.rint(n * ratio), MAX_SLOTS).astype(np.int64) for n in range(1, 11)]
     errors = [np.abs(slots / (n * ratio) - 1).max(initial=0.0) for n, slots in enumerate(choices, 1)]
     best: NDArray[np.int64] = choices[int(np.argmin(np.round(errors, 9)))]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from mmfl.data.structure import Structure, tensors
-from mmfl.federation.objectives import Objective, lower_is_better, per_example
+from mmfl.federation.objectives import Objective, counted_examples, lower_is_better, per_example
 
 
 class AdditiveMetric(ABC):
@@ -82,9 +82,11 @@ class Mean(AdditiveMetric):
     name = "mean"
 
     def statistics(self, outputs: Structure, targets: Structure) -> Tensor:
-        """The value and 1."""
+        """The value and 1; for an example that the function ignores, both are 0."""
         values = per_example(self.function(outputs, targets)).double()
-        return torch.stack([values, torch.ones_like(values)], dim=1)
+        counted = counted_examples(self.function, targets)
+        ones = torch.ones_like(values) if counted is None else counted.to(values)
+        return torch.stack([values * ones, ones], dim=1)
 
     def value(self, sums: Tensor) -> Tensor:
         """Their ratio."""

@@ -203,6 +203,10 @@ class _Scores:
             self.scores.append(outputs[counted].double().softmax(-1))
             self.positive.append(F.one_hot(targets[counted], classes).bool())
         elif outputs.numel() == targets.numel():
+            if (targets == self.ignore_index).any():
+                raise ValueError(
+                    f"auc of labels cannot ignore targets of {self.ignore_index}; leave them out of the data"
+                )
             self.scores.append(outputs.double().reshape(len(outputs), -1))
             self.positive.append(targets.reshape(len(targets), -1) > 0.5)
         else:

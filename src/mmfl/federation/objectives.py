@@ -164,6 +164,19 @@ def options_of(objective: Objective) -> tuple[Objective, dict[str, Any]]:
     return (objective.func, objective.keywords) if isinstance(objective, partial) else (objective, {})
 
 
+def counted_examples(metric: Objective, targets: Structure) -> Tensor | None:
+    """Which examples count in the mean of a metric, [examples]: those with a target that it does not ignore; None for
+    all."""
+    plain, options = options_of(metric)
+    if plain is unweighted:
+        return counted_examples(options.get("inner", accuracy), targets["target"])
+    ignored = options.get("ignore_index", IGNORE) if plain is accuracy else getattr(plain, "ignore_index", None)
+    if ignored is None:
+        return None
+    counted: Tensor = (targets != ignored).reshape(len(targets), -1).any(1)
+    return counted
+
+
 def lower_is_better(metric: Objective) -> bool:
     """Whether the metric is an error rather than a score; your own functions can set `lower_is_better = True`."""
     plain, options = options_of(metric)

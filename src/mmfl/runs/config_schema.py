@@ -122,11 +122,11 @@ class StopConfig(ConfigSection):
     target: float | dict[str, float] | None = Field(default=None, examples=[0.9, {"digits": 0.95}])
     """Every task's metric has reached this value in some tested round; or, in a table, each named task its own."""
     patience: int | None = Field(default=None, examples=[20])
-    """For so many rounds no task has become better than its best."""
+    """No task has improved for this many rounds."""
     min_delta: float = Field(default=0.0, examples=[0.001])
     """By how much a metric must become better to count, for `patience`."""
     seconds: float | None = Field(default=None, examples=[3600.0])
-    """So much time has passed since the run began, or was resumed."""
+    """This many seconds have passed since the run began, or was resumed."""
 
     def build(self) -> Stop:
         """The same, checked."""

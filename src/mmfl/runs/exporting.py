@@ -1,5 +1,6 @@
 """Export: a trained model as a file for other software, checked against the model itself."""
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from mmfl.data.structure import Structure, arguments, call_module, tensors
+from mmfl.data.structure import Structure, arguments, call_module, length, rows, tensors
 from mmfl.errors import UserError, first_line, nearest
 
 _TOLERANCE = 1e-4
@@ -18,13 +19,16 @@ _TOLERANCE = 1e-4
 def export(module: nn.Module, path: str | Path, examples: Structure) -> None:
     """Writes a model in the format that the file's ending names.
 
-    `.safetensors` and `.pt` hold its state dict, `.torchscript` and `.onnx` the model with its operations, for batches
-    of any size; these are traced with a few examples, and must give the same outputs.
+    `.safetensors` and `.pt` hold its state dict, `.torchscript` and `.onnx` the model with its operations. These are
+    traced with all examples but the last, and must give the same outputs for the last one alone; an ONNX model is
+    tried so where onnxruntime is installed.
     """
     path = Path(path)
     write = _FORMATS.get(path.suffix)
     if write is None:
         raise UserError(f"export '{path}': unknown ending '{path.suffix}': {nearest(path.suffix, _FORMATS)}")
+    if path.is_dir():
+        raise UserError(f"export '{path}': this is a folder; expected the name of a file.")
     if not path.parent.is_dir():
         raise UserError(f"export '{path}': the folder '{path.parent}' does not exist.")
     try:
@@ -43,12 +47,13 @@ def _write_state_dict(module: nn.Module, path: Path, examples: Structure) -> Non
 
 
 def _write_torchscript(module: nn.Module, path: Path, examples: Structure) -> None:
-    positional, keywords = arguments(examples)
+    first, last = _divide(examples)
+    positional, keywords = arguments(first)
     traced = _trace(
         path,
         lambda: torch.jit.trace(module, positional or None, example_kwarg_inputs=keywords or None, strict=False),
     )
-    _compare(path, call_module(module, examples), call_module(traced, examples))
+    _compare(path, call_module(module, last), _trace(path, lambda: call_module(traced, last)))
     traced.save(str(path))
 
 
@@ -58,9 +63,10 @@ def _write_onnx(module: nn.Module, path: Path, examples: Structure) -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(f"export '{path}' needs {error.name}: pip install 'mmfl[onnx]'.") from None
-    positional, keywords = arguments(examples)
+    first, last = _divide(examples)
+    positional, keywords = arguments(first)
     batch = torch.export.Dim("batch")
-    shapes = [{0: batch} for _ in tensors(examples)]
+    shapes = [{0: batch} for _ in tensors(first)]
     program = _trace(
         path,
         lambda: torch.onnx.export(
@@ -72,7 +78,17 @@ def _write_onnx(module: nn.Module, path: Path, examples: Structure) -> None:
             verbose=False,
         ),
     )
+    if importlib.util.find_spec("onnxruntime") is not None:
+        positional, keywords = arguments(last)
+        found = _trace(path, lambda: program(*positional, **keywords))
+        _compare(path, call_module(module, last), tuple(torch.as_tensor(each) for each in found))
     program.save(str(path))
+
+
+def _divide(examples: Structure) -> tuple[Structure, Structure]:
+    """All examples but the last, and the last one; a single one serves as both."""
+    number = max(length(examples) - 1, 1)
+    return rows(examples, slice(number)), rows(examples, slice(-1, None))
 
 
 def _trace(path: Path, trace: Callable[[], Any]) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from mmfl.checks import check
 from mmfl.errors import UserError, nearest
 from mmfl.record import LastTest, RoundRecord
 from mmfl.runs.directory import Pair, RunDirectory
@@ -34,6 +35,8 @@ class Comparison:
 
     def __getitem__(self, key: str | tuple[str, int]) -> Run:
         """The run of a method, `comparison["random"]`; with several seeds, `comparison["random", 3]`."""
+        expected = 'a method, or a method and a seed, such as ["random", 0]'
+        check(isinstance(key, str | tuple), "comparison", "the key", key, expected)
         method, *seed = (key,) if isinstance(key, str) else key
         runs = self.of(method)
         found = [run for run in runs if not seed or run.seed == seed[0]]

@@ -153,6 +153,8 @@ class Run:
         if best:
             if self.best_weights is None:
                 raise UserError("the best weights were not kept; expected a run with keep_best=True.")
+            if not self.best_weights.round[self.tasks.index(task)]:
+                raise UserError(f"task '{task}' has no best round: in no test did it have a metric.")
             weights, batch_norm = self.best_weights.weights, self.best_weights.batch_norm
         s = self.tasks.index(task)
         module = self.federation.tasks[s].build(self.seed, s)
@@ -170,7 +172,7 @@ class Run:
         data = self.federation.tasks[self.tasks.index(task)].data
         if data is ELSEWHERE:
             raise UserError(f"task '{task}' has no data here to try its model on; save its state_dict instead.")
-        export(module, path, as_inputs(rows(data.x_test, slice(3))))
+        export(module, path, as_inputs(rows(data.x_test, slice(4))))
 
     def plot(self, path: str | Path) -> None:
         """Draws accuracy, participation and step size on one page."""

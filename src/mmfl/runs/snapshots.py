@@ -59,6 +59,7 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
         said = (replica.method.name, replica.seed, replica.rate, federation.task_names, lengths, kept)
         digest.update(repr(said).encode())
         digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
+        digest.update(b"best" if replica.state.best is not None else b"")
         for shards in federation.shards:
             digest.update(shards.index.tobytes())
     return digest.hexdigest()

@@ -15,8 +15,8 @@ class Stop:
     """When to stop before the last round: as soon as one of these holds, for every method and seed of the run.
 
     - `target`: every task's metric has reached this value in some tested round; or, by name, each named task its own.
-    - `patience`: for so many rounds no task has become better than its best, by more than `min_delta`.
-    - `seconds`: so much time has passed since the run began, or was resumed.
+    - `patience`: no task has improved by more than `min_delta` for this many rounds, and all tasks have arrived.
+    - `seconds`: this many seconds have passed since the run began, or was resumed.
 
     >>> Stop(target={"digits": 0.9}, seconds=3600).patience is None
     True
@@ -42,7 +42,7 @@ class Stop:
         """The targets by task; refuses a name that no task has."""
         if not isinstance(self.target, Mapping):
             return {} if self.target is None else dict.fromkeys(tasks, self.target)
-        unknown = next((name for name in self.target if name not in tasks), None)
+        unknown = next((str(name) for name in self.target if name not in tasks), None)
         if unknown is not None:
             raise UserError(f"stop: target names the task '{unknown}': {nearest(unknown, tasks)}")
         return dict(self.target)
@@ -50,9 +50,10 @@ class Stop:
 
 @dataclass
 class BestSoFar:
-    """The best metric of a task, and the round in which it was last improved by more than `min_delta`."""
+    """The best metric of a task; and the metric when it last improved by more than `min_delta`, with that round."""
 
     metric: float = math.nan
+    reference: float = math.nan
     improved: int = 0
 
 
@@ -60,7 +61,7 @@ class BestSoFar:
 class Progress:
     """How far the runs of an experiment have come, and whether that is a reason to stop.
 
-    `lower_is_better` says of each task whether its metric is an error.
+    `lower_is_better` says of each task whether its metric is an error. `round` is the last that was tested.
     """
 
     stop: Stop
@@ -76,24 +77,26 @@ class Progress:
     def add(self, records: Sequence[RoundRecord]) -> None:
         """Adds the records of one round or several; those of a resumed run come first."""
         for record in records:
-            self.round = max(self.round, record.round)
-            for name, task in record.tasks.items():
-                known = self.best.setdefault((record.method, record.seed, name), BestSoFar(improved=record.round))
-                if task.metric is not None:
-                    self._compare(known, name, task.metric, record.round)
+            if any(task.metric is not None for task in record.tasks.values()):
+                self.round = max(self.round, record.round)
+                for name, task in record.tasks.items():
+                    known = self.best.setdefault((record.method, record.seed, name), BestSoFar(improved=record.round))
+                    if task.metric is not None:
+                        self._compare(known, name, task.metric, record.round)
 
     def _compare(self, known: BestSoFar, task: str, metric: float, round: int) -> None:
-        gain = (known.metric - metric) if self.lower_is_better[task] else (metric - known.metric)
-        if math.isnan(known.metric) or gain > self.stop.min_delta:
-            known.improved = round
-        if math.isnan(known.metric) or gain > 0:
+        sign = -1 if self.lower_is_better[task] else 1
+        if math.isnan(known.metric) or sign * (metric - known.metric) > 0:
             known.metric = metric
+        if math.isnan(known.reference) or sign * (metric - known.reference) > self.stop.min_delta:
+            known.reference, known.improved = metric, round
 
     def reason(self) -> str:
         """Why to stop now; empty if there is no reason."""
         if self.targets and self._on_target():
             return "all tasks have reached their targets"
-        if self.stop.patience is not None and self.best:
+        arrived = {name for _, _, name in self.best}
+        if self.stop.patience is not None and arrived == set(self.lower_is_better):
             idle = self.round - max(known.improved for known in self.best.values())
             if idle >= self.stop.patience:
                 return f"no task has improved for {idle} rounds"

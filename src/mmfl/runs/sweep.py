@@ -71,10 +71,17 @@ def check_sweep(plan: SweepPlan, directory: Path | None) -> None:
     if place:
         place.check(plan.file())
     new = {label for part in _parts(plan, place) if part.new for label in part.labels}
-    names = plan.federation().task_names
+    first = plan.federation()
     for trial in plan.trials:
-        if trial.label in new and (found := trial.experiment().federation_of(plan.seeds[0]).task_names) != names:
-            raise UserError(f"sweep, {describe(trial.point)}: the tasks are {found}; expected {names} at every point.")
+        if trial.label not in new:
+            continue
+        where, found = f"sweep, {describe(trial.point)}", trial.experiment().federation_of(plan.seeds[0])
+        if found.task_names != first.task_names:
+            names = first.task_names
+            raise UserError(f"{where}: the tasks are {found.task_names}; expected {names} at every point.")
+        for one, other in zip(first.tasks, found.tasks, strict=True):
+            if one.main_metric.lower_is_better != other.main_metric.lower_is_better:
+                raise UserError(f"{where}: task '{one.name}' has an error at one point and a score at another.")
 
 
 def _train_parts(

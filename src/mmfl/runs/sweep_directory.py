@@ -100,8 +100,11 @@ class SweepDirectory:
                 raise UserError(f"sweep '{self.path}' has other settings: {problem}; choose another directory.")
         lists = {"methods": (known["methods"], now["methods"])}
         lists |= {key: (known["grid"].get(key), now["grid"].get(key)) for key in {**known["grid"], **now["grid"]}}
+        if list(known["grid"]) != list(now["grid"]) and set(known["grid"]) == set(now["grid"]):
+            order = ", ".join(known["grid"])
+            raise UserError(f"sweep '{self.path}' has its keys in the order {order}; expected the same.")
         for key, (had, has) in lists.items():
-            if had is None or has is None or any(value not in has for value in had):
+            if had is None or has is None or not {*map(text_of, had)} <= {*map(text_of, has)}:
                 values = "no values" if had is None else ", ".join(map(text_of, had))
                 raise UserError(
                     f"sweep '{self.path}' has {values} for '{key}'; values can only be added, and only to keys that it "
