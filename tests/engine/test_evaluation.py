@@ -23,9 +23,12 @@ def owned(**options) -> Federation:
     return Federation([replace(task(), data=data, **options)])
 
 
+def workloads(pool: Federation, engine: Simulation) -> list[Workload]:
+    return [Workload(pool, 0, engine.initial(pool, 0, seed=1), np.zeros(0, dtype=np.int64))] * 3
+
+
 def evaluated(pool: Federation, engine: Simulation):
-    workload = Workload(pool, 0, engine.initial(pool, 0, seed=1), np.zeros(0, dtype=np.int64))
-    return engine.evaluate([workload] * 3)
+    return engine.evaluate(workloads(pool, engine))
 
 
 def accuracy(y, scores):
@@ -81,10 +84,11 @@ class Thread(World):
 def test_all_processes_know_the_results_of_all_tests():
     pool, barrier, shared = owned(metrics=["macro_f1", "auc", "confusion"]), threading.Barrier(2), [None, None]
     engines = [Simulation("cpu", world=Thread(rank, shared, barrier)) for rank in range(2)]
+    asked = [workloads(pool, engine) for engine in engines]  # here: threads would share torch's random numbers
     found: list = [None, None]
 
     def work(rank: int) -> None:
-        found[rank] = evaluated(pool, engines[rank])
+        found[rank] = engines[rank].evaluate(asked[rank])
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(2)]
     for thread in threads:
