@@ -8,7 +8,6 @@ engine's time includes drawing mini-batches and collecting updates.
 """
 
 import argparse
-import platform
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 
 import mmfl
-from engine import seconds
+from engine import describe_machine, seconds
 from mmfl.engine import Simulation, Training
 from mmfl.local import PlainSGD
 
@@ -125,8 +124,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     device = torch.device(options.device)
-    what = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    print(f"{what}; Python {platform.python_version()}, torch {torch.__version__}, mmfl {mmfl.__version__}")
+    print(describe_machine(device))
     print("| trained | numbers trained | tasks | clients | plain loop ms | mmfl ms | ratio (range) | way |")
     print("|---|---|---|---|---|---|---|---|")
     for name, *case in CASES:

@@ -1,5 +1,6 @@
 """The main functions of the Python interface: `train` one method, `compare` several, `sweep` over settings."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,18 +29,19 @@ from mmfl.runs.sweep import train_sweep
 from mmfl.runs.sweep_plan import plan_config, plan_federations
 from mmfl.runs.sweep_results import Sweep
 
-_SWEPT_DEFAULTS: dict[str, Any] = {
-    "rounds": 100,
-    "rate": 0.1,
-    "seeds": 1,
-    "evaluate_every": 1,
-    "evaluate_last": 1,
-    "checkpoint_every": 10,
-    "diagnose": False,
-    "engine": "auto",
-    "precision": "float32",
-    "privacy": None,
-}  # as in `compare`
+_SWEPT = [
+    "rounds",
+    "rate",
+    "seeds",
+    "evaluate_every",
+    "evaluate_last",
+    "checkpoint_every",
+    "diagnose",
+    "engine",
+    "precision",
+    "privacy",
+]
+"""Options of `compare` that a sweep of federations takes and may vary."""
 
 
 def train(
@@ -186,10 +188,11 @@ def sweep(
         plan = plan_config(read(experiment, **given).plain(), grid, source_of(experiment), device)
         plan = replace(plan, source="python")
     else:
-        known = {**_SWEPT_DEFAULTS, **options}
+        if unknown := next((name for name in options if name not in _SWEPT), None):
+            raise UserError(f"sweep: unknown option '{unknown}': {nearest(unknown, _SWEPT)}")
+        parameters = inspect.signature(compare).parameters
+        known = {name: options.get(name, parameters[name].default) for name in _SWEPT}
         seeds = seeds_of(known.pop("seeds"))
-        if unknown := next((name for name in options if name not in _SWEPT_DEFAULTS), None):
-            raise UserError(f"sweep: unknown option '{unknown}': {nearest(unknown, _SWEPT_DEFAULTS)}")
         plan = plan_federations(experiment, grid, methods or ["mmfl-lvr"], seeds, known, device)
     console = Console()
     shown = progress or (progress is None and console.is_jupyter)

@@ -73,7 +73,7 @@ class Augmentation:
 
     def change(self, x: Tensor, random: Random) -> Tensor:
         """The tensor [examples, ...], changed."""
-        raise NotImplementedError
+        raise TypeError(f"augmentation {type(self).__name__} does not say how to change inputs.")
 
 
 @dataclass(frozen=True)

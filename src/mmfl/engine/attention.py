@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmfl.engine.dropout import Keep, rounded
+from mmfl.engine.dropout import KeepMask, rounded
 from mmfl.engine.layers import with_cohort_form
 
 multi_head_attention: Callable[..., Any] = FunctionType(
@@ -55,7 +55,7 @@ def _cohort_attention(
 
 
 def attention_with_dropout(
-    keep: Keep,
+    keep: KeepMask,
     query: Tensor,
     key: Tensor,
     value: Tensor,

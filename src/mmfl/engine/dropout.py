@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mmfl.randomness import bits
 
-Keep = Callable[[Sequence[int], torch.device, float], Tensor]
+KeepMask = Callable[[Sequence[int], torch.device, float], Tensor]
 """From a shape, a device and the probability to drop: which elements are kept."""
 
 _LANES, _VALUES = 4, 1 << 16  # random numbers of 16 bits in a word of 64, and the values of each

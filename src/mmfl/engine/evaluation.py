@@ -167,15 +167,15 @@ def tell_all(world: World, found: Sequence[Sequence[Tensor] | None], device: tor
     parts = [part.to(device) for each in found if each is not None for part in each]
     flat = torch.cat([part.flatten() for part in parts]) if parts else torch.zeros(0, device=device)
     counts = world.sums(np.array([float(len(each or ())) for each in found])).astype(int)
-    mine = np.repeat([each is not None for each in found], counts)
-    shapes: NDArray[Any] = np.zeros((len(mine), 3))  # dimensions and their lengths: at most a table
-    for row, part in zip(np.flatnonzero(mine), parts, strict=True):
+    made_here = np.repeat([each is not None for each in found], counts)
+    shapes: NDArray[Any] = np.zeros((len(made_here), 3))  # dimensions and their lengths: at most a table
+    for row, part in zip(np.flatnonzero(made_here), parts, strict=True):
         shapes[row, : part.dim() + 1] = [part.dim(), *part.shape]
     shapes = world.sums(shapes).astype(int)
     dimensions = [tuple(lengths[:number]) for number, *lengths in shapes.tolist()]
     sizes = np.array([int(np.prod(shape)) for shape in dimensions])
     everything = torch.zeros(int(sizes.sum()), dtype=torch.float64, device=device)
-    everything[to_device(np.repeat(mine, sizes), device)] = flat.double()
+    everything[to_device(np.repeat(made_here, sizes), device)] = flat.double()
     numbers = np.split(world.sum(everything).cpu().numpy(), np.cumsum(sizes)[:-1])
     arrays = [part.reshape(shape) for part, shape in zip(numbers, dimensions, strict=True)]
     ends = np.cumsum(counts)

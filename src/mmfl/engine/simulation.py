@@ -162,7 +162,7 @@ class Simulation:
         for n in range(self.world.rank, len(workloads), self.world.size):
             found[n] = self.measurer.evaluate(self._architecture_of(workloads[n]), workloads[n])
         parts = tell_all(self.world, found, self.device)
-        return [read_parts(each.federation, each.task, mine) for each, mine in zip(workloads, parts, strict=True)]
+        return [read_parts(each.federation, each.task, result) for each, result in zip(workloads, parts, strict=True)]
 
     def architecture(self, task: Task) -> Architecture:
         """The architecture of a task, shared with every task of equal structure."""

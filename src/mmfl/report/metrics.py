@@ -26,9 +26,9 @@ def metrics(comparison: Comparison) -> Figure | None:
     table = table.dropna(subset=["value"]).reset_index(drop=True)
     panels = []
     for task, metric in product(comparison.tasks, dict.fromkeys(table["metric"])):
-        mine = table[(table["task"] == task) & (table["metric"] == metric)]
-        if len(mine):
-            lines = curves(mine, "value", comparison.methods)
+        of_task = table[(table["task"] == task) & (table["metric"] == metric)]
+        if len(of_task):
+            lines = curves(of_task, "value", comparison.methods)
             panels.append(Panel(f"{task}: {with_direction(metric)}", lines, "round", "test metric"))
     caption = "Further metrics on the test examples by round." + describe_bands(comparison)
     return Figure("metrics", "Further metrics", caption, panels, table) if panels else None
@@ -38,11 +38,11 @@ def clients(comparison: Comparison) -> Figure | None:
     """How the main metric differs between clients, by round."""
     table, panels = by_task(comparison, *_QUARTILES, _WORST), []
     for task in comparison.tasks:
-        mine = table[table["task"] == task]
-        if len(mine):
-            shown = curves_between(mine, *_QUARTILES, comparison.methods)
+        of_task = table[table["task"] == task]
+        if len(of_task):
+            shown = curves_between(of_task, *_QUARTILES, comparison.methods)
             panels.append(Panel(f"{task}: median client", shown, "round", "test metric"))
-            worst = curves(mine, _WORST, comparison.methods)
+            worst = curves(of_task, _WORST, comparison.methods)
             panels.append(Panel(f"{task}: worst tenth of clients", worst, "round", "test metric"))
     caption = (
         "The metric of each client on its own test examples: the median over clients, with a band between the "
@@ -65,9 +65,9 @@ def client_distribution(comparison: Comparison) -> Figure | None:
     table = pd.concat(parts, ignore_index=True)[["method", "seed", "task", "client", "examples", "value"]]
     known, panels = table.dropna(subset=["value"]), []
     for task in comparison.tasks:
-        mine = known[known["task"] == task]
+        of_task = known[known["task"] == task]
         lines = [
-            _distribution(method, group, mine.loc[mine["method"] == method, "value"])
+            _distribution(method, group, of_task.loc[of_task["method"] == method, "value"])
             for group, method in enumerate(comparison.methods)
         ]
         if lines := [line for line in lines if len(line.x)]:

@@ -71,12 +71,12 @@ class Comparison:
         """
         finals, rows = self.finals(window), {}
         for method in self.methods:
-            mine, full = pd.DataFrame(finals.loc[method]), self.full_of(method)
-            ratios = (mine["mean"] / finals.loc[full]["mean"]).replace([np.inf, -np.inf], np.nan) if full else None
+            of_method, full = pd.DataFrame(finals.loc[method]), self.full_of(method)
+            ratios = (of_method["mean"] / finals.loc[full]["mean"]).replace([np.inf, -np.inf], np.nan) if full else None
             costs = pd.concat([run.costs for run in self.of(method)]).mean()
             rows[method] = {
-                **mine.mean().to_dict(),
-                "spread": float(mine["mean"].std(ddof=1)) if len(mine) > 1 else np.nan,
+                **of_method.mean().to_dict(),
+                "spread": float(of_method["mean"].std(ddof=1)) if len(of_method) > 1 else np.nan,
                 "relative": float(ratios.mean()) if ratios is not None else np.nan,
                 "trainings": float(costs["trainings"]),
                 "forward_passes": float(costs["forward_passes"]),
