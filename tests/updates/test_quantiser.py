@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mmfl
+from mmfl.runs import checkpoint
 from mmfl.updates import StorageOptions, Updates
 from mmfl.updates.encoding import ENCODINGS
 from mmfl.updates.memory import ClientMemory
@@ -118,8 +119,29 @@ def test_a_sum_beside_quantised_vectors_is_the_sum_of_what_is_read(bits):
         updates = Updates(0, client, ones, ones / 1, rows, ones / 1, ones)
         before = memory.stored.of(client).matrix()
         memory.replace(updates, before, updates.rows, sizes)
-    expected = torch.from_numpy(sizes).double() @ memory.stored.rows(np.arange(12)).double()
-    torch.testing.assert_close(memory.total, expected, rtol=1e-12, atol=1e-12)
+    everyone = memory.stored.rows(np.arange(12)).double()
+    assert not everyone[11].any()  # never seen
+    for present in (sizes, np.where(np.arange(12) % 3, sizes, 0), np.zeros(12, dtype=np.int64), sizes):
+        memory.reweight(present)
+        expected = torch.from_numpy(present).double() @ everyone
+        torch.testing.assert_close(memory.total, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_checkpoint_in_another_precision_is_converted(tmp_path):
+    clients, rows = np.arange(5), normal(5, 700)
+    found = {}
+    for precision in ("float32", "3-bit"):
+        stored = StorageOptions(precision=precision).start(5, torch.zeros(700))
+        stored.put(clients, rows)
+        checkpoint.write(tmp_path / precision, 1, "mark", stored)
+        for other in ("float32", "3-bit"):
+            empty = StorageOptions(precision=other).start(5, torch.zeros(700))
+            _, again = checkpoint.read(tmp_path / precision, "mark", empty)
+            assert again.nbytes == 5 * ENCODINGS[other].width(700) * ENCODINGS[other].dtype.itemsize
+            found[precision, other] = again.rows(clients)
+    assert torch.equal(found["float32", "float32"], rows)
+    for pair in (("float32", "3-bit"), ("3-bit", "3-bit"), ("3-bit", "float32")):
+        assert torch.equal(found[pair], read_back(rows, 3)), pair
 
 
 @pytest.mark.parametrize("method", ["fedvarp", "mifa", "mmfl-stalevre"])
