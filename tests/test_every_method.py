@@ -400,6 +400,7 @@ ALLOCATED = [
     {"name": "sequential-tasks", "inner": {"name": "update-variance", "mix": 0.1}, "rounds": 3},
     {"name": "warm-up", "inner": {"name": "loss-variance", "draw": "without-repeats"}},
 ]
+MEMORYLESS = ("average", "unbiased", "self-normalised")
 AGGREGATED = [
     *(name for name in AGGREGATIONS if name not in ("adam", "momentum")),
     {"name": "adam", "inner": "stalevre"},
@@ -408,7 +409,12 @@ AGGREGATED = [
 
 
 def test_any_allocation_goes_with_any_aggregation_and_any_local_rule():
-    pairs = [(i, j) for i in range(len(ALLOCATED)) for j in range(len(AGGREGATED))]
+    pairs = [
+        (i, j)
+        for i in range(len(ALLOCATED))
+        for j in range(len(AGGREGATED))
+        if ALLOCATED[i] != "expected-residual-variance" or AGGREGATED[j] not in MEMORYLESS
+    ]
     methods = [
         {
             "name": f"{i} {j}",

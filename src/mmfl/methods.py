@@ -203,7 +203,7 @@ METHODS: dict[str, Entry] = {
     "forecast": Entry(
         ExpectedResidualVariance,
         Forecast,
-        "stale updates as forecasts, sampled by how wrong they are expected to be; costs clients what `random` does",
+        "stale updates as forecasts, sampled by how wrong they are expected to be",
         _OURS,
     ),
     "full": Entry(Full(), Unbiased(), "every client trains every task: the reference", _LVR, trains="all"),

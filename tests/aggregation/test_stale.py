@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import refusals, refused, view_of
 from draws import EVERY, outcomes
-from mmfl.aggregation import MIFA, Average, FedStale, FedVARP, SelfNormalised, StaleVR, StaleVRE, Unbiased
+from mmfl.aggregation import MIFA, Average, FedStale, FedVARP, Forecast, SelfNormalised, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Allocation, Full
 from mmfl.runs import checkpoint
 from mmfl.updates import Trained, Updates
@@ -31,8 +31,12 @@ RULES = {
     "stalevr": StaleVR,
     "stalevre": StaleVRE,
     "mifa": MIFA,
+    "forecast": Forecast,
+    "forecast without bias": lambda keep=None: Forecast(0.0, keep),
+    "forecast as mifa": lambda keep=None: Forecast(1.0, keep),
 }
-unbiased_rules = pytest.mark.parametrize("name", [name for name in RULES if name != "mifa"])
+BIASED = ("mifa", "forecast", "forecast as mifa")
+unbiased_rules = pytest.mark.parametrize("name", [name for name in RULES if name not in BIASED])
 stale_rules = pytest.mark.parametrize("name", [name for name in RULES if name != "unbiased"])
 both_tasks = pytest.mark.parametrize("task", [0, 1])
 
@@ -57,7 +61,7 @@ class Literal:
         if self.name == "stalevre":
             fallen = 1 - self.slope[i] * (t - self.last[i] - 1)
             return np.clip(fallen, 0, 1) if self.last[i] else 0.0
-        return {"unbiased": 0.0, "fedstale": 0.3, "fedvarp": 1.0, "mifa": np.nan}[self.name]
+        return {"unbiased": 0.0, "fedstale": 0.3, "mifa": np.nan}.get(self.name, 1.0)
 
     def step(self, t, n, scale, sent):
         """The step of round t: n [clients] examples, H [clients] the sums of d / (B p) over the drawn processors."""
@@ -65,7 +69,9 @@ class Literal:
         d = n / max(n.sum(), 1)
         beta = [self.beta(i, sent, t) for i in clients]
         step = sum(d[i] * beta[i] * self.h[i] for i in clients if n[i])
-        step = step + sum(scale[i] * (sent[i] - beta[i] * self.h[i]) for i in drawn)
+        bias = {"forecast": 0.3, "forecast as mifa": 1.0}.get(self.name, 0.0)
+        weight = (1 - bias) * scale + bias * d
+        step = step + sum(weight[i] * (sent[i] - beta[i] * self.h[i]) for i in drawn)
         for i in drawn:
             best = np.clip(self.best(i, sent), 0, 1)
             self.slope[i] = (1 - best) / (t - self.last[i]) if self.last[i] else 0.0
@@ -157,6 +163,27 @@ def test_the_step_varies_as_the_formula_says(name, task):
     _, variance = moments("independent", lambda count: this_round(name, task, count)[0])
     left = SENT - betas(name, task)[:, None] * remembered(name, task)[2].h
     assert variance == pytest.approx(formula(left, task), rel=1e-4)
+
+
+@both_tasks
+def test_the_sag_share_misses_its_part_of_the_corrections_that_did_not_come_and_varies_less(task):
+    """Of clients that are drawn at most once: mean sum d G - bias sum d (1 - q) (G - h), with q = B p."""
+    q = np.where(SIZES > 0, np.array([0.6, 0.3, 0.5, 0.2])[:, None], 0.0) / 2
+    view, (rule, state, literal) = view_of(SIZES, 1, round=NOW), remembered("forecast", task)
+    d, left, draws_of_one = view.share[:, task], SENT - literal.h, outcomes("independent", q, np.ones(4, dtype=int))
+    steps = [
+        (float(chance), step_of(rule, copy.deepcopy(state), task, count, SENT, view, q)[0])
+        for key, chance in draws_of_one.items()
+        for count in [np.frombuffer(key, np.int64).reshape(q.shape)]
+    ]
+    mean = sum(chance * step for chance, step in steps)
+    bias = 0.3 * (d * (1 - q[:, task])) @ left
+    np.testing.assert_allclose(mean, d @ SENT - bias, atol=1e-5)
+    assert np.abs(bias).max() > 0.01
+    variance = sum(chance * ((step - mean) ** 2).sum() for chance, step in steps)
+    able, p = np.flatnonzero(d), q[:, task]
+    each = d**2 * (left**2).sum(1) * (1 - 0.3 * (1 - p)) ** 2
+    assert variance == pytest.approx((each[able] * (1 / p[able] - 1)).sum(), rel=1e-4)
 
 
 def betas(name, task):
@@ -324,7 +351,7 @@ def test_stalevres_line_passes_above_the_best_beta_by_its_fall_over_the_rounds_s
     np.testing.assert_allclose(line_in_the_active_round, best + (1 - best) / idle, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["fedvarp", "fedstale", "mifa", "stalevre"])
+@pytest.mark.parametrize("name", ["fedvarp", "fedstale", "mifa", "stalevre", "forecast"])
 def test_a_round_touches_active_clients_and_few_others_however_many_are_remembered(name, touched):
     clients, active, rng = 100_000, 50, np.random.default_rng(0)
     rule, view = RULES[name](), view_of(rng.integers(1, 20, (clients, 1)))
@@ -387,7 +414,7 @@ def test_stalevr_does_not_vary_where_every_update_is_a_multiple_of_the_last():
 
 
 @both_tasks
-@pytest.mark.parametrize("name", ["fedvarp", "fedstale", "stalevr", "stalevre"])
+@pytest.mark.parametrize("name", ["fedvarp", "fedstale", "stalevr", "stalevre", "forecast"])
 def test_residuals_are_what_the_last_updates_do_not_explain(name, task):
     rule, state, literal = remembered(name, task)
     everyone = updates_of(StaleVR(), task, NOBODY, SENT, VIEW, P)
@@ -416,6 +443,8 @@ def test_reports_are_of_the_betas_just_used_or_of_the_estimates_of_the_next_roun
 
 @refusals(
     (lambda: FedStale(-0.1), "beta is -0.1", "in [0, 1]"),
+    (lambda: Forecast(-0.1), "bias is -0.1", "in [0, 1]"),
+    (lambda: Forecast(float("nan")), "bias is nan", "in [0, 1]"),
     (lambda: FedStale(1.1), "beta is 1.1", "in [0, 1]"),
     (lambda: FedStale(float("nan")), "beta is nan"),
     *[
