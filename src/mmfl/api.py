@@ -98,7 +98,7 @@ def compare(
       towards the method's costs.
     - `privacy` clips every update and adds noise to it before the server uses it.
     - `stop` ends the run before its last round: `mmfl.Stop(target=0.9)`, `mmfl.Stop(patience=20, seconds=3600)`.
-    - `keep_best` keeps the weights of each task's best tested round, for `run.module(task, best=True)`.
+    - `keep_best` keeps the weights of each task's best tested round, for `run.module(task, weights="best")`.
     - `listeners` are called after every round and can stop the run: trackers such as `mmfl.trackers.TensorBoard`, or
       your own.
     - `progress` shows the progress live; by default in notebooks only.

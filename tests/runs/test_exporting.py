@@ -44,7 +44,7 @@ def outputs(model, data):
 @pytest.mark.parametrize("ending", [".safetensors", ".pt", ".torchscript"])
 def test_an_exported_model_gives_the_same_outputs_for_any_number_of_examples(run, task, ending, tmp_path):
     path, module = tmp_path / f"model{ending}", run.module(task)
-    run.export(task, path, best=True)
+    run.export(task, path, weights="best")
     if ending == ".torchscript":
         other = torch.jit.load(path)
     else:

@@ -25,12 +25,12 @@ def pool() -> mmfl.Federation:
     return mmfl.Federation(tasks, clients=8, seed=0)
 
 
-def measured(pool, run, best):
+def measured(pool, run, weights):
     """Test metric of the modules that a run gives."""
     found = []
     for task in pool.tasks:
         with torch.no_grad():
-            outputs = run.module(task.name, best=best)(task.data.x_test)
+            outputs = run.module(task.name, weights=weights)(task.data.x_test)
         metric = task.main_metric
         found.append(float(metric.value(metric.total(outputs, task.data.y_test))))
     return found
@@ -41,8 +41,8 @@ def test_best_weights_are_those_of_the_best_tested_round(pool, tmp_path):
     accuracy = run.accuracy
     assert run.best["metric"].tolist() == [accuracy["score"].max(), accuracy["error"].min()]
     assert run.best["round"].tolist() == [accuracy["score"].idxmax(), accuracy["error"].idxmin()]
-    assert measured(pool, run, best=True) == pytest.approx(run.best["metric"].tolist(), rel=1e-5)
-    assert measured(pool, run, best=False) == pytest.approx(accuracy.iloc[-1].tolist(), rel=1e-5)
+    assert measured(pool, run, "best") == pytest.approx(run.best["metric"].tolist(), rel=1e-5)
+    assert measured(pool, run, "current") == pytest.approx(accuracy.iloc[-1].tolist(), rel=1e-5)
     assert (run.best["round"] < 8).any()  # otherwise this shows nothing
 
 
@@ -59,7 +59,9 @@ def test_best_weights_are_kept_through_a_resume(pool, tmp_path):
 def test_weights_that_were_not_kept_are_asked_for_in_vain(pool):
     run = mmfl.train(pool, "random", rounds=1, rate=0.3, device="cpu")
     with refused("best weights were not kept", "keep_best=True"):
-        run.module("score", best=True)
+        run.module("score", weights="best")
+    with refused("unknown weights 'bset'", "did you mean 'best'"):
+        run.module("score", weights="bset")
 
 
 def test_what_was_kept_is_a_copy(pool):
@@ -77,7 +79,7 @@ def test_a_task_that_never_had_a_metric_has_no_best_weights():
     run = mmfl.train(mmfl.Federation([task], 4), "full", rounds=1, keep_best=True, device="cpu")
     assert run.best.empty
     with refused("task 'a' has no best round"):
-        run.module("a", best=True)
+        run.module("a", weights="best")
 
 
 def test_what_is_kept_cannot_change_in_the_middle_of_a_run(pool, tmp_path):

@@ -19,6 +19,9 @@ from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.metric_tables import all_metrics, client_values, table_of
 from mmfl.training import BestWeights
 
+WEIGHTS = ("current", "best")
+"""Which weights of a run a model can have."""
+
 
 @dataclass(eq=False, repr=False)
 class Run:
@@ -144,30 +147,38 @@ class Run:
                 found[task.name] = {"round": tested.index[at], "metric": tested.iloc[at]}
         return pd.DataFrame.from_dict(found, orient="index", columns=["round", "metric"]).rename_axis("task")
 
-    def module(self, task: str, best: bool = False) -> nn.Module:
-        """The trained model of a task, ready to use: of the last round or, with `best`, of its best tested round."""
+    def module(self, task: str, weights: str = "current") -> nn.Module:
+        """The trained model of a task, ready to use: with its `current` weights, those of the last round, or with the
+        `best`, those of its best tested round."""
         if self.federation is None or self.weights is None:
             raise UserError("this run was loaded from its records alone, without weights.")
         self._check_task(task)
-        weights, batch_norm = self.weights, self.batch_norm
-        if best:
-            if self.best_weights is None:
-                raise UserError("the best weights were not kept; expected a run with keep_best=True.")
-            if not self.best_weights.round[self.tasks.index(task)]:
-                raise UserError(f"task '{task}' has no best round: in no test did it have a metric.")
-            weights, batch_norm = self.best_weights.weights, self.best_weights.batch_norm
+        vectors, batch_norm = self._chosen_weights(task, weights)
         s = self.tasks.index(task)
         module = self.federation.tasks[s].build(self.seed, s)
         statistics = batch_norm[s] if batch_norm else None
         layout = Layout(module, self.federation.tasks[s].batch_norm)
-        values = layout.values(weights[s].cpu(), None if statistics is None else statistics.cpu())
+        values = layout.values(vectors[s].cpu(), None if statistics is None else statistics.cpu())
         module.load_state_dict(values, strict=False)
         return module.eval()
 
-    def export(self, task: str, path: str | Path, best: bool = False) -> None:
+    def _chosen_weights(self, task: str, weights: str) -> tuple[Sequence[Tensor], Sequence[Tensor | None] | None]:
+        """The weights of this name and their statistics of batch norm, by task."""
+        assert self.weights is not None
+        if weights == "current":
+            return self.weights, self.batch_norm
+        if weights != "best":
+            raise UserError(f"unknown weights '{weights}': {nearest(str(weights), WEIGHTS)}")
+        if self.best_weights is None:
+            raise UserError("the best weights were not kept; expected a run with keep_best=True.")
+        if not self.best_weights.round[self.tasks.index(task)]:
+            raise UserError(f"task '{task}' has no best round: in no test did it have a metric.")
+        return self.best_weights.weights, self.best_weights.batch_norm
+
+    def export(self, task: str, path: str | Path, weights: str = "current") -> None:
         """Writes the model of a task to a file: `.safetensors` and `.pt` hold its state dict, `.torchscript` and
-        `.onnx` the model with its operations. With `best`, that of its best tested round."""
-        module = self.module(task, best)
+        `.onnx` the model with its operations. `weights` are those of `module`."""
+        module = self.module(task, weights)
         assert self.federation is not None
         data = self.federation.tasks[self.tasks.index(task)].data
         if data is ELSEWHERE:
