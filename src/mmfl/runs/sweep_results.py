@@ -45,8 +45,10 @@ class Sweep:
 
     @property
     def quantities(self) -> list[str]:
-        """What is compared: the final metric of each task, their mean and the worst."""
-        return [*self.tasks, "mean", "worst"]
+        """What is compared: the final metric of each task, their mean and the worst; where weights are averaged, the
+        mean of these."""
+        averaged = any("average_mean" in run.summary for runs in self.runs.values() for run in runs)
+        return [*self.tasks, "mean", "worst", *(["average_mean"] if averaged else [])]
 
     @property
     def unfinished(self) -> list[str]:
