@@ -10,11 +10,11 @@ from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.updates.batch_norm import BatchNorm, SharedBatchNorm
 
 
-def check_average(average: object) -> None:
-    """Refuses what is neither the rate of an exponential average nor a number of rounds."""
+def check_average(average: object, where: str = "") -> None:
+    """Refuses what is neither the rate of an exponential average nor a number of rounds; `where` may be empty."""
     rate = is_positive(average) and is_number(average, 0, 1) and average != 1
     expected = "a rate between 0 and 1, or a whole number of rounds from 2"
-    check(average is None or rate or is_whole(average, 2), "", "average", average, expected)
+    check(average is None or rate or is_whole(average, 2), where, "average", average, expected)
 
 
 @dataclass
