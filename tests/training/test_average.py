@@ -234,6 +234,7 @@ def test_a_sweep_over_averages_trains_in_lockstep_and_shows_them(tmp_path):
     table = found.table()
     assert table["mean"].nunique() == 1
     assert table["average_mean"].nunique() == 3
+    assert found.edges() == []
     assert len(list(tmp_path.glob("*/metrics.jsonl"))) == 1
     for value, shown in zip([0.1, 0.5, 3], table["average_mean"], strict=True):
         alone = mmfl.train(federation(), "random", rounds=4, rate=0.5, average=value, device="cpu")

@@ -125,10 +125,11 @@ class Sweep:
         )
 
     def edges(self) -> list[str]:
-        """Which values of the best mean are the smallest or the largest that were tried: better ones may lie beyond."""
+        """Which values of the best mean are the smallest or the largest that were tried: better ones may lie beyond.
+        Not of `average`, which does not change the mean."""
         best, found = self.best(), []
         for key, values in self.grid.items():
-            if "mean" in best.index and len(values) > 2 and all(map(is_number, values)):
+            if key != "average" and "mean" in best.index and len(values) > 2 and all(map(is_number, values)):
                 value = best.loc["mean", key]
                 end = {min(values): "smallest", max(values): "largest"}.get(value)
                 found += [f"the best {key}, {text_of(value)}, is the {end} that was tried"] if end else []
