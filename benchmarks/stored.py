@@ -5,7 +5,7 @@ milliseconds a round (median over the last rounds) when a thousand, ten thousand
 beside the direct formula, which passes over all stored updates; what is stored, in MiB and in bytes for each client
 seen; and the most memory that the process had held by then, beyond what it began with.
 
-    python benchmarks/stored.py [--parameters 2000] [--where device|host|file] [--precision float32|float16]
+    python benchmarks/stored.py [--parameters 2000] [--where device|host|file] [--precision float32|float16|3-bit|...]
 """
 
 import argparse

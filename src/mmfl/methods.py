@@ -13,6 +13,7 @@ from mmfl.aggregation import (
     Average,
     FedStale,
     FedVARP,
+    Forecast,
     StaleVR,
     StaleVRE,
     Unbiased,
@@ -21,6 +22,7 @@ from mmfl.aggregation.stale import LastUpdates
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
+    ExpectedResidualVariance,
     Fair,
     FixedSplit,
     Full,
@@ -198,6 +200,12 @@ METHODS: dict[str, Entry] = {
         evaluates="all, at times",
     ),
     "fedfair": Entry(Fair, Average(), "more clients for the tasks with the highest losses", "Siew et al. 2024"),
+    "forecast": Entry(
+        ExpectedResidualVariance,
+        Forecast,
+        "stale updates as forecasts, sampled by how wrong they are expected to be; costs clients what `random` does",
+        _OURS,
+    ),
     "full": Entry(Full(), Unbiased(), "every client trains every task: the reference", _LVR, trains="all"),
 }
 

@@ -16,6 +16,7 @@ from mmfl.aggregation import MIFA, Average, FedStale, FedVARP, SelfNormalised, S
 from mmfl.allocation import Allocation, Full
 from mmfl.runs import checkpoint
 from mmfl.updates import Trained, Updates
+from mmfl.updates.encoding import ENCODINGS
 from mmfl.updates.store import StorageOptions
 
 SIZES, CAPACITY = np.array([[10, 5], [30, 0], [0, 15], [7, 12]]), np.array([2, 1, 1, 2])
@@ -69,7 +70,8 @@ class Literal:
             best = np.clip(self.best(i, sent), 0, 1)
             self.slope[i] = (1 - best) / (t - self.last[i]) if self.last[i] else 0.0
             self.last[i] = t
-            self.h[i] = sent[i].astype(self.precision)
+            encoding, row = ENCODINGS[self.precision], torch.from_numpy(sent[i : i + 1]).float()
+            self.h[i] = encoding.decode(encoding.encode(row), row.shape[1])
         return sum(d[i] * self.h[i] for i in clients) if self.name == "mifa" else step
 
 
@@ -251,7 +253,9 @@ def test_the_histories_hold_all_that_may_happen():
     assert seen == set(happened)
 
 
-keeps = st.builds(StorageOptions, st.sampled_from(["device", "host", "file"]), st.sampled_from(["float32", "float16"]))
+keeps = st.builds(
+    StorageOptions, st.sampled_from(["device", "host", "file"]), st.sampled_from(["float32", "float16", "3-bit"])
+)
 
 
 @stale_rules
@@ -269,7 +273,7 @@ def test_running_sums_equal_the_direct_formula_over_long_histories(name, seed, k
 
 
 @stale_rules
-@pytest.mark.parametrize(("where", "precision"), [("file", "float32"), ("device", "float16"), ("file", "float16")])
+@pytest.mark.parametrize(("where", "precision"), [("file", "float32"), ("file", "float16"), ("device", "3-bit")])
 def test_a_checkpoint_continues_with_the_same_bits(name, where, precision, tmp_path):
     rule, weights, taken_up = RULES[name](keep=StorageOptions(where, precision)), torch.zeros(LENGTH), None
     state = rule.start(CLIENTS, weights)

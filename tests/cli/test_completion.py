@@ -19,6 +19,7 @@ from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
 from mmfl.runs.config_schema import SECTIONS, Config
+from mmfl.runs.run import WEIGHTS
 from mmfl.trackers import TRACKERS
 from prompt import PROGRAM
 
@@ -67,6 +68,7 @@ def in_new_process(program, *arguments, **options):
         ("mmfl resume runs/", ["runs/first", "runs/later/"]),
         ("mmfl report runs/first --export c", ["csv"]),
         ("mmfl report runs/first --export csv,p", ["csv,png", "csv,parquet"]),
+        ("mmfl export runs/first --weights b", ["best"]),
         ("mmfl dashboard r", ["runs/"]),
         ("mmfl runs runs/", ["runs/first/", "runs/later/"]),
         ("mmfl reproduce mfa-fig1 table1-", ["table1-3tasks", "table1-5tasks", "table1-costs"]),
@@ -108,6 +110,7 @@ def test_a_run_is_offered_before_anything_is_typed(folder):
         ("data", "SOURCES", SOURCES),
         ("trackers", "TRACKERS", TRACKERS),
         ("report", "FORMATS", FORMATS),
+        ("runs", "WEIGHTS", WEIGHTS),
         ("engine", "Precision", get_args(Precision)),
         ("engine", "Mode", get_args(Mode)),
         ("deployment", "DeploymentSettings", DeploymentSettings.model_fields),

@@ -45,6 +45,7 @@ NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
         (["resume", LONG], ["error: run directory 'aaa", "...' cannot be read: File name too long."]),
         (["resume", "nowhere"], ["error: 'nowhere' is not a run directory"]),
         (["report", "nowhere"], ["error: 'nowhere' is not a run directory"]),
+        (["export", "nowhere", "--to", "model.pt"], ["error: 'nowhere' is not a run directory"]),
         (["report", ".", "--export", "pgn"], ["error: --export: unknown format 'pgn': did you mean 'png'?"]),
         (["runs", LONG], ["error: 'aaa", "...': File name too long."]),
         (["runs", "file"], ["error: 'file' is a file; expected one that holds run directories."]),

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from conftest import refusals, refused
 from mmfl.runs import checkpoint
+from mmfl.updates.encoding import ENCODINGS
 from mmfl.updates.store import ClientVectorStore, StorageOptions
 
 CLIENTS, PARAMETERS = 200, 5
 
 places = pytest.mark.parametrize("where", ["device", "host", "file"])
-precisions = pytest.mark.parametrize("precision", ["float32", "float16"])
+precisions = pytest.mark.parametrize("precision", ["float32", "float16", "8-bit", "3-bit"])
 
 
 def start(
@@ -36,11 +37,12 @@ class Plain:
     """The same in the plainest way: a dictionary from client to vector."""
 
     def __init__(self, precision):
-        self.precision = getattr(torch, precision)
+        self.encoding = ENCODINGS[precision]
         self.vector: dict[int, torch.Tensor] = {}
 
     def put(self, client, rows):
-        self.vector |= dict(zip(client.tolist(), rows.to(self.precision).float(), strict=True))
+        for one, row in zip(client.tolist(), rows, strict=True):
+            self.vector[one] = self.encoding.decode(self.encoding.encode(row[None]), PARAMETERS)[0]
 
     def rows(self, client):
         return torch.stack([self.vector.get(c, torch.zeros(PARAMETERS)) for c in client.tolist()])
@@ -128,7 +130,7 @@ def test_batches_pass_over_everything_once_in_the_order_of_first_storing(size):
 @pytest.mark.parametrize("at_once", [1, 10, 1000])
 def test_memory_follows_the_clients_seen_not_all_clients(where, precision, at_once):
     stored = start(where, precision, clients=1_000_000, parameters=100)
-    row = 100 * (4 if precision == "float32" else 2)
+    row = {"float32": 400, "float16": 200, "8-bit": 4 + 104, "3-bit": 4 + 3 * 13}[precision]
     for first in range(0, 1000, at_once):
         stored.put(np.arange(first, first + at_once), vectors(at_once, parameters=100))
         assert len(stored) * row <= stored.nbytes <= max(2 * len(stored), 16) * row
@@ -212,6 +214,12 @@ def test_files_leave_nothing_in_their_folder(tmp_path):
     (lambda: StorageOptions("hosts"), "unknown where 'hosts'", "did you mean 'host'?"),
     (lambda: StorageOptions("cloud"), "unknown where 'cloud'", "expected one of: device, file, host."),
     (lambda: StorageOptions(precision="float61"), "unknown precision 'float61'", "did you mean 'float16'?"),
+    (lambda: StorageOptions(precision="3-bits"), "unknown precision '3-bits'", "did you mean '3-bit'?"),
+    (
+        lambda: StorageOptions(precision=3),
+        "unknown precision '3': expected one of: 2-bit, 3-bit, 4-bit, 8-bit, float16",
+    ),
+    (lambda: StorageOptions(precision=["3-bit"]), "unknown precision '['3-bit']'", "did you mean '3-bit'?"),
     (lambda: start("file", folder="/missing"), "cannot write to folder '/missing'", "No such file or directory."),
     (lambda: start("file", folder=__file__), "cannot write to folder", "Not a directory."),
 )

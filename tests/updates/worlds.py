@@ -14,7 +14,7 @@ from torch import nn
 
 import mmfl
 from mmfl.aggregation import Average, Unbiased
-from mmfl.methods import METHODS
+from mmfl.methods import METHODS, make_method
 from mmfl.updates.world import leave
 
 ROUNDS = 6
@@ -123,6 +123,7 @@ OWN = {
     "median": mmfl.Method("median", mmfl.allocation.RandomClients(), Median()),
     "smoothed": mmfl.Method("smoothed", mmfl.allocation.RandomClients(), Smoothed()),
     "momentum": mmfl.Method("momentum", mmfl.allocation.RandomClients(), Average(), ClientMomentum()),
+    "3-bit": make_method({"method": "fedvarp", "keep": {"precision": "3-bit"}, "name": "3-bit"}),
 }
 """Methods such as a researcher writes."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mmfl.aggregation.average import Average
 from mmfl.aggregation.base import AggregationRule, AggregationWrapper
 from mmfl.aggregation.server import ServerAdam, ServerMomentum, ServerOptimiser
-from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, StaleVR, StaleVRE
+from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, Forecast, StaleVR, StaleVRE
 from mmfl.aggregation.unbiased import SelfNormalised, Unbiased, inverse_probability
 
 AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
@@ -20,6 +20,7 @@ AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
     "mifa": MIFA,
     "stalevr": StaleVR,
     "stalevre": StaleVRE,
+    "forecast": Forecast,
     "momentum": ServerMomentum,
     "adam": ServerAdam,
 }
@@ -32,6 +33,7 @@ __all__ = [
     "Average",
     "FedStale",
     "FedVARP",
+    "Forecast",
     "SelfNormalised",
     "ServerAdam",
     "ServerMomentum",

@@ -15,7 +15,14 @@ from mmfl.allocation.groups import Groups
 from mmfl.allocation.random import Full, RandomClients, RandomProcessors
 from mmfl.allocation.round_robin import FixedSplit, RandomSplit, RotatingSplit
 from mmfl.allocation.schedule import RoundRobinTasks, SequentialTasks, WarmUp
-from mmfl.allocation.variance import LeastVariance, LossVariance, ResidualVariance, UpdateVariance, least_variance
+from mmfl.allocation.variance import (
+    ExpectedResidualVariance,
+    LeastVariance,
+    LossVariance,
+    ResidualVariance,
+    UpdateVariance,
+    least_variance,
+)
 
 ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "random-clients": RandomClients,
@@ -30,6 +37,7 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "loss-variance": LossVariance,
     "update-variance": UpdateVariance,
     "residual-variance": ResidualVariance,
+    "expected-residual-variance": ExpectedResidualVariance,
     "groups": Groups,
     "fair": Fair,
     "round-robin-tasks": RoundRobinTasks,
@@ -42,6 +50,7 @@ __all__ = [
     "Allocation",
     "AllocationRule",
     "AllocationWrapper",
+    "ExpectedResidualVariance",
     "Fair",
     "Fixed",
     "FixedSplit",

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.random import random_probabilities
-from mmfl.allocation.sampling import Draw, draw_named, independent
+from mmfl.allocation.sampling import Draw, draw_named, independent, systematic
 from mmfl.checks import check
 from mmfl.federation import RoundView
 
@@ -87,13 +87,17 @@ class LeastVariance(AllocationRule):
         return Allocation.of(self.draw(probabilities, view), probabilities), state
 
     def probabilities(self, view: RoundView) -> NDArray[np.float64]:
-        """U = priority d |x| / B, then the least-variance probabilities, [clients, tasks]."""
+        """The least-variance probabilities of the importance, [clients, tasks]."""
+        best = least_variance(self.importance(view), view.capacity, view.budget)
+        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * random_probabilities(view)
+
+    def importance(self, view: RoundView) -> NDArray[np.float64]:
+        """U = priority d |x| / B, [clients, tasks]."""
         importance = self.apply_floor(replace_non_finite(np.abs(view.signals[self.signal]), view.able), view)
         importance *= view.share
         importance *= view.priority
         importance /= np.maximum(view.capacity, 1)[:, None]
-        best = least_variance(importance, view.capacity, view.budget)
-        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * random_probabilities(view)
+        return importance
 
     def apply_floor(self, signal: NDArray[np.float64], view: RoundView) -> NDArray[np.float64]:
         """Raises the signal, in place, to at least `floor` times its mean over tasks and clients (by data share)."""
@@ -121,3 +125,31 @@ class ResidualVariance(LeastVariance):
 
     def __init__(self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
         super().__init__("residuals", floor, mix, draw)
+
+
+class ExpectedResidualVariance(LeastVariance):
+    """Samples where data share times the expected residual r is large: what a stale update probably does not explain.
+
+    The aggregation's memory answers, so that this costs no client anything. With `equal_tasks` the importance of a task
+    is divided by its sum over clients, so that the probabilities minimise the sum over tasks of relative variances:
+    otherwise a task with long updates (a large network, a large learning rate) takes the budget from the others. No
+    importance is less than `floor` times the mean.
+    """
+
+    def __init__(self, floor: float = 0.1, mix: float = 0.0, draw: str | Draw = systematic, equal_tasks: bool = True):
+        super().__init__("expected_residuals", floor, mix, draw)
+        self.equal_tasks = equal_tasks
+
+    def importance(self, view: RoundView) -> NDArray[np.float64]:
+        """U = priority d r / B, with equal tasks divided by sum d r, [clients, tasks]."""
+        residual = replace_non_finite(view.signals[self.signal], view.able)
+        importance = residual * view.share
+        total = importance.sum(0)
+        if self.equal_tasks:
+            importance /= np.where(total > 0, total, 1.0)
+        importance[:, total == 0] = view.share[:, total == 0]  # nothing is left to explain: by amount of data
+        importance *= view.priority
+        importance /= np.maximum(view.capacity, 1)[:, None]
+        able = view.able
+        minimum = self.floor * importance.sum() / max(int(able.sum()), 1)
+        return np.where(able, np.maximum(importance, minimum), 0.0)

@@ -70,6 +70,7 @@ def _several(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
 
 method = _names_of("methods.py", "METHODS")
 methods = _several(method)
+weights = _names_of("runs", "WEIGHTS")
 precisions = _names_of("engine", "Precision")
 trackers = _names_of("trackers", "TRACKERS")
 exports = _several(_names_of("report", "FORMATS"))

@@ -1,6 +1,6 @@
 """Run: the records, weights and tables of one method with one seed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -19,8 +19,8 @@ from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.metric_tables import all_metrics, client_values, table_of
 from mmfl.training import AveragedWeights, BestWeights
 
-WEIGHTS = ("current", "best", "average")
-"""Which weights of a run a model can have."""
+Vectors = tuple[Sequence[Tensor], Sequence[Tensor | None] | None]
+"""Weights and statistics of batch norm, by task."""
 
 
 @dataclass(eq=False, repr=False)
@@ -167,7 +167,9 @@ class Run:
         if self.federation is None or self.weights is None:
             raise UserError("this run was loaded from its records alone, without weights.")
         self._check_task(task)
-        vectors, batch_norm = self._chosen_weights(task, weights)
+        if weights not in WEIGHTS:
+            raise UserError(f"unknown weights '{weights}': {nearest(str(weights), WEIGHTS)}")
+        vectors, batch_norm = WEIGHTS[weights](self, task)
         s = self.tasks.index(task)
         module = self.federation.tasks[s].build(self.seed, s)
         statistics = batch_norm[s] if batch_norm else None
@@ -175,33 +177,6 @@ class Run:
         values = layout.values(vectors[s].cpu(), None if statistics is None else statistics.cpu())
         module.load_state_dict(values, strict=False)
         return module.eval()
-
-    def _chosen_weights(self, task: str, weights: str) -> tuple[Sequence[Tensor], Sequence[Tensor | None] | None]:
-        """The weights of this name and their statistics of batch norm, by task."""
-        assert self.weights is not None
-        if weights == "current":
-            return self.weights, self.batch_norm
-        if weights == "average":
-            return self._averaged_weights(task)
-        if weights != "best":
-            raise UserError(f"unknown weights '{weights}': {nearest(str(weights), WEIGHTS)}")
-        if self.best_weights is None:
-            raise UserError("the best weights were not kept; expected a run with keep_best=True.")
-        if not self.best_weights.round[self.tasks.index(task)]:
-            raise UserError(f"task '{task}' has no best round: in no test did it have a metric.")
-        return self.best_weights.weights, self.best_weights.batch_norm
-
-    def _averaged_weights(self, task: str) -> tuple[Sequence[Tensor], Sequence[Tensor | None]]:
-        """The averaged weights and statistics of batch norm; where clients have their own, the current ones."""
-        average = self.average_weights
-        if average is None:
-            raise UserError("the weights were not averaged; expected a run with average=0.1, for example.")
-        if not average.weights[self.tasks.index(task)].rounds:
-            raise UserError(f"task '{task}' has no averaged weights: it has not arrived yet.")
-        current = self.batch_norm or [None] * len(self.tasks)
-        averaged = [average.statistics(s) for s in range(len(self.tasks))]
-        statistics = [own if found is None else found for own, found in zip(current, averaged, strict=True)]
-        return [each.value() for each in average.weights], statistics
 
     def export(self, task: str, path: str | Path, weights: str = "current") -> None:
         """Writes the model of a task to a file: `.safetensors` and `.pt` hold its state dict, `.torchscript` and
@@ -233,3 +208,35 @@ class Run:
         from mmfl.report import notebook
 
         return notebook.run(self)
+
+
+def _current(run: Run, task: str) -> Vectors:
+    """Those of the last round."""
+    assert run.weights is not None
+    return run.weights, run.batch_norm
+
+
+def _best(run: Run, task: str) -> Vectors:
+    """Those of each task's best tested round, where they were kept."""
+    if run.best_weights is None:
+        raise UserError("the best weights were not kept; expected a run with keep_best=True.")
+    if not run.best_weights.round[run.tasks.index(task)]:
+        raise UserError(f"task '{task}' has no best round: in no test did it have a metric.")
+    return run.best_weights.weights, run.best_weights.batch_norm
+
+
+def _average(run: Run, task: str) -> Vectors:
+    """Those averaged over rounds, where they were; batch norm that is the clients' own is not averaged."""
+    average = run.average_weights
+    if average is None:
+        raise UserError("the weights were not averaged; expected a run with average=0.1, for example.")
+    if not average.weights[run.tasks.index(task)].rounds:
+        raise UserError(f"task '{task}' has no averaged weights: it has not arrived yet.")
+    current = run.batch_norm or [None] * len(run.tasks)
+    averaged = [average.statistics(s) for s in range(len(run.tasks))]
+    statistics = [own if found is None else found for own, found in zip(current, averaged, strict=True)]
+    return [each.value() for each in average.weights], statistics
+
+
+WEIGHTS: dict[str, Callable[[Run, str], Vectors]] = {"current": _current, "best": _best, "average": _average}
+"""The weights of a run that a model can have, by name."""

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from mmfl.engine import Engine, Evaluation
+from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.record import LastTest
@@ -15,6 +16,7 @@ from mmfl.training.average import AveragedWeights
 from mmfl.training.best import BestWeights
 from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
+from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore, StorageOptions, set_world
 
 
@@ -30,6 +32,7 @@ class TrainingState:
     tally: Tally
     batch_norm: list[BatchNorm | None]
     optimiser: list[ClientVectorStore | None]
+    expected: list[ExpectedResiduals | None]
     best: BestWeights | None = None
     average: AveragedWeights | None = None
 
@@ -53,6 +56,19 @@ def start_optimiser(federation: Federation, task: int, engine: Engine) -> Client
     """The states of clients' optimisers before the first round; None where clients keep none."""
     initial = engine.initial_optimiser_state(federation, task)
     return StorageOptions().start(federation.clients, initial) if len(initial) else None
+
+
+def start_expected(method: Method, clients: int, memory: list[Any]) -> list[ExpectedResiduals | None]:
+    """The residuals to expect of each task before the first round; None where the allocation does not need them."""
+    if "expected_residuals" not in method.allocation.needs:
+        return [None for _ in memory]
+    rule = method.aggregation
+    if any(rule.remembered(each) is None for each in memory):
+        raise UserError(
+            f"method '{method.name}': allocation {type(method.allocation).__name__} needs expected residuals, but "
+            f"aggregation {type(rule).__name__} remembers no updates; expected one that does, such as 'forecast'."
+        )
+    return [ExpectedResiduals.start(clients) for _ in memory]
 
 
 @dataclass(eq=False)
@@ -84,15 +100,17 @@ class Replica:
         clients, tasks = federation.clients, len(federation.tasks)
         weights = [engine.initial(federation, s, seed) for s in range(tasks)]
         batch_norm = [start_batch_norm(federation, s, seed, engine) for s in range(tasks)]
+        memory = [method.aggregation.start(clients, w) for w in weights]
         state = TrainingState(
             0,
             weights,
             method.allocation.start(clients, tasks),
-            [method.aggregation.start(clients, w) for w in weights],
+            memory,
             [method.local.start(clients, w) for w in weights],
             Tally.start(clients, tasks),
             batch_norm,
             [start_optimiser(federation, s, engine) for s in range(tasks)],
+            start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
             None if average is None else AveragedWeights.start(average, weights, batch_norm),
         )

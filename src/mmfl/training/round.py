@@ -169,6 +169,8 @@ class Round:
             rule, memory = method.aggregation, state.aggregation
             residuals = [rule.residuals(each, self.view, memory[each.task]) for each in updates]
             self.view = self.view.with_signals(residuals=self._by_pair(updates, residuals))
+        if "expected_residuals" in self.asked:
+            self.view = self.view.with_signals(expected_residuals=self._expected_residuals())
         decided = method.allocation.allocate(self.view, state.allocation)
         check_allocation(method.name, method.allocation, decided, self.view, state.allocation)
         self.allocation, state.allocation = decided
@@ -182,6 +184,9 @@ class Round:
         received = updates.valid(finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
+        expected, remembered = state.expected[task], method.aggregation.remembered(memory)
+        if expected is not None and remembered is not None:
+            expected.observe(received.drawn(), remembered, view.round)
         aggregated = add_up(method.aggregation.aggregate(weights, taken, view, memory))
         check_aggregation(method.name, method.aggregation, aggregated, name, view.round, weights, memory)
         state.weights[task], state.aggregation[task] = aggregated
@@ -217,6 +222,11 @@ class Round:
         method, state, tasks = self.replica.method, self.replica.state, self.federation.task_names
         for s, given in self.given.items():
             check_finite(method.name, method.aggregation, tasks[s], self.view.round, state.weights[s], *given)
+
+    def _expected_residuals(self) -> NDArray[np.float64]:
+        """What the memory of past updates is expected to leave unexplained, [clients, tasks]."""
+        expected = [each.expected(self.view.round) for each in self.replica.state.expected if each is not None]
+        return np.where(self.view.able, np.stack(expected, axis=1), 0.0)
 
     def _by_pair(self, updates: Sequence[Updates], numbers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """A number for every update, as a table [clients, tasks]."""

@@ -15,7 +15,7 @@ from mmfl.allocation import Allocation, AllocationRule
 from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
 
-SIGNALS = ("losses", "norms", "residuals", "updates")
+SIGNALS = ("losses", "norms", "residuals", "updates", "expected_residuals")
 """What an allocation may ask for before it decides."""
 
 _Complaint = Callable[[str], UserError]
@@ -31,6 +31,8 @@ def check_signals(method: str, rule: AllocationRule, asked: Any, view: RoundView
     for name, pairs in asked.items():
         if name not in SIGNALS:
             raise say(f"asks for an unknown signal '{name}': {nearest(str(name), SIGNALS)}")
+        if name == "expected_residuals" and name not in rule.needs:
+            raise say(f"asks for {name}, which are kept from the first round on only if `needs` names them.")
         if not isinstance(pairs, np.ndarray) or pairs.dtype != bool or pairs.shape != view.sizes.shape:
             raise say(f"must mark the pairs whose {name} it wants, as booleans {list(view.sizes.shape)}.")
         if (pairs & ~view.able).any():

@@ -161,6 +161,12 @@ class StoredRows:
             total = self.store.none.new_zeros(self.store.none.shape[1])
         return PartialSum.of(total, self.store.world)
 
+    def norms(self) -> NDArray[np.float64]:
+        """||h|| of each client; 0 for one never seen."""
+        found = [np.zeros(0)]
+        found.extend(rows.norm(dim=1).double().cpu().numpy() for _, rows in self._batches())
+        return self._rows.gather_numbers(np.concatenate(found))
+
     def best_beta(self, updates: "Updates") -> NDArray[np.float64]:
         """`<G, h>` / ||h||^2 of each update G: the beta that minimises ||G - beta h||; 0 where h is."""
         found = [np.zeros(0)]

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from mmfl.errors import UserError, nearest
 from mmfl.tensors import walk
+from mmfl.updates.encoding import ENCODINGS, Encoding
 from mmfl.updates.rows import ClientRows, StoredRows
 from mmfl.updates.world import SINGLE_PROCESS, World
 
-_PRECISIONS = {"float32": torch.float32, "float16": torch.float16}
 # The most bytes in one block. An open file counts against a limit of the system, so those are fewer and larger.
 _BLOCK = {"device": 2**25, "host": 2**25, "file": 2**30}
 _FIRST_ROWS = 16
@@ -32,7 +32,8 @@ class StorageOptions:
 
     - `where`: "device" (beside the weights), "host" (the computer's memory) or "file" (mapped from disk, for more than
       memory holds; the file has no name and is gone with the process).
-    - `precision`: "float32", or "float16" for half the space; what lies beyond its range becomes its largest value.
+    - `precision`: "float32"; "float16" for half the space (what lies beyond its range becomes its largest value); or
+      "8-bit", "4-bit", "3-bit" (a tenth of the space) and "2-bit", in which 256 numbers share a scale.
     - `folder`: where files go; None is the system's temporary folder, which may itself be in memory.
 
     >>> stored = StorageOptions(precision="float16").start(clients=1000, weights=torch.zeros(3))
@@ -47,8 +48,8 @@ class StorageOptions:
     folder: str | None = None
 
     def __post_init__(self) -> None:
-        for name, value, choices in (("where", self.where, _BLOCK), ("precision", self.precision, _PRECISIONS)):
-            if value not in choices:
+        for name, value, choices in (("where", self.where, _BLOCK), ("precision", self.precision, ENCODINGS)):
+            if not isinstance(value, str) or value not in choices:
                 raise UserError(f"stored vectors: unknown {name} '{value}': {nearest(str(value), choices)}")
 
     @classmethod
@@ -77,9 +78,14 @@ class StorageOptions:
         none = torch.empty(0, weights.shape[-1], dtype=torch.float32, device=weights.device)
         return ClientVectorStore(np.full(clients, -1, dtype=np.int64), [], np.zeros(1, dtype=np.int64), 0, none, self)
 
+    @property
+    def encoding(self) -> Encoding:
+        """How vectors of this precision are stored."""
+        return ENCODINGS[self.precision]
+
     def block(self, rows: int, none: Tensor) -> Tensor:
         """Memory for this many vectors, all zero."""
-        shape, dtype = (rows, none.shape[1]), _PRECISIONS[self.precision]
+        shape, dtype = (rows, self.encoding.width(none.shape[1])), self.encoding.dtype
         if self.where == "file":
             return _map_file(self.folder, shape, dtype)
         return torch.zeros(shape, dtype=dtype, device=none.device if self.where == "device" else "cpu")
@@ -138,12 +144,7 @@ class ClientVectorStore:
 
     def held_rows(self, client: NDArray[np.int64]) -> Tensor:
         """Like `rows`, but zeros for clients whose vectors another process holds."""
-        device = self.none.device
-        found = self.none.new_zeros(len(client), self.none.shape[1])
-        for block, inside, place in self._pieces(self.slot[client]):
-            rows = block.index_select(0, inside.to(block.device)).to(device)
-            found.index_copy_(0, place.to(device), rows.to(found.dtype))
-        return found
+        return self.keep.encoding.decode(self._read(client), self.length)
 
     def has(self, client: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these clients have a vector, [len(client)]."""
@@ -156,10 +157,7 @@ class ClientVectorStore:
 
     def batches(self, size: int = 64) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """All that is stored, as (client, rows) of at most `size` clients, in the order they were first stored."""
-        seen = np.flatnonzero(self.slot >= 0)
-        seen = seen[np.argsort(self.slot[seen])]
-        for first in range(0, len(seen), size):
-            client = seen[first : first + size]
+        for client in self._stored_clients(size):
             yield client, self.held_rows(client)
 
     def __len__(self) -> int:
@@ -189,8 +187,11 @@ class ClientVectorStore:
             adopted.starts = restored[0].starts.copy()
             adopted.blocks = [self.keep.block(rows, self.none) for rows in np.diff(adopted.starts).tolist()]
         for store in restored:
-            for client, rows in store.batches():
-                adopted.put(client, rows)
+            alike = store.keep.precision == self.keep.precision  # rounding twice could differ from rounding once
+            for client in store._stored_clients(64):
+                owned = client[self.world.owns(client)]
+                adopted._seen[client] = True
+                adopted._write(owned, store._read(owned) if alike else self._encode(store.held_rows(owned)))
         return adopted
 
     def _put(self, client: NDArray[np.int64], rows: Tensor) -> Tensor:
@@ -198,23 +199,39 @@ class ClientVectorStore:
             raise ValueError(f"rows are {list(rows.shape)}; expected {[len(client), self.none.shape[1]]}.")
         if len(np.unique(client)) < len(client):
             raise ValueError("a client occurs twice among those to store.")
+        encoded = self._encode(rows)
+        self._write(client, encoded)
+        return self.keep.encoding.decode(encoded, self.length)
+
+    def _encode(self, rows: Tensor) -> Tensor:
+        return self.keep.encoding.encode(rows.detach().to(self.none.device))
+
+    def _write(self, client: NDArray[np.int64], encoded: Tensor) -> None:
+        """Stores encoded vectors; a new client takes the next free row."""
         new = client[self.slot[client] < 0]
         self._make_room(self.count + len(new))
         self.slot[new] = self.count + np.arange(len(new))
         self.count += len(new)
-        dtype = _PRECISIONS[self.keep.precision]
-        kept = rows.detach().to(self.none.device)
-        if dtype == torch.float16:
-            largest = torch.finfo(dtype).max
-            kept = kept.clamp(-largest, largest)
-        kept = kept.to(dtype)
         for block, inside, place in self._pieces(self.slot[client]):
-            block.index_copy_(0, inside.to(block.device), kept[place.to(kept.device)].to(block.device))
-        return kept.to(self.none.dtype)
+            block.index_copy_(0, inside.to(block.device), encoded[place.to(encoded.device)].to(block.device))
+
+    def _read(self, client: NDArray[np.int64]) -> Tensor:
+        """What is stored of these clients, encoded, on the device of the weights; zeros for those not held here."""
+        encoding, device = self.keep.encoding, self.none.device
+        found = torch.zeros(len(client), encoding.width(self.length), dtype=encoding.dtype, device=device)
+        for block, inside, place in self._pieces(self.slot[client]):
+            found.index_copy_(0, place.to(device), block.index_select(0, inside.to(block.device)).to(device))
+        return found
+
+    def _stored_clients(self, size: int) -> Iterator[NDArray[np.int64]]:
+        """The clients whose vectors are here, at most `size` at a time, in the order they were first stored."""
+        seen = np.flatnonzero(self.slot >= 0)
+        seen = seen[np.argsort(self.slot[seen])]
+        return (seen[first : first + size] for first in range(0, len(seen), size))
 
     def _make_room(self, needed: int) -> None:
         """Adds blocks; each doubles the room, until one is as large as a block may be."""
-        row = self.none.shape[1] * _PRECISIONS[self.keep.precision].itemsize
+        row = self.keep.encoding.width(self.length) * self.keep.encoding.dtype.itemsize
         largest = max(_BLOCK[self.keep.where] // row, 1)
         while (room := int(self.starts[-1])) < needed:
             rows = min(max(needed - room, room, _FIRST_ROWS), largest, len(self.slot) - room)

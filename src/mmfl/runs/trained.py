@@ -1,0 +1,41 @@
+"""The models of a run directory: its federation, built again from the configuration, and a checkpoint's weights."""
+
+from pathlib import Path
+
+from mmfl.engine import Simulation
+from mmfl.errors import UserError
+from mmfl.runs import checkpoint
+from mmfl.runs.config import parse
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.experiment import comparison, start
+from mmfl.runs.layout import CONFIG, is_sweep
+from mmfl.runs.results import Comparison
+from mmfl.runs.snapshots import Snapshot, fingerprint
+
+_WITHOUT_TASKS = {
+    "python": "was started from Python, where its tasks are: train there with resume=True, and call run.export",
+    "sweep": "is a part of a sweep; expected a run of its own: train the point that you want with `mmfl run`",
+    "deployment": "is a deployment, whose data stays with its nodes",
+}
+
+
+def load_trained(path: str | Path) -> Comparison:
+    """The runs in a directory with the weights of its last checkpoint, and without records. Nothing there is changed.
+
+    Only for runs of a configuration, which describes the tasks.
+    """
+    if is_sweep(Path(path)):
+        raise UserError(f"export: '{path}' is a sweep; expected the directory of a run.")
+    directory = RunDirectory.open(path)
+    values = directory.config()
+    if reason := _WITHOUT_TASKS.get(str(values.get("source"))):
+        raise UserError(f"export: run '{path}' {reason}.")
+    engine = Simulation("cpu")
+    replicas = start([parse(values, str(directory.path / CONFIG)).experiment()], engine)
+    like = Snapshot([replica.state for replica in replicas])
+    found = checkpoint.read(directory.checkpoints, fingerprint(replicas), like, engine.world)
+    if found is None:
+        raise UserError(f"export: run '{path}' has no checkpoint yet.")
+    for replica, state in zip(replicas, found[1].replicas, strict=True):
+        replica.state = state
+    return comparison(replicas, [])
