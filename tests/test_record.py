@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from mmfl.record import Cost, Drawn, RoundRecord, TaskRecord
+from mmfl.trackers.logged import numbers
 
 LINE = (
     '{"round": 3, "method": "mmfl-group", "seed": 1, "mean": 0.5, "worst": null, "tasks": {"a": {"metric": 0.5, '
@@ -30,6 +31,17 @@ def test_a_record_of_a_version_that_recorded_less_is_read():
     record = RoundRecord.from_json(values)
     assert record == RoundRecord(1, "full", 0, tasks={"a": TaskRecord(0.1)}, clients=4, cost=Cost())
     assert "faults" not in record.to_json()
+
+
+def test_averages_are_in_a_record_where_there_are_some():
+    task = TaskRecord(0.5, average_metric=0.6, average_loss=1.5)
+    record = RoundRecord(1, "full", 0, mean=0.5, average_mean=0.6, tasks={"a": task}, clients=4)
+    values = record.to_json()
+    assert RoundRecord.from_json(json.loads(json.dumps(values))) == record
+    assert (values["average_mean"], values["tasks"]["a"]["average_loss"]) == (0.6, 1.5)
+    assert (task.numbers()["average_metric"], task.value("average_loss")) == (0.6, 1.5)
+    assert not [name for name in TaskRecord(0.5).numbers() if "average" in name]
+    assert numbers(record)["average_metric/a"] == numbers(record)["overall/average_mean"] == 0.6
 
 
 def test_records_layout_and_listeners_need_no_torch():

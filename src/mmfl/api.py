@@ -37,6 +37,7 @@ _SWEPT = [
     "evaluate_last",
     "checkpoint_every",
     "diagnose",
+    "average",
     "engine",
     "precision",
     "privacy",
@@ -56,7 +57,7 @@ def train(
 
     `rate` is the share of all processors that may train in a round: the server's communication budget. Further options
     are those of `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`,
-    `engine`, `precision`, `privacy`, `diagnose`, `stop`, `keep_best`, `listeners`, `progress`.
+    `engine`, `precision`, `privacy`, `diagnose`, `stop`, `keep_best`, `average`, `listeners`, `progress`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -86,6 +87,7 @@ def compare(
     diagnose: bool = False,
     stop: Stop | None = None,
     keep_best: bool = False,
+    average: float | None = None,
     listeners: Sequence[Listener] = (),
     progress: bool | None = None,
 ) -> Comparison:
@@ -99,6 +101,8 @@ def compare(
     - `privacy` clips every update and adds noise to it before the server uses it.
     - `stop` ends the run before its last round: `mmfl.Stop(target=0.9)`, `mmfl.Stop(patience=20, seconds=3600)`.
     - `keep_best` keeps the weights of each task's best tested round, for `run.module(task, weights="best")`.
+    - `average` averages each task's weights over rounds and tests these too, for `run.module(task, weights="average")`:
+      a rate in (0, 1) is that of an exponential average, a whole number k the mean of the last k rounds.
     - `listeners` are called after every round and can stop the run: trackers such as `mmfl.trackers.TensorBoard`, or
       your own.
     - `progress` shows the progress live; by default in notebooks only.
@@ -123,6 +127,7 @@ def compare(
         diagnose=diagnose,
         stop=stop or Stop(),
         keep_best=keep_best,
+        average=average,
     )
     expected = "a rule such as mmfl.Stop(target=0.9)"
     check(stop is None or isinstance(stop, Stop), "", "stop", stop, expected)

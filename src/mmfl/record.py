@@ -56,6 +56,7 @@ class TaskRecord:
 
     Where the round was tested, `metrics` has all metrics by name, the main one first; None is undefined, such as AUC
     with a single class. `clients` says how the main one differs between clients whose test examples are their own.
+    `average_metric` and `average_loss` are those of averaged weights, where weights are averaged.
     """
 
     metric: float | None = None
@@ -70,11 +71,13 @@ class TaskRecord:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     clients: ClientSpread | None = None
     extras: Mapping[str, float] = field(default_factory=dict)
+    average_metric: float | None = None
+    average_loss: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON values; `metrics` and `clients` are left out where there are none."""
+        """The record as JSON values; `metrics`, `clients` and averages are left out where there are none."""
         return {
-            **{name: getattr(self, name) for name in _TASK_NUMBERS},
+            **self._own_numbers(),
             **({"metrics": dict(self.metrics)} if self.metrics else {}),
             **({"clients": asdict(self.clients)} if self.clients else {}),
             **self.extras,
@@ -83,7 +86,12 @@ class TaskRecord:
     def numbers(self) -> dict[str, float | None]:
         """All numbers by their names: further metrics under theirs, those of `clients` as `client_mean` and so on."""
         spread = {CLIENT_PREFIX + name: getattr(self.clients, name) for name in SPREAD} if self.clients else {}
-        return {**self.extras, **self.metrics, **spread, **{name: getattr(self, name) for name in _TASK_NUMBERS}}
+        return {**self.extras, **self.metrics, **spread, **self._own_numbers()}
+
+    def _own_numbers(self) -> dict[str, float | None]:
+        """The fields that are numbers; of averaged weights, those that are known."""
+        found = {name: getattr(self, name) for name in _TASK_NUMBERS}
+        return {name: value for name, value in found.items() if value is not None or name not in _TASK_AVERAGES}
 
     def value(self, quantity: str) -> float | None:
         """A number by its name; None where it was not recorded."""
@@ -109,7 +117,8 @@ class TaskRecord:
 class RoundRecord:
     """What happened in one round of one method with one seed.
 
-    `mean` and `worst` are over the tasks, None where the round was not tested. `tasks` has the tasks that have arrived,
+    `mean` and `worst` are over the tasks, None where the round was not tested; `average_mean` and `average_worst` are
+    those of averaged weights. `tasks` has the tasks that have arrived,
     `drawn` those that somebody trained, both by name. `extras` are what the allocation reports about its decision, such
     as clusters; `faults` count what went wrong with the nodes of a deployment, by kind.
 
@@ -131,19 +140,23 @@ class RoundRecord:
     extras: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     faults: Mapping[str, int] = field(default_factory=dict)
+    average_mean: float | None = None
+    average_worst: float | None = None
 
     def drawn_clients(self, task: str) -> list[int]:
         """The clients that were drawn for a task."""
         return self.drawn[task].clients if task in self.drawn else []
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON values; `faults` are left out where there are none."""
+        """The record as JSON values; `faults` and averages are left out where there are none."""
+        averages = {"average_mean": self.average_mean, "average_worst": self.average_worst}
         return {
             "round": self.round,
             "method": self.method,
             "seed": self.seed,
             "mean": self.mean,
             "worst": self.worst,
+            **{name: value for name, value in averages.items() if value is not None},
             "tasks": {name: task.to_json() for name, task in self.tasks.items()},
             "clients": self.clients,
             "clients_seen": self.clients_seen,
@@ -186,5 +199,6 @@ SPREAD = [each.name for each in fields(ClientSpread)]
 """What is known of the distribution of a metric over clients, by name."""
 CLIENT_PREFIX = "client_"
 """Begins the names of these numbers among those of a task."""
+_TASK_AVERAGES = ("average_metric", "average_loss")
 _TASK_NUMBERS = tuple(each.name for each in fields(TaskRecord) if each.name not in ("metrics", "clients", "extras"))
 _ROUND_FIELDS = tuple(each.name for each in fields(RoundRecord) if each.name != "extras")

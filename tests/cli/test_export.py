@@ -18,6 +18,7 @@ rate = 0.5
 seeds = 2
 methods = ["random", "full"]
 keep_best = true
+average = 0.3
 
 [federation]
 clients = 6
@@ -50,7 +51,7 @@ def folder(tmp_path_factory, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("weights", ["current", "best"])
+@pytest.mark.parametrize("weights", ["current", "best", "average"])
 def test_the_model_of_a_task_method_and_seed_is_written(folder, answer, tmp_path, weights):
     path = tmp_path / "model.safetensors"
     chosen = ["--task", "wild", "--method", "full", "--seed", "1", "--weights", weights]

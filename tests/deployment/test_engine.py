@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="flwr is not installed")
 from digits import assert_same_weights
 from inside import CLIENTS, NODES, InsideTransport, deployed, federation, trained_by, transport
 
-from conftest import toy_task
+from conftest import refused, toy_task
 from mmfl.aggregation import AGGREGATIONS
 from mmfl.data.dataset import ELSEWHERE
 from mmfl.deployment.payload import Payload
@@ -184,9 +184,9 @@ def test_one_server_at_a_time_works_in_a_run_directory(tmp_path):
 
     assert outcome(1) == {"state": "finished", "message": "", "run": 1}
     with hold(tmp_path / "run"):  # by a server that waits for its nodes, or trains
-        refused = outcome(2)
-    assert (refused["state"], refused["run"]) == ("failed", 2)
-    assert f"in use by process {os.getpid()} on {socket.gethostname()}" in refused["message"]
+        second = outcome(2)
+    assert (second["state"], second["run"]) == ("failed", 2)
+    assert f"in use by process {os.getpid()} on {socket.gethostname()}" in second["message"]
 
 
 @pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold"])
@@ -204,3 +204,27 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
     real = deployed(method, 6, directory=place, resume=True)  # with nodes that remember nothing
     assert [record.round for record in real.records] == [1, 2, 3, 4, 5, 6]
     assert_same_weights(real.weights, deployed(method, 6).weights)
+
+
+@pytest.mark.parametrize("average", [0.3, 2])
+def test_a_deployment_has_the_simulations_average_and_sends_nodes_nothing_for_it(average):
+    plain, nodes = transport(), transport()
+    deployed(to=plain)
+    real = deployed(to=nodes, average=average)
+    same = mmfl.train(federation(), "mmfl-lvr", rounds=4, rate=0.5, device="cpu", average=average)
+    for one, other in zip(real.average_weights.weights, same.average_weights.weights, strict=True):
+        assert_same_weights([one.value()], [other.value()])
+    np.testing.assert_allclose(real.average, same.average, atol=1e-6)
+    assert [len(sent) for *_, sent in nodes.sent] == [len(sent) for *_, sent in plain.sent]
+
+
+def test_averaged_weights_that_only_nodes_could_test_are_refused():
+    bare = [mmfl.Task(t.name, t.model, lr=t.lr) for t in federation().tasks]
+    with refused("task 'a'", "nodes test the current weights only"):
+        deployed(tasks=bare, average=0.1)
+
+
+@pytest.mark.parametrize("value", [0, 1, 1.5, -0.1, "x", True])
+def test_a_deployment_refuses_what_is_no_average(value):
+    with refused("deployment", "average"):
+        deployed(average=value)

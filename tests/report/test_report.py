@@ -26,6 +26,7 @@ from mmfl.runs.directory import RunDirectory
 from mmfl.runs.results import Comparison, Run, load
 
 SCRIPT = "<script>alert(1)</script>"
+ONLY_WITH_AVERAGES = "average"
 ONLY_WITH_METRICS = ("metrics", "clients", "client_distribution", "confusion")  # several, or of clients
 METHODS = ["random", "mmfl-stalevre", "mmfl-group", "full"]
 
@@ -107,7 +108,7 @@ def shown(runs) -> Page:
 
 
 def test_all_figures_are_there_with_their_data(shown):
-    expected = [name for name in FIGURES if name not in ("faults", *ONLY_WITH_METRICS)]
+    expected = [name for name in FIGURES if name not in ("faults", ONLY_WITH_AVERAGES, *ONLY_WITH_METRICS)]
     assert list(shown.sections) == ["results", *expected, "configuration"]
     for name in expected:
         traces = shown.traces(name)
@@ -142,6 +143,38 @@ def test_further_metrics_clients_and_confusion_matrices_are_shown(tmp_path):
     assert "all test metrics: last tested round" in captions
     assert "test metric by client, on its own examples: last tested round" in captions
     export(made.values(), tmp_path, ["png", "csv"])
+
+
+def test_averaged_weights_are_shown_beside_the_current_ones(tmp_path):
+    compare(tmp_path / "run", ["random", "full"], average=2)
+    compare(tmp_path / "other", ["fedavg"], seeds=1)
+    comparison = load(tmp_path / "run")
+    both = Comparison([*comparison, *load(tmp_path / "other")])
+    figure = FIGURES["average"](both)
+    assert [panel.title for panel in figure.panels] == [SCRIPT, "dollars $x_{", "mean of the tasks", "worst task"]
+    marks = figure.panels[2].marks
+    assert [(mark.name, mark.pale) for mark in marks] == [
+        ("random", False),
+        ("full", False),
+        ("random", True),
+        ("full", True),
+    ]
+    for mark, quantity in ((marks[0], "average_mean"), (marks[2], "mean")):
+        rounds = [[getattr(record, quantity) for record in run.records] for run in comparison.of("random")]
+        np.testing.assert_allclose(mark.y, np.mean(rounds, axis=0))
+    assert [column for column in figure.table if column not in ("method", "seed", "task", "round")] == [
+        "average",
+        "current",
+    ]
+    shown = Page(page(both, [figure]))
+    assert {"opacity": 0.4}.items() <= shown.traces("average")[-1].items()
+    assert "mean, averaged" in shown.words["th"]
+    column = tables.results(both)
+    (final, *_) = column.values()
+    assert final["mean, averaged"].tolist()[2] == ""
+    alone = tables.results(load(tmp_path / "other"))
+    assert "mean, averaged" not in next(iter(alone.values()))
+    export([figure], tmp_path, ["png", "csv"])
 
 
 def test_lines_are_means_over_seeds_and_bands_a_standard_deviation(runs, shown):

@@ -8,6 +8,7 @@ import pytest
 
 import mmfl
 from conftest import refused, toy_task
+from mmfl.report.sweep_figures import figures
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +100,11 @@ def test_what_is_no_sweep_is_refused(tmp_path, monkeypatch):
     Path("sweep.toml").write_text("format = 9")
     with refused("its format is version 9"):
         mmfl.load_sweep(".")
+
+
+def test_whole_numbers_beside_others_in_a_grid_keep_their_results():
+    pool = mmfl.Federation([toy_task()], 4)
+    found = mmfl.sweep(pool, {"rate": [0.5, 1], "evaluate_every": [1, 2]}, ["random"], rounds=2)
+    assert found.table()["mean"].notna().all()
+    assert found.best()["rate"].isin([0.5, 1]).all()
+    assert all(np.isfinite(panel.marks[0].values).all() for each in figures(found) for panel in each.panels)

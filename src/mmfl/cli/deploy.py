@@ -191,7 +191,7 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
         configuration.apply(values, change)
     settings = DeploymentSettings.of(values)
     make_method(settings.method)
-    return settings.model_dump()
+    return settings.model_dump(exclude_none=True)
 
 
 def _deploy(

@@ -37,7 +37,7 @@ def export(
     weights: Annotated[
         str,
         typer.Option(
-            help="current, or others that the run kept, such as best: those of the task's best tested round.",
+            help="current, or where the run kept them: best (of the task's best tested round), average (over rounds).",
             autocompletion=completion.weights,
         ),
     ] = "current",

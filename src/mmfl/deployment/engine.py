@@ -54,6 +54,7 @@ class Deployment:
         self.settings, self.events, self.run = settings, events, run
         self._layouts = [Layout(task.build(), task.batch_norm) for task in tasks]
         self._check_batch_norm(tasks)
+        self._check_average(tasks)
         self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
         self.roster = Roster(self.federation, events)
         self.exchange = NodeExchange(transport, self.roster, settings, asked_to_stop)
@@ -164,6 +165,15 @@ class Deployment:
                     f"task '{task.name}': local batch norm is on the nodes, so the server cannot test the model; "
                     "expected a task without data, which the nodes test on theirs."
                 )
+
+    def _check_average(self, tasks: Sequence[Task]) -> None:
+        """Refuses to have nodes test averaged weights: that would cost them a second test."""
+        unknown = next((task.name for task in tasks if task.data is ELSEWHERE), None)
+        if self.settings.average is not None and unknown is not None:
+            raise UserError(
+                f"task '{unknown}': nodes test the current weights only; expected a task with test examples on the "
+                "server, or no `average`."
+            )
 
     def _task_name(self, workload: Workload) -> str:
         return self.federation.tasks[workload.task].name

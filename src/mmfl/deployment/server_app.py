@@ -25,6 +25,8 @@ from mmfl.runs.lock import hold
 from mmfl.runs.results import Comparison
 from mmfl.runs.status import RunEnd, StatusWriter
 
+_EXPERIMENT = {"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_every", "average"}
+
 
 def run(
     transport: FlowerTransport, module: UserModule, settings: DeploymentSettings, directory: Path, resume: bool = False
@@ -39,7 +41,7 @@ def run(
         federation_of=lambda seed: engine.federation,
         methods=[make_method(settings.method)],
         seeds=[settings.seed],
-        **settings.model_dump(include={"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_every"}),
+        **settings.model_dump(include=_EXPERIMENT),
     )
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mmfl.errors import UserError, nearest
+from mmfl.training.average import check_average
 
 
 class DeploymentSettings(BaseModel):
@@ -29,6 +30,8 @@ class DeploymentSettings(BaseModel):
     """Number of rounds at the end that are all tested."""
     checkpoint_every: int = Field(default=1, examples=[10])
     """Rounds from one checkpoint to the next."""
+    average: float | int | None = Field(default=None, examples=[0.1, 20])
+    """Average each task's weights over rounds, as in an experiment; the server needs test examples of all tasks."""
     timeout: float = Field(gt=0, default=600.0, examples=[60])
     """Seconds that the server waits for replies (`--timeout`)."""
     gather: float = Field(ge=0, default=60.0, examples=[10])
@@ -54,6 +57,7 @@ class DeploymentSettings(BaseModel):
                 raise UserError(f"deployment: '{key}' is missing: {cls.model_fields[key].description}") from None
             message = first["msg"][:1].lower() + first["msg"][1:]
             raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
+        check_average(settings.average, "deployment")
         if settings.least > settings.clients:
             raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
         return settings

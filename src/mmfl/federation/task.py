@@ -26,7 +26,17 @@ from mmfl.federation.schedules import Schedule, StepSchedule
 from mmfl.federation.task_checks import check_memory_of_parameters, check_task
 from mmfl.randomness import Purpose, bits
 
-_RESERVED_NAMES = {"method", "mean", "worst", "spread", "relative", "trainings", "forward_passes", "megabytes"}
+_RESERVED_NAMES = {
+    "method",
+    "mean",
+    "worst",
+    "average_mean",
+    "spread",
+    "relative",
+    "trainings",
+    "forward_passes",
+    "megabytes",
+}
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ COLUMNS = 3
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """A curve, with a band from `low` to `high` where both are given."""
+    """A curve, with a band from `low` to `high` where both are given; a `pale` one is what another is compared to."""
 
     name: str
     x: Numbers
@@ -27,6 +27,7 @@ class Line:
     group: int
     low: Numbers | None = None
     high: Numbers | None = None
+    pale: bool = False
 
 
 @dataclass(frozen=True, eq=False)

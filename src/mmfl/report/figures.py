@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from mmfl.report.averages import average
 from mmfl.report.costs import costs, efficiency, faults
 from mmfl.report.figure import Figure
 from mmfl.report.metrics import client_distribution, clients, confusion, metrics
@@ -13,6 +14,7 @@ from mmfl.runs.results import Comparison
 FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
     "differences": differences,
     "accuracy": accuracy,
+    "average": average,
     "relative": relative,
     "loss": loss,
     "metrics": metrics,

@@ -60,7 +60,8 @@ def _draw(mark: object, axes: Axes) -> None:
 def _(mark: Line, axes: Axes) -> None:
     colour, dash = style(mark.group)
     dot = "o" if len(mark.x) == 1 else ""
-    axes.plot(mark.x, mark.y, dash, marker=dot, color=colour, label=_text(mark.name), linewidth=1.5)
+    shade = 0.4 if mark.pale else 1.0
+    axes.plot(mark.x, mark.y, dash, marker=dot, color=colour, alpha=shade, label=_text(mark.name), linewidth=1.5)
     if mark.low is not None and mark.high is not None:
         axes.fill_between(mark.x, mark.low, mark.high, color=colour, alpha=0.15, linewidth=0)
     axes.grid(alpha=0.3)

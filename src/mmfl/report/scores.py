@@ -79,11 +79,13 @@ def _difference_table(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "minus", "difference", "low", "high", "seeds", "sure"])
 
 
-def scores(comparison: Comparison) -> pd.DataFrame:
-    """The metric of every task, and under `(mean)` and `(worst)` that of all."""
-    tasks = by_task(comparison, "metric").rename(columns={"metric": "value"})
-    rounds = by_round(comparison, *SUMMARIES)
+def scores(comparison: Comparison, prefix: str = "") -> pd.DataFrame:
+    """The metric of every task, and under `(mean)` and `(worst)` that of all; `prefix` begins the recorded names."""
+    metric, recorded = f"{prefix}metric", {name: f"{prefix}{name}" for name in SUMMARIES}
+    tasks = by_task(comparison, metric).rename(columns={metric: "value"})
+    rounds = by_round(comparison, *recorded.values())
     summaries = [
-        rounds.drop(columns=list(SUMMARIES)).assign(task=f"({name})", value=rounds[name]) for name in SUMMARIES
+        rounds.drop(columns=list(recorded.values())).assign(task=f"({name})", value=rounds[column])
+        for name, column in recorded.items()
     ]
     return pd.concat([tasks, *summaries], ignore_index=True)

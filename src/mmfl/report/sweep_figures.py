@@ -20,7 +20,7 @@ def figures(sweep: Sweep) -> list[Figure]:
     """All figures of a sweep: one where a single number is swept, else one for every task, their mean and the worst."""
     if _is_line(sweep):
         return [_lines(sweep, sweep.quantities)]
-    return [_heat_maps(sweep, quantity) for quantity in ("mean", *sweep.tasks, "worst")]
+    return [_heat_maps(sweep, quantity) for quantity in sorted(sweep.quantities, key=lambda name: name != "mean")]
 
 
 def figure(sweep: Sweep, quantity: str) -> Figure:
@@ -36,7 +36,7 @@ def _is_line(sweep: Sweep) -> bool:
 
 
 def _title(quantity: str) -> str:
-    return SUMMARIES.get(quantity, quantity)
+    return {**SUMMARIES, "average_mean": "mean of the tasks, averaged weights"}.get(quantity, quantity)
 
 
 def _lines(sweep: Sweep, quantities: Sequence[str]) -> Figure:

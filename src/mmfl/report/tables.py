@@ -11,6 +11,7 @@ from mmfl.runs.results import Comparison
 
 _COSTS = ["trainings", "forward_passes", "megabytes"]
 _HEADINGS = {
+    "average_mean": "mean, averaged",
     "spread": "± of mean",
     "relative": "of full",
     "forward_passes": "forward passes",

@@ -43,6 +43,7 @@ def _(mark: Line) -> Iterator[dict[str, Any]]:
         "mode": "markers" if alone else "lines",
         "line": {"color": colour, "dash": _DASHES[dash], "width": 1.8},
         "marker": {"color": colour},
+        **({"opacity": 0.4} if mark.pale else {}),
         "hovertemplate": "%{fullData.name}, %{x}: %{y:.4g}<extra></extra>",
         "listed": mark.name,
     }

@@ -24,7 +24,7 @@ from mmfl.runs.files import atomically, write_atomically
 from mmfl.updates.world import SINGLE_PROCESS, World
 
 _log = logging.getLogger(__name__)
-_NAME, _VERSION = "mmfl checkpoint", 5
+_NAME, _VERSION = "mmfl checkpoint", 6
 _FORMAT = f"{_NAME} {_VERSION}"
 _CODES = {
     torch.float64: "F64",

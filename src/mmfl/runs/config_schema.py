@@ -196,6 +196,9 @@ class Config(ConfigSection):
     """When to stop before the last round, a `[stop]` table."""
     keep_best: bool = Field(default=False, examples=[True])
     """Keep the weights of each task's best tested round beside the last ones."""
+    average: float | int | None = Field(default=None, examples=[0.1, 20])
+    """Average each task's weights over rounds, and test these too: the rate of an exponential average, in (0, 1), or a
+    number of rounds, of which it is the mean."""
     engine: Literal["auto", "vectorised", "sequential"] = Field(default="auto", examples=["vectorised"])
     """How clients' work runs: as cohorts, one client after another, or whichever measures faster."""
     precision: Precision = Field(default="float32", examples=["tf32"])
@@ -248,6 +251,7 @@ class Config(ConfigSection):
             diagnose=self.diagnose,
             stop=self.stop.build(),
             keep_best=self.keep_best,
+            average=self.average,
         )
 
     def add_python_path(self) -> None:

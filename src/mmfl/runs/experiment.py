@@ -24,6 +24,7 @@ from mmfl.runs.snapshots import CheckpointPace, end_together, fingerprint, resto
 from mmfl.runs.status import RunEnd, StatusWriter
 from mmfl.runs.stopping import Progress, Stop
 from mmfl.training import Replica, rounds
+from mmfl.training.average import check_average
 from mmfl.updates.world import World
 
 _RECORD_BYTES = 1000  # of a round's record for each task, at least
@@ -35,7 +36,8 @@ class Experiment:
 
     `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each; it is asked once for
     each seed. Models are tested every `evaluate_every` rounds, and after each of the `evaluate_last` last ones. `stop`
-    says when the run ends before its last round; with `keep_best` the best tested weights of each task are kept.
+    says when the run ends before its last round; with `keep_best` the best tested weights of each task are kept, and
+    `average` says how its weights are averaged over rounds.
     """
 
     federation_of: Callable[[int], Federation]
@@ -49,6 +51,7 @@ class Experiment:
     diagnose: bool = False
     stop: Stop = field(default_factory=Stop)
     keep_best: bool = False
+    average: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "federation_of", cache(self.federation_of))
@@ -56,6 +59,7 @@ class Experiment:
         check(right, "", "rate", self.rate, "a share of the processors in (0, 1]")
         for name in ("rounds", "evaluate_every", "evaluate_last", "checkpoint_every"):
             check_whole("", name, getattr(self, name))
+        check_average(self.average)
         for name in ("methods", "seeds"):
             if not len(getattr(self, name)):
                 raise UserError(f"no {name} given; expected at least one.")
@@ -79,7 +83,8 @@ class Experiment:
         parameters = sum(Layout(task.build()).length for task in federation.tasks)
         pairs = federation.clients * len(federation.tasks)
         records = self.rounds * len(federation.tasks) * _RECORD_BYTES
-        return self.replicas * (4.0 * parameters + 8.0 * pairs + records)
+        vectors = 1 if self.average is None else 2 if self.average < 1 else 1 + self.average
+        return self.replicas * (4.0 * parameters * vectors + 8.0 * pairs + records)
 
 
 def conduct(
@@ -246,7 +251,7 @@ def start(experiments: Sequence[Experiment], engine: Engine) -> list[Replica]:
         for seed in each.seeds:
             each.federation_of(seed).check_rounds(each.rounds)
     return [
-        Replica.start(each.federation_of(seed), method, seed, each.rate, engine, each.keep_best)
+        Replica.start(each.federation_of(seed), method, seed, each.rate, engine, each.keep_best, each.average)
         for each in experiments
         for method in each.methods
         for seed in each.seeds
@@ -261,8 +266,10 @@ def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> C
         known = [record for record in records if (record.method, record.seed) == (name, seed)]
         weights, tested = replica.state.weights, replica.tested
         batch_norm = [None if norm is None else norm.mean() for norm in replica.state.batch_norm]
-        tasks, clients, best = federation.task_names, federation.clients, replica.state.best
-        runs.append(Run(known, name, seed, tasks, clients, federation, weights, batch_norm, best, tested=tested))
+        tasks, clients = federation.task_names, federation.clients
+        run = Run(known, name, seed, tasks, clients, federation, weights, batch_norm, tested=tested)
+        run.best_weights, run.average_weights = replica.state.best, replica.state.average
+        runs.append(run)
     return Comparison(runs)
 
 

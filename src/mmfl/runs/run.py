@@ -17,7 +17,7 @@ from mmfl.record import LastTest, RoundRecord
 from mmfl.runs.exporting import export
 from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.metric_tables import all_metrics, client_values, table_of
-from mmfl.training import BestWeights
+from mmfl.training import AveragedWeights, BestWeights
 
 Vectors = tuple[Sequence[Tensor], Sequence[Tensor | None] | None]
 """Weights and statistics of batch norm, by task."""
@@ -27,7 +27,8 @@ Vectors = tuple[Sequence[Tensor], Sequence[Tensor | None] | None]
 class Run:
     """One method with one seed: its record of every round and, after training, its weights.
 
-    `best_weights` are those of each task's best tested round, where they were kept (`keep_best=True`).
+    `best_weights` are those of each task's best tested round, where they were kept (`keep_best=True`), and
+    `average_weights` those averaged over rounds, where they were (`average=0.1`).
     `full` is the name of full participation in the same experiment, to which the run is compared. `tested` has what
     the last test of each task found besides single numbers.
     """
@@ -41,6 +42,7 @@ class Run:
     weights: Sequence[Tensor] | None = None
     batch_norm: Sequence[Tensor | None] | None = None
     best_weights: BestWeights | None = None
+    average_weights: AveragedWeights | None = None
     full: str = "full"
     tested: Mapping[str, LastTest] = field(default_factory=dict)
 
@@ -56,6 +58,13 @@ class Run:
     def accuracy(self) -> pd.DataFrame:
         """The tasks' metric on the test examples, rounds x tasks, of the rounds that were evaluated."""
         return self.frame("metric").dropna(how="all")
+
+    @property
+    def average(self) -> pd.DataFrame:
+        """As `accuracy`, of the weights averaged over rounds; no rows where they are not averaged (`average=0.1`)."""
+        rows = {r.round: {name: task.average_metric for name, task in r.tasks.items()} for r in self.records}
+        table = pd.DataFrame.from_dict(rows, orient="index", columns=self.tasks, dtype=float).rename_axis("round")
+        return table.dropna(how="all")
 
     @property
     def loss(self) -> pd.DataFrame:
@@ -95,9 +104,14 @@ class Run:
 
     @property
     def summary(self) -> pd.DataFrame:
-        """Mean and worst task of every evaluated round."""
-        rows = {r.round: {"mean": r.mean, "worst": r.worst} for r in self.records if r.mean is not None}
-        return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "worst"], dtype=float).rename_axis("round")
+        """Mean and worst task of every evaluated round; where weights are averaged, `average_mean` is their mean."""
+        columns = ["mean", "worst", *(["average_mean"] if self._is_averaged else [])]
+        rows = {r.round: {name: getattr(r, name) for name in columns} for r in self.records if r.mean is not None}
+        return pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=float).rename_axis("round")
+
+    @property
+    def _is_averaged(self) -> bool:
+        return any(record.average_mean is not None for record in self.records)
 
     @property
     def costs(self) -> pd.DataFrame:
@@ -148,8 +162,8 @@ class Run:
         return pd.DataFrame.from_dict(found, orient="index", columns=["round", "metric"]).rename_axis("task")
 
     def module(self, task: str, weights: str = "current") -> nn.Module:
-        """The trained model of a task, ready to use: with its `current` weights, those of the last round, or with the
-        `best`, those of its best tested round."""
+        """The trained model of a task, ready to use: with its `current` weights, those of the last round, with the
+        `best`, those of its best tested round, or with their `average` over rounds."""
         if self.federation is None or self.weights is None:
             raise UserError("this run was loaded from its records alone, without weights.")
         self._check_task(task)
@@ -211,5 +225,18 @@ def _best(run: Run, task: str) -> Vectors:
     return run.best_weights.weights, run.best_weights.batch_norm
 
 
-WEIGHTS: dict[str, Callable[[Run, str], Vectors]] = {"current": _current, "best": _best}
+def _average(run: Run, task: str) -> Vectors:
+    """Those averaged over rounds, where they were; batch norm that is the clients' own is not averaged."""
+    average = run.average_weights
+    if average is None:
+        raise UserError("the weights were not averaged; expected a run with average=0.1, for example.")
+    if not average.weights[run.tasks.index(task)].rounds:
+        raise UserError(f"task '{task}' has no averaged weights: it has not arrived yet.")
+    current = run.batch_norm or [None] * len(run.tasks)
+    averaged = [average.statistics(s) for s in range(len(run.tasks))]
+    statistics = [own if found is None else found for own, found in zip(current, averaged, strict=True)]
+    return [each.value() for each in average.weights], statistics
+
+
+WEIGHTS: dict[str, Callable[[Run, str], Vectors]] = {"current": _current, "best": _best, "average": _average}
 """The weights of a run that a model can have, by name."""

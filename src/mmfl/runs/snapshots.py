@@ -60,6 +60,7 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
         digest.update(repr(said).encode())
         digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
         digest.update(b"best" if replica.state.best is not None else b"")
+        digest.update(b"" if replica.state.average is None else f"average {replica.state.average.setting}".encode())
         for shards in federation.shards:
             digest.update(shards.index.tobytes())
     return digest.hexdigest()

@@ -21,7 +21,7 @@ from mmfl.runs.sweep_directory import SweepFile
 
 # Settings in which runs of one part may differ: each replica has its own. All others are those of the round loop or of
 # the engine, which replicas in lockstep share.
-_OWN = ("tasks", "federation", "rate", "methods")
+_OWN = ("tasks", "federation", "rate", "average", "methods")
 _ENGINE = ("engine", "precision", "privacy")
 
 
@@ -144,7 +144,7 @@ def plan_federations(
         Trial(
             method.name,
             point,
-            {key: point.get(key, value) for key, value in settings.items() if key != "rate"},
+            {key: point.get(key, value) for key, value in settings.items() if key not in _OWN},
             partial(experiment, method, point),
         )
         for point in points(grid)

@@ -45,8 +45,10 @@ class Sweep:
 
     @property
     def quantities(self) -> list[str]:
-        """What is compared: the final metric of each task, their mean and the worst."""
-        return [*self.tasks, "mean", "worst"]
+        """What is compared: the final metric of each task, their mean and the worst; where weights are averaged, the
+        mean of these."""
+        averaged = any("average_mean" in run.summary for runs in self.runs.values() for run in runs)
+        return [*self.tasks, "mean", "worst", *(["average_mean"] if averaged else [])]
 
     @property
     def unfinished(self) -> list[str]:
@@ -79,7 +81,7 @@ class Sweep:
             for method in self.methods
             for run in self._runs_of(method, point)
         ]
-        return pd.DataFrame(rows, columns=[*self.keys, "method", "seed", *self.quantities])
+        return _table(rows, self.keys, ["method", "seed", *self.quantities])
 
     def table(self, window: int | None = None) -> pd.DataFrame:
         """A row per point and method: the final metric of each task, their mean and the worst, averaged over seeds.
@@ -92,7 +94,7 @@ class Sweep:
                 numbers = {} if found is None else _mean_and_spread(found[self.quantities])
                 rows.append({**point, "method": method, **numbers})
         spreads = [f"{name}{SPREAD}" for name in self.quantities]
-        return pd.DataFrame(rows, columns=[*self.keys, "method", *self.quantities, *spreads])
+        return _table(rows, self.keys, ["method", *self.quantities, *spreads])
 
     def to_json(self) -> list[dict[str, Any]]:
         """The table as JSON values; what is not known is None."""
@@ -123,10 +125,11 @@ class Sweep:
         )
 
     def edges(self) -> list[str]:
-        """Which values of the best mean are the smallest or the largest that were tried: better ones may lie beyond."""
+        """Which values of the best mean are the smallest or the largest that were tried: better ones may lie beyond.
+        Not of `average`, which does not change the mean."""
         best, found = self.best(), []
         for key, values in self.grid.items():
-            if "mean" in best.index and len(values) > 2 and all(map(is_number, values)):
+            if key != "average" and "mean" in best.index and len(values) > 2 and all(map(is_number, values)):
                 value = best.loc["mean", key]
                 end = {min(values): "smallest", max(values): "largest"}.get(value)
                 found += [f"the best {key}, {text_of(value)}, is the {end} that was tried"] if end else []
@@ -185,6 +188,16 @@ def load_sweep(path: str | Path) -> Sweep:
 def is_number(value: Any) -> bool:
     """Whether a value has a place on an axis."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """A table in which the values of the keys are those of the grid: pandas makes 1 beside 0.5 a 1.0."""
+    table = pd.DataFrame(rows, columns=[*keys, *columns])
+    for key in keys:
+        values = [row[key] for row in rows]
+        if list(map(text_of, values)) != list(map(text_of, table[key])):
+            table[key] = pd.Series(values, index=table.index, dtype=object)
+    return table
 
 
 def _texts(frame: pd.DataFrame, keys: Sequence[str]) -> list[pd.Series]:

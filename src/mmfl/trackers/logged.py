@@ -13,6 +13,8 @@ Parameters = dict[str, str | float]
 
 _ELSEWHERE = ("format", "methods", "seeds", "tasks", "settings")  # keys that are logged in another way, or not
 
+_OVERALL = ("mean", "worst", "average_mean", "average_worst", "clients_seen")
+
 
 def numbers(record: RoundRecord) -> dict[str, float]:
     """Every number that a round has: `metric/TASK`, `loss/TASK`, `step_size/TASK`, ..., `overall/mean`,
@@ -25,7 +27,7 @@ def numbers(record: RoundRecord) -> dict[str, float]:
     """
     found = {
         **{f"{name}/{plain(task)}": value for task, of in record.tasks.items() for name, value in of.numbers().items()},
-        **{f"overall/{name}": getattr(record, name) for name in ("mean", "worst", "clients_seen")},
+        **{f"overall/{name}": getattr(record, name) for name in _OVERALL},
         **{f"cost/{name}": value for name, value in asdict(record.cost).items()},
         **{f"faults/{plain(kind)}": value for kind, value in record.faults.items()},
         "seconds": record.seconds,

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mmfl.engine import Engine, Evaluation
-from mmfl.training.round import Round
+from mmfl.engine import Engine
+from mmfl.training.round import Round, RoundTests
 from mmfl.updates import Trained, World
 from mmfl.updates.updates import finite_rows, row_sums
 
@@ -65,15 +65,23 @@ class Dispatch:
             for (each, s, _), total, good in zip(portion, sums, finite, strict=True):
                 each.aggregate(s, trained.pop(0), good, float(np.abs(total[good]).max(initial=0.0)))
 
-    def evaluate(self, round: int) -> list[dict[int, Evaluation]]:
-        """Test results of the tasks that have arrived, by round and task."""
+    def evaluate(self, round: int) -> list[RoundTests]:
+        """Test results of the tasks that have arrived, by round; those of averaged weights come with them."""
         present = [each.federation.present_tasks(round) for each in self.rounds]
         pairs = [(n, s) for n, tasks in enumerate(present) for s in np.flatnonzero(tasks).tolist()]
         workloads = [self.rounds[n].test(s) for n, s in pairs]
-        results: list[dict[int, Evaluation]] = [{} for _ in self.rounds]
-        for (n, s), result in zip(pairs, self.engine.evaluate(workloads), strict=True):
-            results[n][s] = result
-        return results
+        averages = {
+            pair: workload
+            for pair, current in zip(pairs, workloads, strict=True)
+            if (workload := self.rounds[pair[0]].test_average(current)) is not None
+        }
+        found = self.engine.evaluate([*workloads, *averages.values()])
+        current = dict(zip(pairs, found[: len(pairs)], strict=True))
+        average = dict(zip(averages, found[len(pairs) :], strict=True))
+        return [
+            RoundTests(*({s: result for (m, s), result in part.items() if m == n} for part in (current, average)))
+            for n in range(len(self.rounds))
+        ]
 
     def _portions(self) -> Iterator[list[_Request]]:
         """Requests in their order, as many at a time as there is room for what they return."""

@@ -15,7 +15,7 @@ from mmfl.training.diagnostics import memory_of
 from mmfl.training.dispatch import Dispatch
 from mmfl.training.record import record
 from mmfl.training.replica import Replica
-from mmfl.training.round import Round
+from mmfl.training.round import Round, RoundTests
 from mmfl.updates import World
 
 
@@ -44,10 +44,12 @@ def rounds(
             each.end()
         largest = get_total_norm([weights for each in current for weights in each.weights], math.inf)
         agree(engine.world, replicas)
+        for replica in replicas:
+            replica.average_weights()
         due = t % evaluate_every == 0 or t > last - evaluate_last
-        tested = dispatch.evaluate(t) if due else [{} for _ in replicas]
+        tested = dispatch.evaluate(t) if due else [RoundTests() for _ in replicas]
         for replica, tests in zip(replicas, tested, strict=True):
-            replica.keep_best(tests)
+            replica.keep_best(tests.current)
         faults = engine.faults()
         seconds = (time.perf_counter() - begun) / len(replicas)
         stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))

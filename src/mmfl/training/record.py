@@ -10,16 +10,14 @@ from mmfl.federation import Federation
 from mmfl.federation.task import Task
 from mmfl.record import ClientSpread, Drawn, LastTest, RoundRecord, TaskRecord
 from mmfl.training.diagnostics import loss_variance, probability_quantiles, round_cost, step_size
-from mmfl.training.round import Round
+from mmfl.training.round import Round, RoundTests
 from mmfl.updates.batch_norm import BatchNorm, SharedBatchNorm
 
 
-def record(
-    each: Round, tested: dict[int, Evaluation], seconds: float, stored_bytes: int, faults: Mapping[str, int]
-) -> RoundRecord:
+def record(each: Round, tests: RoundTests, seconds: float, stored_bytes: int, faults: Mapping[str, int]) -> RoundRecord:
     """What happened in a round, as plain numbers; the replica keeps the details of its last test."""
     replica, view, allocation = each.replica, each.view, each.allocation
-    federation, state = replica.federation, replica.state
+    federation, state, tested, averaged = replica.federation, replica.state, tests.current, tests.average
     here = federation.present_tasks(view.round)
     step_sizes = np.array(
         [step_size(each.outcomes[s].drawn, view) if here[s] else np.nan for s in range(len(federation.tasks))]
@@ -44,6 +42,8 @@ def record(
             step_size_variance=_number(state.tally.step_size_variance[s]),
             loss_variance=_number(loss_variance(view, allocation, s)),
             update_variance=_number(outcome.variance),
+            average_metric=_number(averaged[s].metric) if s in averaged else None,
+            average_loss=_number(averaged[s].loss) if s in averaged else None,
             metrics={name: _number(value) for name, value in tested[s].metrics.items()} if s in tested else {},
             clients=_spread(federation.tasks[s], tested[s]) if s in tested else None,
             extras={
@@ -60,12 +60,15 @@ def record(
         replica.method.local.downloads,
     )
     mean, worst = _mean_and_worst(federation, tested)
+    average_mean, average_worst = _mean_and_worst(federation, averaged)
     return RoundRecord(
         round=view.round,
         method=replica.method.name,
         seed=replica.seed,
         mean=mean,
         worst=worst,
+        average_mean=average_mean,
+        average_worst=average_worst,
         tasks=tasks,
         clients=federation.clients,
         clients_seen=state.tally.clients_seen,
@@ -81,7 +84,7 @@ def record(
     )
 
 
-def _mean_and_worst(federation: Federation, tested: dict[int, Evaluation]) -> tuple[float | None, float | None]:
+def _mean_and_worst(federation: Federation, tested: Mapping[int, Evaluation]) -> tuple[float | None, float | None]:
     """Mean and worst task, over the tasks whose metric is a score (over all, where none is)."""
     scores = [e.metric for s, e in tested.items() if not federation.tasks[s].main_metric.lower_is_better]
     values = scores or [e.metric for e in tested.values()]

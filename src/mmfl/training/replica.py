@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from mmfl.engine import Engine, Evaluation
@@ -11,6 +12,7 @@ from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
 from mmfl.record import LastTest
+from mmfl.training.average import AveragedWeights
 from mmfl.training.best import BestWeights
 from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
@@ -32,6 +34,7 @@ class TrainingState:
     optimiser: list[ClientVectorStore | None]
     expected: list[ExpectedResiduals | None]
     best: BestWeights | None = None
+    average: AveragedWeights | None = None
 
     @property
     def memories(self) -> list[Any]:
@@ -84,7 +87,14 @@ class Replica:
 
     @classmethod
     def start(
-        cls, federation: Federation, method: Method, seed: int, rate: float, engine: Engine, keep_best: bool = False
+        cls,
+        federation: Federation,
+        method: Method,
+        seed: int,
+        rate: float,
+        engine: Engine,
+        keep_best: bool = False,
+        average: float | None = None,
     ) -> "Replica":
         """A replica before its first round."""
         clients, tasks = federation.clients, len(federation.tasks)
@@ -102,6 +112,7 @@ class Replica:
             [start_optimiser(federation, s, engine) for s in range(tasks)],
             start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
+            None if average is None else AveragedWeights.start(average, weights, batch_norm),
         )
         set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)
@@ -109,6 +120,13 @@ class Replica:
     def view(self, round: int) -> RoundView:
         """Who is there, how much data, what capacity."""
         return self.federation.view(round, rate=self.rate, seed=self.seed)
+
+    def average_weights(self) -> None:
+        """Adds the round that ended to the average of the weights, where that was asked for."""
+        state = self.state
+        if state.average is not None:
+            arrived = np.flatnonzero(self.federation.present_tasks(state.round)).tolist()
+            state.average.observe(arrived, state.weights, state.batch_norm)
 
     def keep_best(self, tested: Mapping[int, Evaluation]) -> None:
         """Keeps the weights that were tested, where they are the best so far and that was asked for."""

@@ -1,14 +1,14 @@
 """Round: one round of one replica, step by step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.allocation import Allocation
-from mmfl.engine import Training, Workload
+from mmfl.engine import Evaluation, Training, Workload
 from mmfl.federation import Federation, RoundView
 from mmfl.training.diagnostics import update_variance
 from mmfl.training.replica import Replica
@@ -26,6 +26,15 @@ class Outcome:
     drawn: Updates
     rejected: int
     variance: float | None
+
+
+@dataclass(frozen=True)
+class RoundTests:
+    """What the tests of a round found, by task: of the current weights, and of the averaged ones where there are such.
+    Nothing in a round that is not tested."""
+
+    current: Mapping[int, Evaluation] = field(default_factory=dict)
+    average: Mapping[int, Evaluation] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -96,6 +105,16 @@ class Round:
             client = np.flatnonzero(shards.sizes)
             own = batch_norm.of_all(client)
         return Workload(self.federation, task, self.weights[task], client, batch_norm=own)
+
+    def test_average(self, current: Workload) -> Workload | None:
+        """The same test with averaged weights; None where they are not averaged. Batch norm that is the clients' own is
+        not averaged."""
+        average, task = self.replica.state.average, current.task
+        if average is None:
+            return None
+        statistics = average.statistics(task)
+        batch_norm = current.batch_norm if statistics is None else statistics[None]
+        return replace(current, weights=average.weights[task].value(), batch_norm=batch_norm)
 
     def training(self, task: int, client: NDArray[np.int64]) -> Training:
         """The request to train some clients on a task."""
