@@ -32,6 +32,7 @@ from mmfl.papers.measurements import Watch
 from mmfl.report.plots import save
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
 from mmfl.training import TrainingState
+from mmfl.updates.expected_residuals import BINS_PER_OCTAVE
 
 FOLDER = Path(__file__).parent / "methods"
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
@@ -243,6 +244,36 @@ def three_kinds(dataset: mmfl.data.Dataset, clients: int, rng: np.random.Generat
     return mmfl.partition.Split(mmfl.partition.Shards.by_owner(owner, clients))
 
 
+def forecast() -> Figure:
+    """What is expected of last updates by their age, and the distance to full participation at the same cost."""
+    tasks = uneven_digits(["linear"], lr=0.3, epochs=5)
+    federation = mmfl.Federation(tasks, clients=40, partition=few_labels())
+    methods = ["random", "fedvarp", "mifa", "forecast"]
+    watch = Watch(lambda state: (state.weights[0].clone(), state.expected[0].ratios() if state.expected[0] else None))
+    seeds = 10
+    mmfl.compare(
+        federation, ["full", *methods], rounds=100, rate=0.1, seeds=seeds, evaluate_every=100, listeners=[watch]
+    )
+    figure, axes = panels(2, 4.4, 3.2)
+    ages = 2 ** (np.arange(6 * BINS_PER_OCTAVE) / BINS_PER_OCTAVE)
+    for round_number, colour, dash in ((10, SKY, ":"), (30, BLUE, "--"), (100, BLACK, "-")):
+        curve = np.mean([ratios for _, ratios in watch.seen[round_number][-seeds:]], axis=0)
+        axes[0].plot(ages, curve[: len(ages)], dash, color=colour, label=f"after round {round_number}")
+    axes[0].set_xscale("log", base=2)
+    axes[0].set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
+    axes[0].set(xlabel="age of the last update, in rounds", ylabel="rho(age)", title="expected residual / ||h||")
+    axes[0].set_ylim(bottom=0)
+    weights = torch.stack([torch.stack([w for w, _ in seen]) for seen in watch.seen]).unflatten(1, (-1, seeds))
+    stray = (weights[:, 1:] - weights[:, :1]).norm(dim=-1).mean(2)
+    for name, line, colour, dash in zip(methods, stray.T, (YELLOW, SKY, PINK, BLUE), DASHES, strict=False):
+        axes[1].plot(line, linestyle=dash, color=colour, linewidth=1.5, label=name)
+    axes[1].set(xlabel="round", ylabel="||w - w of full||", title=f"distance to full participation ({seeds} seeds)")
+    for panel in axes:
+        panel.legend(fontsize=8)
+        panel.grid(alpha=0.3)
+    return figure
+
+
 def groups() -> Figure:
     """The losses that are clustered, and the resulting rotation."""
     digits = mmfl.data.digits()
@@ -425,6 +456,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "bandits": bandits,
     "variance": variance,
     "stale": stale,
+    "forecast": forecast,
     "groups": groups,
     "local": local,
     "theory": theory,

@@ -49,10 +49,11 @@ class AllocationRule:
     """Decides each round who trains what. Subclass it, write `allocate`, and pass an instance as a method's allocation.
 
     `needs` names the signals to measure before the decision: `losses` (a forward pass on every client), `norms` (norms
-    of the updates of all clients, so everyone trains) `residuals` (norms of the part of these updates that the
+    of the updates of all clients, so everyone trains), `residuals` (norms of the part of these updates that the
     aggregation's memory does not explain) or `expected_residuals` (what the server expects these to be, from past
-    updates, if the aggregation remembers them; it costs no client anything). What the rule remembers between rounds is a plain dataclass of arrays:
-    `start` creates it, `allocate` and `observe` return a new one. A rule without memory uses None.
+    updates, if the aggregation remembers them; it costs no client anything). What the rule remembers between rounds is
+    a plain dataclass of arrays: `start` creates it, `allocate` and `observe` return a new one. A rule without memory
+    uses None.
     """
 
     needs: frozenset[str] = frozenset()
