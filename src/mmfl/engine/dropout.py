@@ -11,7 +11,8 @@ from mmfl.randomness import bits
 KeepMask = Callable[[Sequence[int], torch.device, float], Tensor]
 """From a shape, a device and the probability to drop: which elements are kept."""
 
-_LANES, _VALUES = 4, 1 << 16  # random numbers of 16 bits in a word of 64, and the values of each
+_LANES, _BITS = 4, 16  # random numbers in a word of 64 bits, and the bits of each
+_VALUES, _TOP = 1 << _BITS, 64 - _BITS  # the values of each, and by how much the lowest is shifted to be the highest
 _SELU_LIMIT = 1.7580993408473766  # SELU of minus infinity, with the opposite sign
 
 
@@ -31,8 +32,9 @@ def draw_kept(shape: Sequence[int], device: torch.device, p: float, *address: in
     sizes = [*outer, -(-last // _LANES)]
     ranges = [torch.arange(size, device=device) for size in sizes]
     coordinates = [each.view(-1, *(1 for _ in sizes[n + 1 :])) for n, each in enumerate(ranges)]
-    lanes = bits(*address, *coordinates).view(torch.int16)[..., :last]
-    return (lanes >= round(rounded(p) * _VALUES) - _VALUES // 2).reshape(shape)
+    words, least = bits(*address, *coordinates), (round(rounded(p) * _VALUES) - _VALUES // 2) << _TOP
+    kept = torch.stack([words << _TOP - n * _BITS >= least for n in range(_LANES)], -1)
+    return kept.flatten(-2)[..., :last].reshape(shape)
 
 
 def drop(input: Tensor, kept: Tensor, p: float) -> Tensor:
