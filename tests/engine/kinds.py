@@ -94,6 +94,15 @@ def decoder(self: Any, x: Tensor) -> Tensor:
     return self.output(self.decoder(self.queries.expand(len(x), -1, -1), self.embedding(x)).mean(1))
 
 
+def queried() -> nn.Module:
+    """A linear layer of a parameter, which comes before the layer's weight."""
+
+    def compute(self: Any, x: Tensor) -> Tensor:
+        return self.output(x * self.hidden(self.query).tanh())
+
+    return apply(compute, query=nn.Parameter(normal(1, 4, seed=12)), hidden=nn.Linear(4, 6))
+
+
 def decoding() -> nn.Module:
     layer = nn.TransformerDecoderLayer(4, 2, 8, 0.2, batch_first=True)
     parts = {"queries": nn.Parameter(normal(2, 4, seed=11)), "embedding": nn.Embedding(5, 4), "decoder": layer}
@@ -130,7 +139,7 @@ def embedding(**options: Any) -> nn.Module:
     return Model(lambda self, x: self.output(self.embedding(x).mean(1)), **parts)
 
 
-def apply(compute: Callable[..., Tensor], inputs: int = 6, **parts: nn.Module) -> nn.Module:
+def apply(compute: Callable[..., Tensor], inputs: int = 6, **parts: nn.Module | nn.Parameter) -> nn.Module:
     """A function of the module and its inputs, which may use a linear layer `output` and other parts."""
     return Model(compute, **parts, output=nn.Linear(inputs, 3))
 
@@ -380,6 +389,7 @@ KINDS: dict[str, Task] = {
     "adapters of embeddings": task(ADAPTED_TOKENS, TOKENS),
     "adapters of attention": task(adapted(lambda: attention(dropout=0.0)), TOKENS, lr=0.5),
     "tied weights": task(tied, TOKENS),
+    "learned queries": task(queried),
     "an unused parameter": task(lambda: apply(lambda self, x: self.output(x), idle=nn.Linear(2, 2))),
     "half unseen": task(lambda: apply(half_unseen, 4, fixed=nn.Linear(6, 4), unused=nn.Linear(4, 4))),
     "part of a weight": task(lambda: Model(part_of_a_weight, weight=nn.Parameter(normal(4, 3, seed=4)))),

@@ -68,6 +68,7 @@ class GradientFactors:
 
     def __init__(self, parameters: Sequence[Tensor]):
         self._index = {p.data_ptr(): (p.shape[-2:], n) for n, p in enumerate(parameters) if p.requires_grad}
+        self._trained = {_memory(p) for p in parameters}
         self.calls: list[tuple[int, Tensor, GradientEdge]] = []
 
     def collect_from(self, module: nn.Module) -> None:
@@ -92,10 +93,17 @@ class GradientFactors:
         return n if reached and shape == weight.shape[-2:] and weight.requires_grad else None
 
     def add(self, n: int, inputs: Tensor, outputs: Tensor) -> None:
-        """Adds a call of a layer whose weight is parameter `n`."""
-        self.calls.append((n, inputs.detach(), get_gradient_edge(outputs)))
+        """Adds a call of a layer whose weight is parameter `n`. Inputs that are parameters themselves (learned queries)
+        are copied, because the step changes these in place."""
+        inputs = inputs.detach().clone() if _memory(inputs) in self._trained else inputs.detach()
+        self.calls.append((n, inputs, get_gradient_edge(outputs)))
 
     def take_calls(self) -> list[tuple[int, Tensor, GradientEdge]]:
         """All calls so far, which are forgotten here."""
         calls, self.calls = self.calls, []
         return calls
+
+
+def _memory(tensor: Tensor) -> int:
+    """Where the memory begins that a tensor is in, or is a view of."""
+    return tensor.untyped_storage().data_ptr()
