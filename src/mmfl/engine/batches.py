@@ -174,3 +174,7 @@ class Batches:
     def key(self, step: int, jobs: slice | int, purpose: Purpose) -> Tensor:
         """The address of the random numbers of a step, for each job."""
         return bits(self.keys[jobs], int(purpose), step)
+
+    def step_keys(self, steps: int, purpose: Purpose) -> Tensor:
+        """The addresses of all steps at once, [steps, jobs]."""
+        return bits(self.keys, int(purpose), torch.arange(steps, device=self.device)[:, None])

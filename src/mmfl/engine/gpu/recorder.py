@@ -50,12 +50,22 @@ class Stream:
 
     def _record(self, step: Replay) -> Replay:
         step()  # compiles kernels and allocates the workspaces of libraries
+        try:
+            graph = self._capture(step)
+        except Exception:
+            # Torch's random numbers stay those of a capture that failed until another one succeeds.
+            device = torch.device("cuda", torch.cuda.current_device())
+            self._capture(lambda: torch.zeros(1, device=device).add_(1))
+            raise
+        self._pool = graph.pool()
+        return graph.replay
+
+    def _capture(self, step: Callable[[], object]) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
         # Other threads, such as those that watch over several processes, may use the GPU meanwhile.
         with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
             step()
-        self._pool = graph.pool()
-        return graph.replay
+        return graph
 
 
 class Recorder:

@@ -19,11 +19,12 @@ from mmfl.engine.gpu.recorder import Recorder, Stream
 from mmfl.engine.jobs import Jobs
 from mmfl.engine.vectorised import VmappedModule
 from mmfl.local import LocalRule
+from mmfl.randomness import Purpose
 
 
 def can_record(recorder: Recorder, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> bool:
     """Whether the steps of these jobs can be recorded: small enough, and nothing in them depends on padding."""
-    if architecture.coupled or architecture.addressed or not rule.is_recordable:
+    if architecture.coupled or not rule.is_recordable:
         return False
     return recorder.fits(architecture, len(jobs) * int(jobs.batch.max()))
 
@@ -58,6 +59,7 @@ class RecordedStep:
             map_leaves(partial(_repeat, jobs, width), first.y),
             given.rates.new_zeros(jobs, width),
             given.start_index.new_zeros(jobs),
+            given.start_index.new_zeros(jobs) if cohort.architecture.addressed else None,
         )
         weights = given.starts[:1].repeat(jobs, 1)
         self._tensors = JobTensors(
@@ -84,6 +86,7 @@ class RecordedStep:
         steps = list(enumerate(cohort.jobs.active()))
         changed = [not full_batches or step == 0 or active != steps[step - 1][1] for step, active in steps]
         jobs, width = self._batch.share.shape
+        keys = None if self._batch.key is None else cohort.batches.step_keys(len(steps), Purpose.DROPOUT)
         batches = cohort.batches.gather(itertools.compress(steps, changed), (jobs, width))
         for step, active in steps:
             if changed[step]:
@@ -95,6 +98,8 @@ class RecordedStep:
                 own.rates[active:] = 0
                 loaded = active
             cohort.set_rates(own.rates[:active], step, slice(0, active))
+            if keys is not None and self._batch.key is not None:
+                self._batch.key[: len(cohort.jobs)] = keys[step]
             self._replay()
         self._store_optimiser_state(cohort, slice(loaded))
         cohort.store_updates(own.weights[: len(cohort.jobs)])
