@@ -61,12 +61,14 @@ def plain_loop(
     inputs: torch.Tensor,
     targets: torch.Tensor,
     number: int = 0,
+    fresh: bool = True,
 ) -> None:
-    """Trains these clients on the task of this number, one after another."""
+    """Trains these clients on the task of this number, one after another, each on a fresh module or all on one."""
     task = federation.tasks[number]
-    initial = {name: p.to(device) for name, p in task.build().state_dict().items()}
+    module = task.build().to(device)
+    initial = {name: p.clone() for name, p in module.state_dict().items()}
     for client in clients:
-        module = task.model().to(device)
+        module = task.model().to(device) if fresh else module
         module.load_state_dict(initial)
         optimiser = torch.optim.SGD(module.parameters(), lr=task.learning_rate(1))
         rows = torch.from_numpy(federation.shards[number].of(client)).to(device)
@@ -103,14 +105,16 @@ class Timing:
         return f"{medians} | {statistics.median(ratios):.1f}x ({min(ratios):.1f} to {max(ratios):.1f})"
 
 
-def measure(federation: mmfl.Federation, device: torch.device, repeats: int, mode: Mode = "auto") -> Timing:
-    """Times the training of all clients of a federation's only task."""
+def measure(
+    federation: mmfl.Federation, device: torch.device, repeats: int, mode: Mode = "auto", fresh: bool = True
+) -> Timing:
+    """Times the training of all clients of a federation's only task; in the plain loop on fresh modules or on one."""
     engine, clients = Simulation(device, mode), federation.clients
     training = Training(federation, 0, engine.initial(federation, 0, 0), np.arange(clients), 1, 0, PlainSGD())
     inputs, targets = federation.tasks[0].data.x.to(device), federation.tasks[0].data.y.to(device)
     # On a GPU the plain loop takes tens of seconds for large cohorts: time a part of it, which is linear in clients.
     part = clients if device.type == "cpu" else min(clients, 64)
-    plain = partial(plain_loop, federation, range(part), device, inputs, targets)
+    plain = partial(plain_loop, federation, range(part), device, inputs, targets, fresh=fresh)
     ours = partial(engine.train, [training])
     seconds(plain, device)
     seconds(ours, device)

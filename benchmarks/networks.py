@@ -1,6 +1,7 @@
 """Local training of many clients with transformers, GRUs and residual networks: mmfl's engine against the plain loop.
 
-The plain loop trains one client after another with torch's own layers. Both train the same clients on the same data for
+The plain loop trains one client after another with torch's own layers, on one module into which it loads the global
+weights (to build a ResNet-18 takes longer than to train it). Both train the same clients on the same data for
 as many steps and take turns; dropout is on, and batch norm tracks running statistics that clients share.
 
     python benchmarks/networks.py [--clients 256] [--only transformer,gru,resnet] [--repeats 5] [--device cpu|cuda]
@@ -124,7 +125,7 @@ CASES = {
 
 def compare(case: Case, clients: int | None, device: torch.device, repeats: int) -> str:
     clients = clients or case.clients[device.type]
-    timing = measure(case.federation(clients, device.type), device, repeats)
+    timing = measure(case.federation(clients, device.type), device, repeats, fresh=False)
     return (
         f"| {case.name} | {clients} x {case.each[device.type]} | {timing} | {case.target[device.type]} | {timing.way} |"
     )

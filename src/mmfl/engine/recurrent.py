@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mmfl.engine.gpu.gru import gru_layer
 from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.gpu.lstm import lstm_layer
 
@@ -31,7 +32,10 @@ def lstm(x: Tensor, initial: Sequence[Tensor], weights: Sequence[Tensor], backwa
 
 
 def gru(x: Tensor, initial: Sequence[Tensor], weights: Sequence[Tensor], backwards: bool) -> Result:
-    """A layer of a GRU."""
+    """A layer of a GRU; on a GPU by fused kernels."""
+    if usable(x):
+        states, last = gru_layer(x, initial[0], weights, backwards)
+        return states, [last]
     bias, recurrent_bias = weights[2:] if len(weights) == 4 else (None, None)
 
     def step(gates: Tensor, h: Tensor) -> tuple[Tensor]:

@@ -142,8 +142,9 @@ def test_a_gpu_records_and_replays(kind, batch_size):
         (answer,) = train(engine, ask(engine, pool, round=round))
         assert_agree(answer, train_alone(pool, round=round), tolerance=1e-3)
     architecture = engine.architecture(pool.tasks[0])
-    assert has_recorded(engine) != architecture.coupled
-    assert not engine.trainer.recorder._disabled
+    waits = "causal" in kind and "transformer" in kind  # torch asks the device whether the mask is a causal one
+    assert has_recorded(engine) == (not architecture.coupled and not waits)
+    assert bool(engine.trainer.recorder._disabled) == waits
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -59,8 +59,8 @@ class Recurrence(torch.autograd.Function):
         cells[:, :, -1 if backwards else 0] = c
         weight, product = recurrent.mT, rows.new_empty(clients, batch, 4 * hidden)
         with torch.cuda.device_of(rows):
-            run = _kernels(h).cell(gates, product, bias, cells, states, backwards)
-            for t, state in _in_order(states.unflatten(1, (batch, steps)), backwards):
+            run = kernels_for(h).cell(gates, product, bias, cells, states, backwards)
+            for t, state in in_order(states.unflatten(1, (batch, steps)), backwards):
                 torch.bmm(h, weight, out=product)
                 run(t)
                 h = state
@@ -83,8 +83,8 @@ class Recurrence(torch.autograd.Function):
         by_h, by_c = (h.new_zeros(h.shape) if grad is None else grad.clone() for grad in (by_h, by_c))
         torch.autograd.graph.increment_version(gates)
         with torch.cuda.device_of(rows):
-            run = _kernels(h).cell_backward(gates, cells, by_states, by_h, by_c, ctx.backwards)
-            for t, step in _in_order(gates, not ctx.backwards):
+            run = kernels_for(h).cell_backward(gates, cells, by_states, by_h, by_c, ctx.backwards)
+            for t, step in in_order(gates, not ctx.backwards):
                 run(t)
                 torch.bmm(step, recurrent, out=by_h)
         by_gates, steps = gates.flatten(1, 2), gates.shape[2]
@@ -108,16 +108,16 @@ class Recurrence(torch.autograd.Function):
         return tuple(t.unflatten(0, (info.batch_size, -1)) for t in outputs), (0,) * len(outputs)
 
 
-def _in_order(tensor: Tensor, backwards: bool) -> list[tuple[int, Tensor]]:
+def in_order(tensor: Tensor, backwards: bool) -> list[tuple[int, Tensor]]:
     """The time steps of a tensor [clients, batch, time, ...] in the order of processing, with their indices."""
     steps = list(enumerate(tensor.unbind(2)))
     return steps[::-1] if backwards else steps
 
 
-def _kernels(h: Tensor) -> Any:
+def kernels_for(h: Tensor) -> Any:
     """The module with the fused kernels of a time step."""
     if h.numel() >= _MAX_STATES:
-        raise torch.OutOfMemoryError(f"an LSTM step of {h.numel()} states: a smaller cohort is needed")
+        raise torch.OutOfMemoryError(f"a time step of {h.numel()} states: a smaller cohort is needed")
     from mmfl.engine.gpu.kernels import recurrence
 
     return recurrence

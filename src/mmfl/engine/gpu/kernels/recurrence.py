@@ -1,4 +1,4 @@
-"""The cell of an LSTM: one fused kernel per time step, in place on the buffers of a whole layer."""
+"""The cells of an LSTM and of a GRU: one fused kernel per time step, in place on the buffers of a whole layer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +33,32 @@ def cell_backward(
     batch, hidden]; that by c is replaced by the gradient by the c before the step. Everything is contiguous.
     """
     return _time_step(_cell_backward, gates, (cells, by_states, by_h, by_c), backwards)
+
+
+def gru_cell(
+    parts: Tensor, product: Tensor, bias: Tensor | None, recurrent_bias: Tensor | None, states: Tensor, backwards: bool
+) -> Callable[[int], None]:
+    """A function that runs a time step of a GRU, from the states before it to the next states.
+
+    `parts` [clients, batch, time, 4 * hidden] begin with the products of the inputs, those for the new state first; a
+    step adds the product of the last states [clients, batch, 3 * hidden], those for the new state last, and both
+    biases [clients, 3 * hidden], and replaces the parts by the new state, the reset and update gate, and what the last
+    state adds to the new one. `states` are [clients, batch, time + 1, hidden] with the initial ones. Everything is
+    contiguous.
+    """
+    biases = [None if each is None else each.contiguous() for each in (bias, recurrent_bias)]
+    return _time_step(_gru_cell, parts, (product, *biases, states, parts.shape[1]), backwards)
+
+
+def gru_cell_backward(
+    parts: Tensor, states: Tensor, by_states: Tensor | None, by_h: Tensor, backwards: bool
+) -> Callable[[int], None]:
+    """A function that runs the same time step backwards; gradients by the parts before activation replace the parts.
+
+    Takes gradients by the states [clients, batch, time, hidden] or None, and by the h after a step [clients, batch,
+    hidden], which is replaced by what reaches the h before the step other than through the product with it.
+    """
+    return _time_step(_gru_cell_backward, parts, (states, by_states, by_h), backwards)
 
 
 def _time_step(kernel: Any, gates: Tensor, others: tuple[Any, ...], backwards: bool) -> Callable[[int], None]:
@@ -116,3 +142,60 @@ def _cell_backward(
     tl.store(gate + 2 * HIDDEN, grad_c * i * (1 - g * g), here)
     tl.store(gate + 3 * HIDDEN, grad_h * squashed * o * (1 - o), here)
     tl.store(by_c + last, grad_c * f, here)
+
+
+@triton.jit(do_not_specialize=["batch", "rows", "steps", "t"])
+def _gru_cell(
+    parts, product, bias, recurrent_bias, states, batch, rows, steps, t,
+    HIDDEN: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    here, row, unit = _place(rows, HIDDEN, BLOCK)
+    client, row = (row // batch).to(tl.int64), row.to(tl.int64)
+    part, added = parts + (row * steps + t) * (4 * HIDDEN) + unit, product + row * (3 * HIDDEN) + unit
+    state = states + (row * (steps + 1) + t) * HIDDEN + unit
+    new = tl.load(part, here)
+    reset = tl.load(part + HIDDEN, here) + tl.load(added, here)
+    update = tl.load(part + 2 * HIDDEN, here) + tl.load(added + HIDDEN, here)
+    recurrent = tl.load(added + 2 * HIDDEN, here)
+    if bias is not None:
+        shift = bias + client * (3 * HIDDEN) + unit
+        reset += tl.load(shift, here)
+        update += tl.load(shift + HIDDEN, here)
+        new += tl.load(shift + 2 * HIDDEN, here)
+    if recurrent_bias is not None:
+        shift = recurrent_bias + client * (3 * HIDDEN) + unit
+        reset += tl.load(shift, here)
+        update += tl.load(shift + HIDDEN, here)
+        recurrent += tl.load(shift + 2 * HIDDEN, here)
+    reset, update = tl.sigmoid(reset), tl.sigmoid(update)
+    new = _tanh(new + reset * recurrent)
+    before = tl.load(state + (HIDDEN if BACKWARDS else 0), here)
+    tl.store(part, new, here)
+    tl.store(part + HIDDEN, reset, here)
+    tl.store(part + 2 * HIDDEN, update, here)
+    tl.store(part + 3 * HIDDEN, recurrent, here)
+    tl.store(state + (0 if BACKWARDS else HIDDEN), new + update * (before - new), here)
+
+
+@triton.jit(do_not_specialize=["rows", "steps", "t"])
+def _gru_cell_backward(
+    parts, states, by_states, by_h, rows, steps, t,
+    HIDDEN: tl.constexpr, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    here, row, unit = _place(rows, HIDDEN, BLOCK)
+    row = row.to(tl.int64)
+    last, part = row * HIDDEN + unit, parts + (row * steps + t) * (4 * HIDDEN) + unit
+    grad = tl.load(by_h + last, here)
+    if by_states is not None:
+        grad += tl.load(by_states + (row * steps + t) * HIDDEN + unit, here)
+    new = tl.load(part, here)
+    reset = tl.load(part + HIDDEN, here)
+    update = tl.load(part + 2 * HIDDEN, here)
+    recurrent = tl.load(part + 3 * HIDDEN, here)
+    before = tl.load(states + (row * (steps + 1) + t + (1 if BACKWARDS else 0)) * HIDDEN + unit, here)
+    by_new = grad * (1 - update) * (1 - new * new)
+    tl.store(part, by_new, here)
+    tl.store(part + HIDDEN, by_new * recurrent * reset * (1 - reset), here)
+    tl.store(part + 2 * HIDDEN, grad * (before - new) * update * (1 - update), here)
+    tl.store(part + 3 * HIDDEN, by_new * reset, here)
+    tl.store(by_h + last, grad * update, here)

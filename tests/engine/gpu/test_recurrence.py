@@ -1,4 +1,4 @@
-"""LSTM layers of a cohort as Triton kernels, against torch's own."""
+"""LSTM and GRU layers of a cohort as Triton kernels, against torch's own."""
 
 from collections.abc import Sequence
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from mmfl.engine import Simulation
+from mmfl.engine.gpu.gru import gru_layer
 from mmfl.engine.gpu.kernels import usable
 from mmfl.engine.gpu.lstm import lstm_layer
 
@@ -27,12 +28,14 @@ def test_the_kernels_do_the_same_when_interpreted():
     check_interpreted(__file__)
 
 
-def one_by_one(layers: list[nn.LSTM], x: Tensor, h: Tensor, c: Tensor) -> list[Tensor]:
-    """States, last h and last c, of the way back only where there is one."""
+def one_by_one(layers: Sequence[nn.RNNBase], x: Tensor, *starts: Tensor) -> list[Tensor]:
+    """States, and the last h (and c), of the way back only where there is one."""
     outputs = []
     for n, layer in enumerate(layers):
-        states, (last, cell) = layer(x[n], [torch.stack([first[n]] * (1 + layer.bidirectional)) for first in (h, c)])
-        outputs.append((states[..., -layer.hidden_size :], last[-1], cell[-1]))
+        first = [torch.stack([start[n]] * (1 + layer.bidirectional)) for start in starts]
+        states, last = layer(x[n], first if len(first) > 1 else first[0])
+        ends = last if len(first) > 1 else [last]
+        outputs.append((states[..., -layer.hidden_size :], *(end[-1] for end in ends)))
     return [torch.stack(each) for each in zip(*outputs, strict=True)]
 
 
@@ -45,24 +48,36 @@ def gradients(outputs: Sequence[Tensor], leaves: list[Tensor], used: tuple[int, 
 @shapes
 @ways
 @pytest.mark.parametrize("biased", [True, False], ids=["bias", "no bias"])
-@pytest.mark.parametrize("used", [(0, 1, 2), (0,), (1,), (2,)], ids=["all", "states", "last h", "last c"])
-def test_a_layer_of_many_clients_equals_torchs_own(clients, batch, steps, inputs, hidden, biased, backwards, used):
+@pytest.mark.parametrize(
+    ("layer", "ours", "used"),
+    [
+        *((nn.LSTM, lstm_layer, used) for used in [(0, 1, 2), (0,), (1,), (2,)]),
+        *((nn.GRU, gru_layer, used) for used in [(0, 1), (0,), (1,)]),
+    ],
+    ids=["lstm", "lstm, states", "lstm, last h", "lstm, last c", "gru", "gru, states", "gru, last h"],
+)
+def test_a_layer_of_many_clients_equals_torchs_own(
+    clients, batch, steps, inputs, hidden, biased, backwards, layer, ours, used
+):
     torch.manual_seed(0)
     options = {"bias": biased, "batch_first": True, "bidirectional": backwards, "dtype": torch.float64}
-    layers = [nn.LSTM(inputs, hidden, **options) for _ in range(clients)]
-    weights = list(zip(*(list(layer.parameters())[-4 if biased else -2 :] for layer in layers), strict=True))
+    layers = [layer(inputs, hidden, **options) for _ in range(clients)]
+    weights = list(zip(*(list(each.parameters())[-4 if biased else -2 :] for each in layers), strict=True))
     stacked = [torch.stack(each).detach().float().to(DEVICE).requires_grad_() for each in weights]
-    starts = leaf(clients, batch, hidden, seed=2), leaf(clients, batch, hidden, seed=3)
+    starts = [leaf(clients, batch, hidden, seed=seed) for seed in ((2, 3) if layer is nn.LSTM else (2,))]
     data = [leaf(clients, batch, steps, inputs, seed=1), *starts]
     exact = [t.detach().cpu().double().requires_grad_() for t in data]
     assert usable(data[1])
 
-    ours = vmap(lambda x, h, c, *w: lstm_layer(x, h, c, w, backwards))(*data, *stacked)
-    native = one_by_one(layers, *exact)
-    mine = gradients(ours, [*data, *stacked], used)
+    def run(*given: Tensor) -> Sequence[Tensor]:
+        return ours(*given[: len(data)], given[len(data) :], backwards)
+
+    cohort, native = vmap(run)(*data, *stacked), one_by_one(layers, *exact)
+    mine = gradients(cohort, [*data, *stacked], used)
     theirs = gradients(native, [*exact, *(w for each in weights for w in each)], used)
-    by_weight = [torch.stack(theirs[3 + n * clients : 3 + (n + 1) * clients]) for n in range(len(weights))]
-    for got, expected in zip([*ours, *mine], [*native, *theirs[:3], *by_weight], strict=True):
+    own = [theirs[len(data) + n * clients : len(data) + (n + 1) * clients] for n in range(len(weights))]
+    by_weight = [torch.stack(each) for each in own]
+    for got, expected in zip([*cohort, *mine], [*native, *theirs[: len(data)], *by_weight], strict=True):
         torch.testing.assert_close(got.cpu().double(), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -81,7 +96,14 @@ def test_activations_of_any_size_are_those_of_torch():
 
 @here
 @pytest.mark.parametrize(
-    "options", [{"layers": 2}, {"layers": 2, "first": False}, {"layers": 1, "both": True}], ids=str
+    "options",
+    [
+        {"layers": 2},
+        {"layers": 2, "first": False},
+        {"layers": 1, "both": True},
+        {"kind": nn.GRU, "layers": 2, "both": True},
+    ],
+    ids=str,
 )
 def test_a_cohort_trains_as_its_clients_do_one_by_one(options):
     pool = federation(task(lambda: Tagger(**options), TOKENS, epochs=1), sizes=(5, 3, 1))
@@ -92,16 +114,16 @@ def test_a_cohort_trains_as_its_clients_do_one_by_one(options):
 
 
 class Tagger(nn.Module):
-    """Embedding, LSTM and a linear layer on the sum of the states."""
+    """Embedding, recurrent layers and a linear one on the sum of the states."""
 
-    def __init__(self, layers: int, first: bool = True, both: bool = False):
+    def __init__(self, layers: int, first: bool = True, both: bool = False, kind: type[nn.RNNBase] = nn.LSTM):
         super().__init__()
         self.first, self.embedding = first, nn.Embedding(5, 4)
-        self.lstm = nn.LSTM(4, 3, layers, batch_first=first, bidirectional=both)
+        self.recurrent = kind(4, 3, layers, batch_first=first, bidirectional=both)
         self.output = nn.Linear(6 if both else 3, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        states, _ = self.lstm(self.embedding(x if self.first else x.T))
+        states, _ = self.recurrent(self.embedding(x if self.first else x.T))
         return self.output(states.sum(1 if self.first else 0))
 
 
