@@ -96,5 +96,5 @@ def _back(
     column = number // CHANNELS % W
     pooled = there & (row < OH * KH) & (column < OW * KW)
     source = image * (OH * OW * CHANNELS) + ((row // KH * OW + column // KW) * CHANNELS + channel)
-    mine = tl.load(place + source, pooled, 255) == row % KH * KW + column % KW
-    tl.store(by_input + (image * (H * W * CHANNELS) + number), tl.load(grad + source, pooled & mine, 0.0), there)
+    is_largest = tl.load(place + source, pooled, 255) == row % KH * KW + column % KW
+    tl.store(by_input + (image * (H * W * CHANNELS) + number), tl.load(grad + source, pooled & is_largest, 0.0), there)
