@@ -11,6 +11,7 @@ from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
 from mmfl.updates import Updates
+from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore
 
 
@@ -42,6 +43,12 @@ class AggregationRule:
     def residuals(self, updates: Updates, view: RoundView, state: Any) -> NDArray[np.float64]:
         """Norms of what the rule's memory does not explain of each update, [rows]; without memory, of the updates."""
         return updates.norms()
+
+    def expected_residuals(
+        self, expected: ExpectedResiduals, view: RoundView, task: int, state: Any
+    ) -> NDArray[np.float64]:
+        """What these are expected to be for the next update of each client, before the draw, [clients]."""
+        return expected.expected(view.round)
 
     def report(self, view: RoundView, task: int, state: Any) -> Mapping[str, float]:
         """Numbers about the state that a round's record should show."""

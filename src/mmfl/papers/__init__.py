@@ -1,4 +1,5 @@
-"""The papers' tables and figures: what to train for each, what to measure, and which claims hold. One folder per paper.
+"""The papers' tables and figures: what to train for each, what to measure, and which claims hold. One folder per paper,
+and one, `forecast`, for the method of this project.
 
 `reproduction` defines what a reproduction is, `catalogue.toml` what its page says of it, `measurements` what is kept of
 a run, `evidence` how claims are tested, `store` the files on disk, `reproduce` the steps from training to page, and
@@ -6,11 +7,11 @@ a run, `evidence` how claims are tested, `store` the files on disk, `reproduce` 
 figure by name. No method is defined here.
 """
 
-from mmfl.papers import group, learning_rates, mfa, ucb, variance
+from mmfl.papers import forecast, group, learning_rates, mfa, ucb, variance
 from mmfl.papers.reproduction import Reproduction
 
 CATALOGUE: dict[str, Reproduction] = {
-    each.id: each for paper in (mfa, ucb, variance, group, learning_rates) for each in paper.REPRODUCTIONS
+    each.id: each for paper in (mfa, ucb, variance, group, learning_rates, forecast) for each in paper.REPRODUCTIONS
 }
 
 __all__ = ["CATALOGUE"]

@@ -1,7 +1,8 @@
 """Evidence for a claim: differences paired by seed, and the resulting verdict; how numbers and tables are written."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from mmfl.papers.reproduction import Claim, Verdict
@@ -9,6 +10,8 @@ from mmfl.report.differences import difference
 
 Quantity = pd.Series | float
 """A number for each seed, or a constant."""
+
+_LEVEL = 0.05
 
 
 def greater(text: str, paper: str, ours: Quantity, theirs: Quantity, margin: float = 0.0) -> Claim:
@@ -20,6 +23,54 @@ def greater(text: str, paper: str, ours: Quantity, theirs: Quantity, margin: flo
     """
     gap = difference(ours, theirs)
     return Claim(text, paper, str(gap), decide(gap.mean - gap.half > margin, gap.mean + gap.half < margin))
+
+
+def greater_than_each(text: str, paper: str, ours: Quantity, rivals: Mapping[str, Quantity]) -> list[Claim]:
+    """The claims that one quantity exceeds each of several others, whose names replace `{}` in the text.
+
+    They are tested together: the chance that any of them is decided wrongly is 5% at most (Holm's method).
+    """
+    return all_greater([(text.format(name), ours, theirs) for name, theirs in rivals.items()], paper)
+
+
+def all_greater(pairs: Sequence[tuple[str, Quantity, Quantity]], paper: str = "") -> list[Claim]:
+    """Claims with their texts that the first quantity exceeds the second, tested together by Holm's method."""
+    claims = []
+    for (text, ours, theirs), p in zip(pairs, holm([p_value(*each[1:]) for each in pairs]), strict=True):
+        gap = difference(ours, theirs)
+        shown = f"{gap}, {show_p(p)}" if np.isfinite(gap.half) else str(gap)
+        claims.append(Claim(text, paper, shown, decide(p < _LEVEL and gap.mean > 0, p < _LEVEL and gap.mean < 0)))
+    return claims
+
+
+def p_value(ours: Quantity, theirs: Quantity) -> float:
+    """The two-sided p value of a paired t test; 1 where it cannot be made."""
+    gap = pd.Series(ours - theirs).dropna().to_numpy(dtype=float)
+    if len(gap) < 2:
+        return 1.0
+    if np.ptp(gap) == 0:
+        return float(gap[0] == 0)
+    from scipy import stats  # takes a second to import
+
+    return float(stats.ttest_1samp(gap, 0.0).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p values of tests made together (Holm 1979): the chance of any wrong rejection stays below the level.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.02])]
+    [0.03, 0.04, 0.04]
+    """
+    adjusted, largest = [1.0] * len(p_values), 0.0
+    for rank, n in enumerate(sorted(range(len(p_values)), key=lambda n: p_values[n])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[n]))
+        adjusted[n] = largest
+    return adjusted
+
+
+def show_p(p: float) -> str:
+    """An adjusted p value as text."""
+    return "p < 0.001 (Holm)" if p < 0.001 else f"p = {p:.3f} (Holm)"
 
 
 def alike(text: str, paper: str, ours: Quantity, theirs: Quantity, tolerance: float) -> Claim:

@@ -225,8 +225,13 @@ class Round:
 
     def _expected_residuals(self) -> NDArray[np.float64]:
         """What the memory of past updates is expected to leave unexplained, [clients, tasks]."""
-        expected = [each.expected(self.view.round) for each in self.replica.state.expected if each is not None]
-        return np.where(self.view.able, np.stack(expected, axis=1), 0.0)
+        rule, state, view = self.replica.method.aggregation, self.replica.state, self.view
+        residuals = [
+            rule.expected_residuals(each, view, task, memory)
+            for task, (each, memory) in enumerate(zip(state.expected, state.aggregation, strict=True))
+            if each is not None
+        ]
+        return np.where(view.able, np.stack(residuals, axis=1), 0.0)
 
     def _by_pair(self, updates: Sequence[Updates], numbers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """A number for every update, as a table [clients, tasks]."""

@@ -44,17 +44,21 @@ class ExpectedResiduals:
             np.zeros(clients, dtype=np.int64), np.zeros(clients), np.zeros(_BINS), np.zeros(_BINS), np.zeros(_BINS)
         )
 
+    def smoothed(self) -> NDArray[np.float64]:
+        """Sums of ||G||^2, `<G, h>` and ||h||^2, [3, bins], each bin with its neighbours; 1, 0 and 1 before anything is
+        known."""
+        if not self.stale_squares.any():
+            return np.repeat([[1.0], [0.0], [1.0]], _BINS, axis=1)
+        return np.asarray(np.stack([self.squares, self.products, self.stale_squares]) @ _NEIGHBOURS)
+
     def ratios(self) -> NDArray[np.float64]:
         """rho of each bin; 1 before anything is known."""
-        if not self.stale_squares.any():
-            return np.ones(_BINS)
-        sums = np.stack([self.squares, self.products, self.stale_squares])
-        squares, products, stale_squares = sums @ _NEIGHBOURS
+        squares, products, stale_squares = self.smoothed()
         return np.asarray(np.sqrt(np.maximum(squares - products**2 / stale_squares, 0) / stale_squares))
 
     def expected(self, round: int) -> NDArray[np.float64]:
         """The expected residual of every client, before the draw of a round, [clients]."""
-        curve = self.ratios()[_bin(np.arange(round + 1))]
+        curve = self.ratios()[bin_of_age(np.arange(round + 1))]
         unseen = self.norms / self.received if self.received > 0 else 1.0
         return np.where(self.last > 0, self.norm * curve[round - self.last], unseen)
 
@@ -67,7 +71,7 @@ class ExpectedResiduals:
         stale_square = stale.norms() ** 2
         counts = (norm > 0) & (stale_square > 0)
         weight = 1 / np.where(counts, norm, np.inf) ** 2
-        at = _bin(round - self.last[updates.client])
+        at = bin_of_age(round - self.last[updates.client])
         np.add.at(self.squares, at, counts)
         np.add.at(self.products, at, weight * stale.best_beta(updates) * stale_square)
         np.add.at(self.stale_squares, at, weight * stale_square)
@@ -77,7 +81,7 @@ class ExpectedResiduals:
         self.norm[updates.client] = norm
 
 
-def _bin(age: NDArray[np.int64]) -> NDArray[np.int64]:
+def bin_of_age(age: NDArray[np.int64]) -> NDArray[np.int64]:
     """The bin of each age, in rounds; 1 and 0 have the first."""
     octaves = np.log2(np.maximum(age, 1))
     return np.asarray(np.minimum(BINS_PER_OCTAVE * octaves, _BINS - 1).astype(np.int64))

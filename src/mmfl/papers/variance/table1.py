@@ -69,7 +69,7 @@ _LONG_GROUPS = {
     **{method: [method] for method in _ALONE},
 }
 SMALL3 = ["federation.clients=40", *digits("fashion-a", "fashion-b", "fashion-c")]
-_SMALL5 = [
+SMALL5 = [
     "federation.clients=40",
     *digits("fashion-a", "fashion-b"),
     *digits("cifar10", "emnist", model="perceptron"),
@@ -98,7 +98,7 @@ def parts3(quick: bool) -> list[Part]:
 
 def parts5(quick: bool) -> list[Part]:
     """Five tasks of four kinds (quick: digits and generated text)."""
-    return _parts("lvr-5tasks", _GROUPS, 15, 2, _SMALL5) if quick else _parts("lvr-5tasks", _LONG_GROUPS, 150, 3)
+    return _parts("lvr-5tasks", _GROUPS, 15, 2, SMALL5) if quick else _parts("lvr-5tasks", _LONG_GROUPS, 150, 3)
 
 
 def _parts(

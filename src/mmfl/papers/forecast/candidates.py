@@ -1,0 +1,159 @@
+"""Aggregations of the ablation with other residuals to expect, or another weight of corrections."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.aggregation import Forecast
+from mmfl.aggregation.stale import LastUpdates
+from mmfl.federation import RoundView
+from mmfl.papers.forecast.forecasts import corrections
+from mmfl.updates import Updates
+from mmfl.updates.expected_residuals import ExpectedResiduals, bin_of_age
+from mmfl.updates.memory import ClientMemory
+
+
+class PlainResiduals(Forecast):
+    """Expects ||G - h|| in place of ||G - b h|| with the best b: the distance to the forecast that is used."""
+
+    def expected_residuals(
+        self, expected: ExpectedResiduals, view: RoundView, task: int, state: Any
+    ) -> NDArray[np.float64]:
+        """||h|| rho(age) with rho^2 the pooled mean of ||G - h||^2 / ||h||^2."""
+        squares, products, stale = expected.smoothed()
+        if not expected.stale_squares.any():
+            return expected.expected(view.round)
+        ratio = np.sqrt(np.maximum(squares - 2 * products + stale, 0) / stale)
+        at = bin_of_age(view.round - expected.last)
+        return np.where(expected.last > 0, expected.norm * ratio[at], expected.expected(view.round))
+
+
+class StepUnits(Forecast):
+    """Expected residuals in units of the task's forecast step, ||sum d h|| / sum d over the clients seen.
+
+    For an allocation without `equal_tasks`: budget goes where it is uncertain relative to the step itself.
+    """
+
+    def expected_residuals(
+        self, expected: ExpectedResiduals, view: RoundView, task: int, state: ClientMemory
+    ) -> NDArray[np.float64]:
+        """r / ||sum d h||; r / sum d r before the first update."""
+        residual, sizes = expected.expected(view.round), view.sizes[:, task]
+        seen = float(np.nansum(np.where(expected.last > 0, state.weight, 0.0)))
+        length = float(state.mean(1).norm()) / seen if seen > 0 else 0.0
+        unit = length if length > 0 else float((residual * sizes).sum()) / max(int(sizes.sum()), 1)
+        return residual / unit if unit > 0 else residual
+
+
+class Impatient(Forecast):
+    """Expected residuals times (1 + age / `period`)^`power`: nobody waits for long."""
+
+    def __init__(self, power: float = 0.5, period: float = 10.0, bias: float = 0.3):
+        super().__init__(bias)
+        self.power, self.period = power, period
+
+    def expected_residuals(
+        self, expected: ExpectedResiduals, view: RoundView, task: int, state: Any
+    ) -> NDArray[np.float64]:
+        """r times that, with the age since the start for a client never seen."""
+        age = view.round - expected.last
+        return np.asarray(expected.expected(view.round) * (1 + age / self.period) ** self.power)
+
+
+@dataclass
+class RatioMemory:
+    """The last updates with their sum, how updates age, and how each client's residuals compare with those expected.
+
+    `excess` is the sum of (observed / expected)^2 over a client's visits and `visits` their number, both discounted.
+    """
+
+    memory: ClientMemory
+    aging: ExpectedResiduals
+    excess: NDArray[np.float64]
+    visits: NDArray[np.float64]
+
+
+class OwnRatio(LastUpdates):
+    """`Forecast` with a factor of each client's own on the expected residuals, shrunk to 1 as if seen `prior` times."""
+
+    _DISCOUNT = 0.7
+
+    def __init__(self, prior: float = 2.0, bias: float = 0.3):
+        super().__init__()
+        self.prior, self.rule = prior, Forecast(bias)
+
+    def start(self, clients: int, weights: Tensor) -> RatioMemory:
+        """Nothing remembered."""
+        none = np.zeros(clients)
+        memory = self.rule.start(clients, weights)
+        return RatioMemory(memory, ExpectedResiduals.start(clients), none, none.copy())
+
+    def remembered(self, state: RatioMemory) -> Any:
+        """All last updates."""
+        return state.memory.stored
+
+    def step(self, updates: Updates, view: RoundView, state: RatioMemory) -> Tensor:
+        """The step of `Forecast`; the drawn clients show how well they were judged."""
+        client, stale = updates.client, state.memory.stored.of(updates.client)
+        expected, stale_norm = state.aging.expected(view.round)[client], stale.norms()
+        left = stale.distances(updates, stale.best_beta(updates))
+        judged = (stale_norm > 0) & (expected > 0)
+        ratio = np.where(judged, left / np.where(judged, expected, 1.0), 1.0)
+        state.excess[client] = self._DISCOUNT * state.excess[client] + np.where(judged, ratio**2, 0.0)
+        state.visits[client] = self._DISCOUNT * state.visits[client] + judged
+        state.aging.observe(updates, state.memory.stored, view.round)
+        return self.rule.step(updates, view, state.memory)
+
+    def expected_residuals(
+        self, expected: ExpectedResiduals, view: RoundView, task: int, state: RatioMemory
+    ) -> NDArray[np.float64]:
+        """r times the factor."""
+        factor = np.sqrt((self.prior + state.excess) / (self.prior + state.visits))
+        return np.asarray(expected.expected(view.round) * factor)
+
+
+@dataclass
+class AgingMemory:
+    """The last updates with their sum, and how updates age."""
+
+    memory: ClientMemory
+    aging: ExpectedResiduals
+
+
+BiasOf = Callable[[NDArray[np.float64], NDArray[np.bool_], int], NDArray[np.float64] | float]
+"""The SAG share of each correction, given rho(age)^2 (at most 1), which clients were seen before, and the round."""
+
+
+class ChangingBias(LastUpdates):
+    """`Forecast` with a SAG share that depends on the client or on the round."""
+
+    def __init__(self, bias_of: BiasOf):
+        super().__init__()
+        self.bias_of = bias_of
+
+    def start(self, clients: int, weights: Tensor) -> AgingMemory:
+        """Nothing remembered."""
+        return AgingMemory(ClientMemory.start(self.keep, clients, weights), ExpectedResiduals.start(clients))
+
+    def remembered(self, state: AgingMemory) -> Any:
+        """All last updates."""
+        return state.memory.stored
+
+    def step(self, updates: Updates, view: RoundView, state: AgingMemory) -> Tensor:
+        """sum d h + sum_drawn ((1 - bias) H + bias d) (G - h)."""
+        sizes, client, memory, aging = view.sizes[:, updates.task], updates.client, state.memory, state.aging
+        seen = aging.last[client] > 0
+        ratio = aging.ratios()[bin_of_age(view.round - aging.last[client])] ** 2
+        bias = np.clip(self.bias_of(np.where(seen, np.minimum(ratio, 1.0), 1.0), seen, view.round), 0, 1)
+        scale = corrections(updates, view, bias)
+        memory.reweight(sizes)
+        before = memory.stored.of(client).matrix()
+        forecast = (memory.total / int(sizes.sum())).float()
+        step: Tensor = forecast + updates.combine(scale) - before.combine(scale)
+        aging.observe(updates, memory.stored, view.round)
+        memory.replace(updates, before, updates.rows, sizes)
+        return step
