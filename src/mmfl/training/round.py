@@ -15,6 +15,7 @@ from mmfl.training.replica import Replica
 from mmfl.training.rule_checks import check_aggregation, check_allocation, check_finite, check_signals, check_state
 from mmfl.updates import Trained, Updates
 from mmfl.updates.batch_norm import LocalBatchNorm
+from mmfl.updates.expected_residuals import expected_residuals
 from mmfl.updates.partial_sum import add_up
 
 
@@ -170,7 +171,8 @@ class Round:
             residuals = [rule.residuals(each, self.view, memory[each.task]) for each in updates]
             self.view = self.view.with_signals(residuals=self._by_pair(updates, residuals))
         if "expected_residuals" in self.asked:
-            self.view = self.view.with_signals(expected_residuals=self._expected_residuals())
+            known = [each for each in state.expected if each is not None]
+            self.view = self.view.with_signals(expected_residuals=expected_residuals(known, self.view))
         decided = method.allocation.allocate(self.view, state.allocation)
         check_allocation(method.name, method.allocation, decided, self.view, state.allocation)
         self.allocation, state.allocation = decided
@@ -222,11 +224,6 @@ class Round:
         method, state, tasks = self.replica.method, self.replica.state, self.federation.task_names
         for s, given in self.given.items():
             check_finite(method.name, method.aggregation, tasks[s], self.view.round, state.weights[s], *given)
-
-    def _expected_residuals(self) -> NDArray[np.float64]:
-        """What the memory of past updates is expected to leave unexplained, [clients, tasks]."""
-        expected = [each.expected(self.view.round) for each in self.replica.state.expected if each is not None]
-        return np.where(self.view.able, np.stack(expected, axis=1), 0.0)
 
     def _by_pair(self, updates: Sequence[Updates], numbers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """A number for every update, as a table [clients, tasks]."""

@@ -1,10 +1,12 @@
 """ExpectedResiduals: how far each client's last update is likely to be from the one it would send now."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.federation import RoundView
 from mmfl.updates.store import ClientVectorStore
 from mmfl.updates.updates import Updates
 
@@ -75,6 +77,14 @@ class ExpectedResiduals:
         self.received += len(norm)
         self.last[updates.client] = round
         self.norm[updates.client] = norm
+
+
+def expected_residuals(memory: Sequence[ExpectedResiduals], view: RoundView) -> NDArray[np.float64]:
+    """The expected residual of every pair that can train in a round, [clients, tasks], given what is known of each
+    task; 0 for the others."""
+    table = np.stack([each.expected(view.round) for each in memory], axis=1)
+    table[~view.able] = 0.0
+    return table
 
 
 def _bin(age: NDArray[np.int64]) -> NDArray[np.int64]:
