@@ -200,11 +200,14 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
         return reply
 
     with pytest.raises(KeyboardInterrupt):
-        deployed(method, 6, trouble=stop, directory=place)
+        deployed(method, 6, trouble=stop, directory=place, average=0.3)
     (place / "stop").unlink()
-    real = deployed(method, 6, directory=place, resume=True)  # with nodes that remember nothing
+    real = deployed(method, 6, directory=place, resume=True, average=0.3)  # with nodes that remember nothing
     assert [record.round for record in real.records] == [1, 2, 3, 4, 5, 6]
-    assert_same_weights(real.weights, deployed(method, 6).weights)
+    whole = deployed(method, 6, average=0.3)
+    assert_same_weights(real.weights, whole.weights)
+    averages = ([each.value() for each in run.average_weights.weights] for run in (real, whole))
+    assert_same_weights(*averages)
 
 
 @pytest.mark.parametrize("average", [0.3, 2])

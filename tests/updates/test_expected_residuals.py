@@ -181,6 +181,9 @@ def train(allocation, aggregation, rounds=2):
     (lambda: train(ExpectedResidualVariance(), ServerMomentum(Average())), "ServerMomentum remembers no"),
     (lambda: train(Asks(), FedVARP()), "asks for expected_residuals", "`needs`"),
     (lambda: ExpectedResidualVariance(floor=1.5), "floor is 1.5", "in [0, 1]"),
+    (lambda: ExpectedResidualVariance(floor="low"), "floor is 'low'", "in [0, 1]"),
+    (lambda: ExpectedResidualVariance(mix=float("nan")), "mix is nan", "in [0, 1]"),
+    (lambda: ExpectedResidualVariance(equal_tasks="no"), "equal_tasks is 'no'", "True or False"),
     (lambda: ExpectedResidualVariance(draw="systemic"), "did you mean 'systematic'"),
 )
 def test_what_cannot_be_expected_is_refused(make, words):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.random import random_probabilities
 from mmfl.allocation.sampling import Draw, ascending, draw_named, independent, systematic
-from mmfl.checks import check
+from mmfl.checks import check, is_number
 from mmfl.federation import RoundView
 
 FLOOR = 0.05
@@ -76,7 +76,7 @@ class LeastVariance(AllocationRule):
 
     def __init__(self, signal: str, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
         for name, value in (("floor", floor), ("mix", mix)):
-            check(0 <= value <= 1, "allocation", name, value, "a number in [0, 1]")
+            check(is_number(value, 0, 1), "allocation", name, value, "a number in [0, 1]")
         self.signal, self.floor, self.mix = signal, floor, mix
         self.needs = frozenset({signal})
         self.draw = draw_named(draw)
@@ -138,6 +138,7 @@ class ExpectedResidualVariance(LeastVariance):
 
     def __init__(self, floor: float = 0.1, mix: float = 0.0, draw: str | Draw = systematic, equal_tasks: bool = True):
         super().__init__("expected_residuals", floor, mix, draw)
+        check(isinstance(equal_tasks, bool), "allocation", "equal_tasks", equal_tasks, "True or False")
         self.equal_tasks = equal_tasks
 
     def importance(self, view: RoundView) -> NDArray[np.float64]:
