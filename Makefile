@@ -9,7 +9,7 @@ READY := .venv/.ready
 .PHONY: demo test check lint types docs benchmark clean
 
 demo: $(READY)
-	$(BIN)/mmfl compare --methods random,mmfl-lvr,full
+	$(BIN)/mmfl compare
 
 test: $(READY)
 	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder

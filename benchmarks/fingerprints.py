@@ -29,7 +29,7 @@ import mmfl
 
 ROUNDS = 6
 ENGINES = ("vectorised", "sequential", "resumed", "two processes", "deployed")
-DEPLOYED = ("mmfl-lvr", "mmfl-stalevr", "scaffold", "fedvarp")
+DEPLOYED = ("mmfl-lvr", "mmfl-stalevr", "scaffold", "fedvarp", "forecast")
 APP = """
 import mmfl
 

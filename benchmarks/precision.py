@@ -22,7 +22,7 @@ from mmfl.updates import quantiser
 from mmfl.updates.encoding import ENCODINGS, Quantised
 
 DATA = Path(__file__).with_suffix(".json")
-METHODS = ("mmfl-stalevr", "fedvarp", "mifa")
+METHODS = ("mmfl-stalevr", "fedvarp", "mifa", "forecast")
 PARAMETERS, CLIENTS, ROUNDS, RATE, SEEDS, LAST = 4810, 60, 60, 0.1, 20, 10
 STOCHASTIC = ", stochastic"
 
@@ -75,7 +75,10 @@ def measure() -> dict[str, Accuracies | dict[str, list[float]]]:
 
 def table(stored: Accuracies) -> str:
     """Bytes beside float32; the mean accuracy in float32, and the differences of the others from it, seed by seed."""
-    lines = [f"| precision | bytes | {' | '.join(f'`{method}`' for method in METHODS)} |", "|---|---|---|---|---|"]
+    lines = [
+        f"| precision | bytes | {' | '.join(f'`{method}`' for method in METHODS)} |",
+        "|---|---|" + "---|" * len(METHODS),
+    ]
     for precision in stored[METHODS[0]]:
         encoding = ENCODINGS[precision.removesuffix(STOCHASTIC)]
         share = encoding.width(PARAMETERS) * encoding.dtype.itemsize / (4 * PARAMETERS)

@@ -3,7 +3,8 @@
 50 of 100,000 clients are active in a round, every time others, so that the memory grows by 50 updates a round. Prints
 milliseconds a round (median over the last rounds) when a thousand, ten thousand and all clients have been seen once,
 beside the direct formula, which passes over all stored updates; what is stored, in MiB and in bytes for each client
-seen; and the most memory that the process had held by then, beyond what it began with.
+seen; and the most memory that the process had held by then, beyond what it began with. The round of Forecast includes
+what it learns for the expected residuals of the next draw.
 
     python benchmarks/stored.py [--parameters 2000] [--where device|host|file] [--precision float32|float16|3-bit|...]
 """
@@ -19,13 +20,14 @@ import time
 import numpy as np
 import torch
 
-from mmfl.aggregation import MIFA, AggregationRule, FedVARP, StaleVRE
+from mmfl.aggregation import MIFA, AggregationRule, FedVARP, Forecast, StaleVRE
 from mmfl.federation import RoundView
 from mmfl.updates import Updates
+from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore, StorageOptions
 
 CLIENTS, ACTIVE, MEASURED = 100_000, 50, 40
-RULES = {rule.__name__: rule for rule in (FedVARP, MIFA, StaleVRE)}
+RULES = {rule.__name__: rule for rule in (FedVARP, MIFA, StaleVRE, Forecast)}
 
 
 def view_of(round: int) -> RoundView:
@@ -60,11 +62,14 @@ def measure(rule: AggregationRule, parameters: int, marks: list[int]) -> list[st
     """At each mark of clients seen: milliseconds a round, of the direct sum, MiB stored, bytes a client, peak MiB."""
     begin, weights = resident(), torch.zeros(parameters)
     state = rule.start(CLIENTS, weights)
+    expected = ExpectedResiduals.start(CLIENTS) if isinstance(rule, Forecast) else None
     rows: list[str] = []
     spent: list[float] = []
     for round in range(1, max(marks) // ACTIVE + 1):
         view, updates = view_of(round), updates_of(round, parameters)
         begun = time.perf_counter()
+        if expected is not None:
+            expected.observe(updates, state.stored, round)
         weights, state = rule.aggregate(weights, updates, view, state)
         spent.append(1000 * (time.perf_counter() - begun))
         if round * ACTIVE in marks:
@@ -94,7 +99,7 @@ def main() -> None:
             command = [sys.executable, __file__, "--rule", rule, *sys.argv[1:]]
             print(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
         else:
-            print(f"| {rule} | {' | '.join(measure(RULES[rule](keep), options.parameters, marks))} |", flush=True)
+            print(f"| {rule} | {' | '.join(measure(RULES[rule](keep=keep), options.parameters, marks))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Draws every figure of docs/methods from runs of this package: `python docs/figures.py [name ...]`.
+"""Draws every figure of docs/methods, and docs/demo.png, from runs of this package: `python docs/figures.py [name]`.
 
-A function per page; the runs are small, so that all of them take a minute or two on two cores.
+A function per page; the runs are small, so that all of them take a few minutes on two cores.
 """
 
 import sys
@@ -26,10 +26,14 @@ import mmfl
 from mmfl.aggregation import MIFA, FedVARP, ServerMomentum, StaleVR, StaleVRE, Unbiased
 from mmfl.aggregation.stale import Betas, Estimates
 from mmfl.allocation import Full, Groups, LossVariance, RandomClients, RandomProcessors, RoundRobinTasks
+from mmfl.cli.training import DEFAULT_METHODS
 from mmfl.federation.schedules import Decay, FrameDecay
 from mmfl.local import PlainSGD, Prox, Scaffold
 from mmfl.papers.measurements import Watch
-from mmfl.report.plots import save
+from mmfl.report.figures import main as main_figures
+from mmfl.report.plots import draw, save
+from mmfl.runs.config import read
+from mmfl.runs.experiment import conduct
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
 from mmfl.training import TrainingState
 from mmfl.updates.expected_residuals import BINS_PER_OCTAVE
@@ -451,6 +455,13 @@ def priorities() -> Figure:
     return figure
 
 
+def demo() -> Figure:
+    """Test metrics of the embedded experiment, as `make demo` trains it."""
+    config = read("demo", methods=DEFAULT_METHODS.split(","))
+    overview, *_ = main_figures(conduct(config.experiment(), mmfl.engine.Simulation("cpu")))
+    return draw(replace(overview, panels=[panel for panel in overview.panels if panel.y_label == "test metric"]))
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "splits": splits,
     "bandits": bandits,
@@ -461,6 +472,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "local": local,
     "theory": theory,
     "priorities": priorities,
+    "../demo": demo,
 }
 
 

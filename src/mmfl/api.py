@@ -47,7 +47,7 @@ _SWEPT = [
 
 def train(
     federation: Federation,
-    method: str | Method | Mapping[str, Any] = "mmfl-lvr",
+    method: str | Method | Mapping[str, Any] = "forecast",
     rounds: int = 100,
     rate: float = 0.1,
     seed: int = 0,
@@ -175,7 +175,7 @@ def sweep(
       configuration, such as `"tasks.digits.lr"`, and `options` are values of it, such as `rounds=50` or `seeds=3`. Or a
       function that makes a federation: keys of the grid are its arguments or options of `compare`, and `seed` is given
       to it if it takes one. Or a federation, to sweep over options of `compare` alone, such as `rate`.
-    - `methods`: by default those of the configuration, or `["mmfl-lvr"]`.
+    - `methods`: by default those of the configuration, or `["forecast"]`.
     - `directory`: where to write metrics and checkpoints. If it holds the same sweep, only what is missing is trained;
       values and methods can be added.
     - `device`, `listeners` and `progress` are those of `compare`; listeners are told of every part of the sweep.
@@ -198,7 +198,7 @@ def sweep(
         parameters = inspect.signature(compare).parameters
         known = {name: options.get(name, parameters[name].default) for name in _SWEPT}
         seeds = seeds_of(known.pop("seeds"))
-        plan = plan_federations(experiment, grid, methods or ["mmfl-lvr"], seeds, known, device)
+        plan = plan_federations(experiment, grid, methods or ["forecast"], seeds, known, device)
     console = Console()
     shown = progress or (progress is None and console.is_jupyter)
     display = SweepDisplay(console) if shown else None

@@ -186,6 +186,25 @@ def test_the_sag_share_misses_its_part_of_the_corrections_that_did_not_come_and_
     assert variance == pytest.approx((each[able] * (1 / p[able] - 1)).sum(), rel=1e-4)
 
 
+@both_tasks
+@pytest.mark.parametrize("name", ["fedvarp", "mifa", "forecast", "forecast as mifa"])
+def test_once_every_client_has_sent_the_update_that_it_still_sends_every_draw_takes_the_full_step(name, task):
+    """Before that, after a part of the clients: the bias of the SAG share is what is missing of the others."""
+    rule, state = RULES[name](), remembered(name, task)[1]
+    state, full = copy.deepcopy(state), VIEW.share[:, task] @ SENT
+    for client in np.flatnonzero(SIZES[:, task]):
+        spread = [
+            np.abs(step_of(rule, copy.deepcopy(state), task, c, SENT, VIEW)[0] - full) for _, c in draws("independent")
+        ]
+        assert np.max(spread) > 1e-3
+        count = np.zeros(P.shape, dtype=int)
+        count[client, task] = 1
+        _, state = step_of(rule, state, task, count, SENT, VIEW)
+    for _, count in draws("independent"):
+        step, _ = step_of(rule, copy.deepcopy(state), task, count, SENT, VIEW)
+        np.testing.assert_allclose(step, full, atol=1e-5)
+
+
 def betas(name, task):
     """The betas of this round, literally, [clients]."""
     _, _, literal = remembered(name, task)
@@ -445,11 +464,13 @@ def test_reports_are_of_the_betas_just_used_or_of_the_estimates_of_the_next_roun
     (lambda: FedStale(-0.1), "beta is -0.1", "in [0, 1]"),
     (lambda: Forecast(-0.1), "bias is -0.1", "in [0, 1]"),
     (lambda: Forecast(float("nan")), "bias is nan", "in [0, 1]"),
+    (lambda: Forecast("high"), "bias is 'high'", "in [0, 1]"),
+    (lambda: Forecast(True), "bias is True", "in [0, 1]"),
     (lambda: FedStale(1.1), "beta is 1.1", "in [0, 1]"),
     (lambda: FedStale(float("nan")), "beta is nan"),
     *[
         (lambda rule=rule: rule(keep={"wher": "host"}), "unknown option 'wher'", "did you mean 'where'?")
-        for rule in (FedStale, FedVARP, MIFA, StaleVR, StaleVRE)
+        for rule in (FedStale, FedVARP, MIFA, Forecast, StaleVR, StaleVRE)
     ],
     (lambda: MIFA(keep={"where": "cloud"}), "unknown where 'cloud'"),
     (lambda: StaleVRE(keep="host"), "keep is 'host'", "expected a table"),

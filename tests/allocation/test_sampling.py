@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from conftest import refusals, refused, view_of
 from draws import outcomes, pieces, systematic_at, told, without_repeats_at
 from mmfl.allocation import Fixed, LossVariance, RandomProcessors
-from mmfl.allocation.sampling import DRAWS, draw_named, independent, systematic, without_repeats
+from mmfl.allocation.sampling import DRAWS, ascending, draw_named, independent, systematic, without_repeats
 from mmfl.randomness import Purpose
 
 P = np.array([[0.3, 0.2, 0.1], [0.0, 0.6, 0.4], [0.25, 0.0, 0.0]])
@@ -47,6 +47,12 @@ def eighths(draw, clients=4):
 
 def expected(p, capacity):
     return np.vectorize(Fraction, otypes=[object])(p * capacity[:, None])
+
+
+@given(st.lists(st.floats(0, 1) | st.sampled_from([0.25, 0.5]), max_size=40))
+def test_clients_with_equal_numbers_stay_in_their_order(numbers):
+    expected = sorted(range(len(numbers)), key=lambda place: (numbers[place], place))
+    assert ascending(np.array(numbers)).tolist() == expected
 
 
 # --- marginals, exactly --------------------------------------------------------------

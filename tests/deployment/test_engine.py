@@ -77,7 +77,8 @@ def test_where_everyone_trains_only_drawn_updates_travel(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "exchanges"), [("random", 1), ("mmfl-lvr", 2), ("mmfl-stalevr", 2), ("mmfl-gvr", 2)]
+    ("method", "exchanges"),
+    [("random", 1), ("forecast", 1), ("mmfl-lvr", 2), ("mmfl-stalevr", 2), ("mmfl-gvr", 2)],
 )
 def test_a_node_gets_one_message_an_exchange_whatever_it_is_asked(method, exchanges):
     nodes = transport()
@@ -85,7 +86,7 @@ def test_a_node_gets_one_message_an_exchange_whatever_it_is_asked(method, exchan
     for node in NODES:
         assert sum(1 for to, round, _ in nodes.sent if (to, round) == (node, 2)) <= exchanges
     asked_for_losses = any("losses" in Payload.unpack(sent).fields for _, _, sent in nodes.sent)
-    assert asked_for_losses == (method != "random")  # which does not need them
+    assert asked_for_losses == (method not in ("random", "forecast"))  # which do not need them
 
 
 def test_who_trains_in_any_case_tells_its_loss_with_it_and_is_asked_again_only_if_drawn():
@@ -189,7 +190,7 @@ def test_one_server_at_a_time_works_in_a_run_directory(tmp_path):
     assert f"in use by process {os.getpid()} on {socket.gethostname()}" in second["message"]
 
 
-@pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold"])
+@pytest.mark.parametrize("method", ["mmfl-lvr", "mmfl-stalevr", "scaffold", "forecast"])
 def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method, tmp_path):
     place = tmp_path / "run"
 
@@ -199,11 +200,14 @@ def test_a_deployment_stopped_and_resumed_is_the_same_as_one_that_was_not(method
         return reply
 
     with pytest.raises(KeyboardInterrupt):
-        deployed(method, 6, trouble=stop, directory=place)
+        deployed(method, 6, trouble=stop, directory=place, average=0.3)
     (place / "stop").unlink()
-    real = deployed(method, 6, directory=place, resume=True)  # with nodes that remember nothing
+    real = deployed(method, 6, directory=place, resume=True, average=0.3)  # with nodes that remember nothing
     assert [record.round for record in real.records] == [1, 2, 3, 4, 5, 6]
-    assert_same_weights(real.weights, deployed(method, 6).weights)
+    whole = deployed(method, 6, average=0.3)
+    assert_same_weights(real.weights, whole.weights)
+    averages = ([each.value() for each in run.average_weights.weights] for run in (real, whole))
+    assert_same_weights(*averages)
 
 
 @pytest.mark.parametrize("average", [0.3, 2])

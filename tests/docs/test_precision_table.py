@@ -30,3 +30,10 @@ def test_losses_of_mifa_are_quoted_as_measured():
     lost = {precision: np.subtract(mifa["float32"], seeds).mean() for precision, seeds in mifa.items()}
     assert f"`mifa` loses {lost['3-bit']:.4f}" in text
     assert f"({lost['3-bit, stochastic']:.4f} lost in 3 bits, {lost['2-bit, stochastic']:.4f} in 2)" in text
+
+
+def test_the_difference_of_forecast_is_quoted_as_measured_and_within_what_a_tenth_of_the_memory_may_cost():
+    forecast = MEASURED["stored"]["forecast"]
+    assert SCRIPT["cell"](forecast, "3-bit") in text_of("docs/methods/forecast.md")
+    lost = np.subtract(forecast["float32"], forecast["3-bit"])
+    assert abs(lost.mean()) < lost.std(ddof=1) / len(lost) ** 0.5 < 0.003

@@ -1,5 +1,6 @@
 """Configurations: what they build, how they are changed, and how mistakes in them are named."""
 
+import inspect
 import tomllib
 from pathlib import Path
 
@@ -7,10 +8,14 @@ import numpy as np
 import pytest
 import tomli_w
 
-from conftest import refused
+import mmfl
+from conftest import refused, toy_task
 from mmfl import aggregation, allocation
+from mmfl.cli.training import DEFAULT_METHODS
+from mmfl.deployment.settings import DeploymentSettings
 from mmfl.federation import Federation
 from mmfl.runs import config
+from mmfl.runs.config_schema import Config
 from mmfl.updates.store import StorageOptions
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -305,3 +310,13 @@ def test_mistakes_in_the_users_own_module_are_named_with_their_line(small):
     }.items():
         with refused(*words):
             config.read(small, [setting]).experiment()
+
+
+def test_the_default_method_is_the_same_in_every_way_to_start_a_run():
+    default = inspect.signature(mmfl.train).parameters["method"].default
+    assert default == "forecast"
+    assert config.read(None).methods == Config().methods == [default]
+    assert DeploymentSettings(clients=1).method == default
+    assert default in DEFAULT_METHODS.split(",")
+    swept = mmfl.sweep(mmfl.Federation([toy_task()], 4), {"rate": [0.5]}, rounds=1)
+    assert swept.table()["method"].tolist() == [default]

@@ -144,7 +144,7 @@ def test_a_checkpoint_in_another_precision_is_converted(tmp_path):
         assert torch.equal(found[pair], read_back(rows, 3)), pair
 
 
-@pytest.mark.parametrize("method", ["fedvarp", "mifa", "mmfl-stalevre"])
+@pytest.mark.parametrize("method", ["fedvarp", "mifa", "mmfl-stalevre", "forecast"])
 def test_a_run_with_three_bits_resumes_with_the_same_bits(method, tmp_path):
     task = mmfl.Task("digits", mmfl.models.Perceptron, mmfl.data.digits(), lr=0.1)
     federation = mmfl.Federation([task], clients=12)

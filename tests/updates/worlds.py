@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 
 import mmfl
-from mmfl.aggregation import Average, Unbiased
+from mmfl.aggregation import Average, Forecast, Unbiased
+from mmfl.allocation import ExpectedResidualVariance
 from mmfl.methods import METHODS, make_method
 from mmfl.updates.world import leave
 
@@ -49,7 +51,7 @@ def network(*hidden: int) -> nn.Module:
 
 
 def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
-    """All methods of the package, and three of a researcher's own."""
+    """All methods of the package, and others that a researcher writes."""
     return mmfl.compare(
         federation,
         [*METHODS, *OWN.values()],
@@ -62,6 +64,18 @@ def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
         engine="vectorised",
         device="cpu",
     )
+
+
+class AlikeEverywhere(ExpectedResidualVariance):
+    """Ends the run where processes do not expect the same residuals, to the bit."""
+
+    def allocate(self, view, state):
+        if dist.is_initialized():
+            least, most = (torch.from_numpy(view.signals["expected_residuals"].copy()) for _ in range(2))
+            dist.all_reduce(least, dist.ReduceOp.MIN)
+            dist.all_reduce(most, dist.ReduceOp.MAX)
+            assert torch.equal(least, most)
+        return super().allocate(view, state)
 
 
 class Median(mmfl.AggregationRule):
@@ -124,6 +138,8 @@ OWN = {
     "smoothed": mmfl.Method("smoothed", mmfl.allocation.RandomClients(), Smoothed()),
     "momentum": mmfl.Method("momentum", mmfl.allocation.RandomClients(), Average(), ClientMomentum()),
     "3-bit": make_method({"method": "fedvarp", "keep": {"precision": "3-bit"}, "name": "3-bit"}),
+    "alike": mmfl.Method("alike", AlikeEverywhere(), Forecast()),
+    "3-bit forecast": make_method({"method": "forecast", "keep": {"precision": "3-bit"}, "name": "3-bit forecast"}),
 }
 """Methods such as a researcher writes."""
 

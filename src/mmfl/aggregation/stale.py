@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mmfl.aggregation.base import AggregationRule
 from mmfl.aggregation.unbiased import inverse_probability
-from mmfl.checks import check
+from mmfl.checks import check, is_number
 from mmfl.federation import RoundView
 from mmfl.updates import ClientVectorStore, StorageOptions, Updates
 from mmfl.updates.memory import ClientMemory, weighted_sum
@@ -102,7 +102,7 @@ class Forecast(LastUpdates):
     """
 
     def __init__(self, bias: float = 0.3, keep: StorageSetting = None):
-        check(0 <= bias <= 1, "aggregation 'forecast'", "bias", bias, "a number in [0, 1]")
+        check(is_number(bias, 0, 1), "aggregation 'forecast'", "bias", bias, "a number in [0, 1]")
         super().__init__(keep)
         self.bias = bias
 

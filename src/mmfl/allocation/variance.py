@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.random import random_probabilities
-from mmfl.allocation.sampling import Draw, draw_named, independent, systematic
-from mmfl.checks import check
+from mmfl.allocation.sampling import Draw, ascending, draw_named, independent, systematic
+from mmfl.checks import check, is_number
 from mmfl.federation import RoundView
 
 FLOOR = 0.05
@@ -25,7 +25,7 @@ def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64],
     Every processor has sum_s p <= 1. With M_i = sum_s U[i,s], processors with a high M are always active and the others
     share the rest of the budget in proportion to U: p = U / max(M, level), at the level that spends the whole budget.
     """
-    total = importance.sum(1)
+    total = importance @ np.ones(importance.shape[1])  # several times as fast as sum(1) where tasks are few
     active = (capacity > 0) & (total > 0)
     budget = min(budget, float(capacity[active].sum()))
     if budget <= 0:
@@ -43,7 +43,7 @@ def _level(total: NDArray[np.float64], capacity: NDArray[np.int64], budget: floa
     rivals = min(len(total), ceil(budget))
     below = total < np.partition(total, -rivals)[-rivals]
     order = np.flatnonzero(~below)
-    order = order[np.argsort(total[order], kind="stable")]
+    order = order[ascending(total[order])]
     M, B = total[order], capacity[order]
     processors = capacity[below].sum() + np.cumsum(B)
     sums = (capacity[below] * total[below]).sum() + np.cumsum(B * M)
@@ -76,7 +76,7 @@ class LeastVariance(AllocationRule):
 
     def __init__(self, signal: str, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
         for name, value in (("floor", floor), ("mix", mix)):
-            check(0 <= value <= 1, "allocation", name, value, "a number in [0, 1]")
+            check(is_number(value, 0, 1), "allocation", name, value, "a number in [0, 1]")
         self.signal, self.floor, self.mix = signal, floor, mix
         self.needs = frozenset({signal})
         self.draw = draw_named(draw)
@@ -138,18 +138,19 @@ class ExpectedResidualVariance(LeastVariance):
 
     def __init__(self, floor: float = 0.1, mix: float = 0.0, draw: str | Draw = systematic, equal_tasks: bool = True):
         super().__init__("expected_residuals", floor, mix, draw)
+        check(isinstance(equal_tasks, bool), "allocation", "equal_tasks", equal_tasks, "True or False")
         self.equal_tasks = equal_tasks
 
     def importance(self, view: RoundView) -> NDArray[np.float64]:
         """U = priority d r / B, with equal tasks divided by sum d r, [clients, tasks]."""
         residual = replace_non_finite(view.signals[self.signal], view.able)
         importance = residual * view.share
-        total = importance.sum(0)
-        if self.equal_tasks:
-            importance /= np.where(total > 0, total, 1.0)
+        total = np.ones(len(importance)) @ importance  # as sum(0), but faster
         importance[:, total == 0] = view.share[:, total == 0]  # nothing is left to explain: by amount of data
-        importance *= view.priority
+        importance *= view.priority / np.where((total > 0) & self.equal_tasks, total, 1.0)
         importance /= np.maximum(view.capacity, 1)[:, None]
         able = view.able
-        minimum = self.floor * importance.sum() / max(int(able.sum()), 1)
-        return np.where(able, np.maximum(importance, minimum), 0.0)
+        minimum = self.floor * importance.sum() / max(np.count_nonzero(able), 1)
+        np.maximum(importance, minimum, out=importance)
+        importance *= able
+        return importance

@@ -47,7 +47,7 @@ def deploy(
     local: Annotated[int | None, typer.Option(help="Trial on this machine, with this number of nodes.")] = None,
     server: Annotated[str | None, typer.Option(help="host:port of a SuperLink on this machine (`mmfl link`).")] = None,
     method: Annotated[
-        str | None, typer.Option(help="One of `mmfl methods`; by default mmfl-lvr.", autocompletion=completion.method)
+        str | None, typer.Option(help="One of `mmfl methods`; by default forecast.", autocompletion=completion.method)
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds; by default 100.")] = None,
     rate: Annotated[

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mmfl.runs.directory import RunDirectory
 
 app = typer.Typer(rich_markup_mode=None)
-DEFAULT_METHODS = "random,mmfl-lvr,full"
+DEFAULT_METHODS = "random,mmfl-lvr,forecast,full"
 
 
 @command(
@@ -58,8 +58,8 @@ def run(
 @command(
     app,
     "mmfl compare",
-    "mmfl compare experiment.toml --methods random,mmfl-lvr,full --seeds 5",
-    "mmfl compare --methods random,mmfl-stalevre --rounds 50 --quiet",
+    "mmfl compare experiment.toml --methods random,mmfl-lvr,forecast,full --seeds 5",
+    "mmfl compare --methods random,forecast --rounds 50 --quiet",
 )
 def compare(
     file: ConfigFile = None,

@@ -16,7 +16,7 @@ class DeploymentSettings(BaseModel):
 
     clients: int = Field(ge=1, examples=[12])
     """Number of clients that may take part, numbered from 0 (`--clients`)."""
-    method: str | dict[str, Any] = Field(default="mmfl-lvr", examples=["random", {"method": "fedstale", "beta": 0.2}])
+    method: str | dict[str, Any] = Field(default="forecast", examples=["random", {"method": "fedstale", "beta": 0.2}])
     """The method (`--method`): a name, or a name with options."""
     rounds: int = Field(ge=1, default=100, examples=[20])
     """Number of rounds (`--rounds`)."""

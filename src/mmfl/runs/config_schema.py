@@ -163,9 +163,9 @@ class Config(ConfigSection):
     """A whole experiment."""
 
     methods: list[Spec] = Field(
-        default=["mmfl-lvr"],
+        default=["forecast"],
         examples=[
-            ["random", "mmfl-lvr", "full"],
+            ["random", "mmfl-lvr", "forecast", "full"],
             [{"method": "fedstale", "beta": 0.2}],
             [{"name": "mine", "allocation": "my_module.Mine", "aggregation": "average"}],
         ],

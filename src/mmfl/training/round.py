@@ -15,6 +15,7 @@ from mmfl.training.replica import Replica
 from mmfl.training.rule_checks import check_aggregation, check_allocation, check_finite, check_signals, check_state
 from mmfl.updates import Trained, Updates
 from mmfl.updates.batch_norm import LocalBatchNorm
+from mmfl.updates.expected_residuals import by_pair
 from mmfl.updates.partial_sum import add_up
 
 
@@ -231,7 +232,7 @@ class Round:
             for task, (each, memory) in enumerate(zip(state.expected, state.aggregation, strict=True))
             if each is not None
         ]
-        return np.where(view.able, np.stack(residuals, axis=1), 0.0)
+        return by_pair(residuals, view)
 
     def _by_pair(self, updates: Sequence[Updates], numbers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """A number for every update, as a table [clients, tasks]."""

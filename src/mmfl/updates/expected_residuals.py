@@ -1,10 +1,12 @@
 """ExpectedResiduals: how far each client's last update is likely to be from the one it would send now."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.federation import RoundView
 from mmfl.updates.store import ClientVectorStore
 from mmfl.updates.updates import Updates
 
@@ -23,6 +25,8 @@ class ExpectedResiduals:
     all clients: rho(age)^2 is the mean of ||G - b h||^2 / ||h||^2 over the updates G that came back at about that age,
     with the best b of that age. Ages are binned, four bins to a doubling, and each bin learns from its neighbours. A
     client never seen is expected to send an update of the mean norm of recent ones.
+
+    Who is absent or sends no valid update keeps what is known of it: its age goes on.
 
     `last` is the round of each client's last update (0: none) and `norm` its norm. `squares`, `products` and
     `stale_squares` are the sums of ||G||^2, `<G, h>` and ||h||^2 over received updates, [bins], each weighted by
@@ -68,17 +72,28 @@ class ExpectedResiduals:
             sums *= _CURVE_DISCOUNT
         self.norms, self.received = _NORM_DISCOUNT * self.norms, _NORM_DISCOUNT * self.received
         norm, stale = updates.norms(), stored.of(updates.client)
-        stale_square = stale.norms() ** 2
-        counts = (norm > 0) & (stale_square > 0)
-        weight = 1 / np.where(counts, norm, np.inf) ** 2
-        at = bin_of_age(round - self.last[updates.client])
-        np.add.at(self.squares, at, counts)
-        np.add.at(self.products, at, weight * stale.best_beta(updates) * stale_square)
-        np.add.at(self.stale_squares, at, weight * stale_square)
-        self.norms += float(norm.sum())
-        self.received += len(norm)
+        with np.errstate(invalid="ignore", over="ignore"):  # updates of a model that diverged, which teach nothing
+            stale_square = stale.norms() ** 2
+            product = stale.best_beta(updates) * stale_square
+        finite = np.isfinite(norm)
+        known = np.flatnonzero((norm > 0) & (stale_square > 0) & finite & np.isfinite(stale_square + product))
+        weight = 1 / norm[known] ** 2
+        at = bin_of_age(round - self.last[updates.client[known]])
+        np.add.at(self.squares, at, 1.0)
+        np.add.at(self.products, at, weight * product[known])
+        np.add.at(self.stale_squares, at, weight * stale_square[known])
+        self.norms += float(norm[finite].sum())
+        self.received += int(finite.sum())
         self.last[updates.client] = round
         self.norm[updates.client] = norm
+
+
+def by_pair(expected: Sequence[NDArray[np.float64]], view: RoundView) -> NDArray[np.float64]:
+    """The expected residual of every pair that can train in a round, [clients, tasks], given those of all clients for
+    each task; 0 for the others."""
+    table = np.stack(expected, axis=1)
+    table[~view.able] = 0.0
+    return table
 
 
 def bin_of_age(age: NDArray[np.int64]) -> NDArray[np.int64]:
