@@ -50,14 +50,14 @@ class Evaluation:
     @classmethod
     def of(cls, task: Task, loss: float, statistics: Sequence[Numbers], clients: ClientValues | None) -> "Evaluation":
         """From the statistics of all metrics, in their order."""
-        values = {}
+        values: dict[str, Numbers] = {}
         for (name, metric), numbers in zip(task.all_metrics.items(), statistics, strict=True):
             with blame(partial(_metric_fails, task, name)):
                 whole = metric.value(torch.from_numpy(numbers)) if isinstance(metric, AdditiveMetric) else None
             values[name] = numbers if whole is None else whole.numpy()
-        numbers = {name: float(value) for name, value in values.items() if value.ndim == 0}
+        scalars = {name: float(value) for name, value in values.items() if value.ndim == 0}
         tables = {name: value for name, value in values.items() if value.ndim > 0}
-        return cls(loss, numbers[next(iter(task.all_metrics))], numbers, tables, clients, statistics)
+        return cls(loss, scalars[next(iter(task.all_metrics))], scalars, tables, clients, statistics)
 
 
 def _metric_fails(task: Task, name: str, of: str = "") -> str:
