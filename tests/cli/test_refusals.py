@@ -27,7 +27,10 @@ NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
         (["run", "--out", "file/run"], ["error: run directory 'file/run' cannot be made: Not a directory"]),
         (["run", "--out", LONG], ["error: run directory 'aaa", "...' cannot be made: File name too long"]),
         (["compare", "--out", "\udcff"], ["error: run directory '\\udcff': the name is not valid Unicode"]),
-        (["run", "--set", TASK, "--out", "unused"], ["error: the embedded default: task 'a\\x00b': the name has a control character"]),
+        (
+            ["run", "--set", TASK, "--out", "unused"],
+            ["error: the embedded default: task 'a\\x00b': the name has a control character"],
+        ),
         (["run", "--set", NAMED, "--out", "unused"], ["error: method 'a\\x00b': the name has a control character"]),
         (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
         (["compare", "--methods", ","], ["error: no methods given"]),
