@@ -82,9 +82,7 @@ def measure(clients: int, tasks: int) -> str:
 
     def forecast() -> object:
         expected = by_pair([each.expected(view.round) for each in memory], view)
-        return foresee.allocate(
-            view.with_signals(expected_residuals=by_pair([each.expected(view.round) for each in memory], view)), None
-        )
+        return foresee.allocate(view.with_signals(expected_residuals=expected), None)
 
     view = federation.view(101, rate=0.1, seed=0)
     importance = view.share * losses / view.capacity[:, None]

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.console import Console
 
-from mmfl.checks import check
 from mmfl.engine import Simulation
 from mmfl.engine.precision import Precision
 from mmfl.engine.trainer import Mode
@@ -22,7 +21,7 @@ from mmfl.runs.config import read, source_of
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment, conduct, seeds_of
 from mmfl.runs.grid import check_grid
-from mmfl.runs.listener import Listener, ListenerGroup
+from mmfl.runs.listener import Listener, ListenerGroup, check_listeners
 from mmfl.runs.results import Comparison, Run
 from mmfl.runs.stopping import Stop
 from mmfl.runs.sweep import train_sweep
@@ -37,6 +36,8 @@ _SWEPT = [
     "evaluate_last",
     "checkpoint_every",
     "diagnose",
+    "stop",
+    "keep_best",
     "average",
     "engine",
     "precision",
@@ -113,6 +114,7 @@ def compare(
     >>> result.table().index.tolist()
     ['random', 'full']
     """
+    check_listeners(listeners)
     if isinstance(methods, str | Mapping | Method):
         raise UserError(f"methods is {methods!r}; expected a list of methods.")
     experiment = Experiment(
@@ -125,12 +127,10 @@ def compare(
         evaluate_last=evaluate_last,
         checkpoint_every=checkpoint_every,
         diagnose=diagnose,
-        stop=stop or Stop(),
+        stop=Stop() if stop is None else stop,
         keep_best=keep_best,
         average=average,
     )
-    expected = "a rule such as mmfl.Stop(target=0.9)"
-    check(stop is None or isinstance(stop, Stop), "", "stop", stop, expected)
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")
 
@@ -188,6 +188,7 @@ def sweep(
     [[0.1, 0.2, 'random'], [0.1, 0.5, 'random'], [0.3, 0.2, 'random'], [0.3, 0.5, 'random']]
     """
     check_grid(grid)
+    check_listeners(listeners)
     if isinstance(experiment, str | Path):
         given = {**options, "methods": None if methods is None else list(methods)}
         plan = plan_config(read(experiment, **given).plain(), grid, source_of(experiment), device)

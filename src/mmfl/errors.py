@@ -1,7 +1,8 @@
 """Errors that users cause, and helpers to word their messages."""
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -14,6 +15,23 @@ class UserError(Exception):
 
 class LostProcessError(UserError):
     """A process of a run was lost, and with it the stored updates of its clients since the last checkpoint."""
+
+
+@contextmanager
+def at_place(place: str, unless: str = "") -> Iterator[None]:
+    """Puts the place of a mistake before the message of an error, unless it begins with `unless`.
+
+    >>> with at_place("experiment.toml"):
+    ...     raise UserError("rate is 7.")
+    Traceback (most recent call last):
+    ...
+    mmfl.errors.UserError: experiment.toml: rate is 7.
+    """
+    try:
+        yield
+    except UserError as error:
+        message = str(error)
+        raise UserError(message if unless and message.startswith(unless) else f"{place}: {message}") from None
 
 
 def check_name(kind: str, name: str) -> None:

@@ -181,13 +181,15 @@ class RoundRecord:
 @dataclass(frozen=True, slots=True)
 class LastTest:
     """What the last test of a task found besides single numbers: each client's main metric, on the client's own
-    `examples`, and tables such as a confusion matrix, by the names of the metrics."""
+    `examples`, and tables such as a confusion matrix, by the names of the metrics. `names` are those of the clients,
+    where they are natural owners."""
 
     round: int
     clients: Sequence[int] = ()
     examples: Sequence[int] = ()
     values: Sequence[float | None] = ()
     tables: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
+    names: Sequence[str | int] = ()
 
 
 def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:

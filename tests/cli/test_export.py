@@ -106,7 +106,7 @@ def test_an_unknown_ending_is_named(folder, answer):
     assert (code, "unknown ending '.h5'" in err) == (2, True)
 
 
-@pytest.mark.parametrize("source", ["python", "sweep", "deployment"])
+@pytest.mark.parametrize("source", ["python", "sweep"])
 def test_a_run_whose_configuration_has_no_tasks_is_refused(answer, tmp_path, source):
     (tmp_path / CONFIG).write_text(f'source = "{source}"\n')
     code, _, err = answer("export", str(tmp_path), "--to", str(tmp_path / "model.pt"))

@@ -12,7 +12,10 @@ NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
     [
         (["run", "lvr-3taks"], ["error: configuration 'lvr-3taks' does not exist", "did you mean 'lvr-3tasks'?"]),
         (["run", "missing.toml"], ["error: configuration 'missing.toml' does not exist, as a TOML file or as a"]),
-        (["data", "plot", "--set", "tasks.digits.partition=labls"], ["error: unknown partition 'labls'"]),
+        (
+            ["data", "plot", "--set", "tasks.digits.partition=labls"],
+            ["error: the embedded default: task 'digits': unknown partition 'labls'"],
+        ),
         (["data", "plot", "--seed", "-1"], ["error: --seed is -1; expected 0 or above."]),
         (["data", "plot", "--out", LONG], ["error: pictures in 'aaa", "...' cannot be written: File name too long."]),
         (["data", "plot", "--out", "file"], ["error: pictures in 'file' cannot be written: File exists."]),
@@ -24,7 +27,10 @@ NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
         (["run", "--out", "file/run"], ["error: run directory 'file/run' cannot be made: Not a directory"]),
         (["run", "--out", LONG], ["error: run directory 'aaa", "...' cannot be made: File name too long"]),
         (["compare", "--out", "\udcff"], ["error: run directory '\\udcff': the name is not valid Unicode"]),
-        (["run", "--set", TASK, "--out", "unused"], ["error: task 'a\\x00b': the name has a control character"]),
+        (
+            ["run", "--set", TASK, "--out", "unused"],
+            ["error: the embedded default: task 'a\\x00b': the name has a control character"],
+        ),
         (["run", "--set", NAMED, "--out", "unused"], ["error: method 'a\\x00b': the name has a control character"]),
         (["run", "--device", "tpu9", "--out", "unused"], ["error: "]),
         (["compare", "--methods", ","], ["error: no methods given"]),

@@ -162,7 +162,18 @@ def test_test_rows_have_owners_where_they_have_that_column():
 IMAGES = {"image": [[1.0], [2.0]], "label": [0, 1]}
 
 
+class Torn(Items):
+    """A file that vanishes while its rows are read."""
+
+    def __getitem__(self, row):
+        if row == 3:
+            raise OSError("no such file")
+        return super().__getitem__(row)
+
+
 @refusals(
+    (lambda: from_torch_dataset(Torn([(0, 0)] * 5), name="mine"), "data 'mine': row 3 cannot be read: no such file"),
+    (lambda: from_torch_dataset(Torn([(0, 0)] * 5), lazy=True), "data 'data': row 3 cannot be read: no such file"),
     (lambda: from_torch_dataset(Items([]), name="mine"), "mine", "input", "no rows"),
     (lambda: from_torch_dataset(Items([(1, 2), 3])), "row 1 is a int", "a pair"),
     (lambda: from_torch_dataset(Stream()), "Stream has no length", "map-style"),

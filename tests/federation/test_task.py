@@ -233,6 +233,7 @@ def test_a_refusal_quotes_only_the_first_line_of_the_error_behind_it():
 
 @refusals(
     (lambda: toy_task(data=(torch.zeros(4, 3), torch.zeros(4))), "'toy'", "data is (tensor(", "from_arrays"),
+    (lambda: toy_task(loss="squared_error"), "task 'toy': loss is 'squared_error'; expected a function of (outputs,"),
     (lambda: toy_task(optimiser=torch.optim.Adam([torch.zeros(1)])), "optimiser is Adam ( Parameter Group 0"),
     (lambda: mmfl.Federation(toy_task()), "federation: tasks is Task(", "a list of tasks"),
     (lambda: mmfl.Federation([toy_task(data=labelled((12, 1)))], 2), "shape (12, 1)", "expected [examples]: y[:, 0]."),

@@ -13,6 +13,7 @@ from conftest import refused, toy_task
 from mmfl import aggregation, allocation
 from mmfl.cli.training import DEFAULT_METHODS
 from mmfl.deployment.settings import DeploymentSettings
+from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.runs import config
 from mmfl.runs.config_schema import Config
@@ -269,6 +270,31 @@ def test_mistakes_in_settings_are_named_with_their_place(small, settings, words)
 def test_mistakes_in_meaning_are_named_when_the_experiment_is_built(small, settings, words):
     with refused(*words):
         config.read(small, settings).experiment().federation_of(0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ("optimiser=adma", "unknown optimiser 'adma': did you mean 'adam'?"),
+        ("optimiser={name='adam', betta=1}", "optimiser 'adam': unknown option 'betta': did you mean 'beta2'?"),
+        ("model=logistc", "unknown model 'logistc': did you mean 'logistic'?"),
+        ("loss=crossentropy", "unknown loss 'crossentropy': did you mean 'cross_entropy'?"),
+        ("metric=accurate", "unknown metric 'accurate': did you mean 'accuracy'?"),
+        ("metrics=['mcro_f1']", "unknown metric 'mcro_f1': did you mean 'macro_f1'?"),
+        ("data=digit", "unknown data 'digit': did you mean 'digits'?"),
+        ("lr_steps=cosin", "unknown schedule 'cosin': did you mean 'cosine'?"),
+        ("augment=flp", "unknown augmentation 'flp': did you mean 'flip'?"),
+        ("partition=lables", "unknown partition 'lables': did you mean 'labels'?"),
+        ("epochs=0", "epochs is 0"),
+    ],
+)
+def test_what_is_named_wrongly_is_named_with_its_file_and_task(small, setting, problem):
+    with pytest.raises(UserError) as caught:
+        config.read(small, [f"tasks.digits.{setting}"]).experiment().federation_of(0)
+    assert str(caught.value).startswith(f"{small}: task 'digits': {problem}")
+    key, _, value = setting.partition("=")
+    with refused("sweep, ", f": {small}: task 'digits': {problem}"):
+        mmfl.sweep(small, {f"tasks.digits.{key}": [config.read_value(value)]})
 
 
 @pytest.mark.parametrize(

@@ -60,3 +60,15 @@ def test_a_grid_of_more_runs_than_can_be_meant_is_refused_with_their_number():
         check_size({"a": range(51)}, 2, 100)
     with refused("no methods given"):
         check_size({"a": [1]}, 0, 1)
+
+
+@pytest.mark.parametrize("grid", [["rate"], "rate", [("rate", [0.1])], 5, {"rate"}])
+def test_a_grid_that_is_no_dictionary_is_refused(grid):
+    with refused(f"sweep: the grid is {grid!r}", 'expected a dictionary from keys to values, such as {"rate"'):
+        check_grid(grid)
+
+
+@pytest.mark.parametrize("key", [1, "", None])
+def test_a_key_that_is_no_name_is_refused(key):
+    with refused(f"sweep: the grid has the key {key!r}; expected the name of a setting"):
+        check_grid({key: [1]})

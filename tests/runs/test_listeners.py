@@ -7,6 +7,7 @@ import torch
 from toy_runs import Heard
 
 import mmfl
+from conftest import refused, toy_task
 from mmfl.runs import status
 from mmfl.runs.status import RunEnd
 
@@ -71,3 +72,12 @@ def test_listeners_hear_why_a_run_ended(error, end):
     with pytest.raises(type(error)):
         compare(heard, other)
     assert heard.ended == other.ended == end
+
+
+@pytest.mark.parametrize("listeners", [print, [print], mmfl.Listener(), [mmfl.Listener], None])
+def test_what_is_no_list_of_listeners_is_refused(listeners):
+    pool = mmfl.Federation([toy_task("toy")], 4)
+    with refused("listeners is ", "a list of objects of classes that derive from mmfl.Listener"):
+        mmfl.train(pool, rounds=1, listeners=listeners)
+    with refused("listeners is "):
+        mmfl.sweep(pool, {"rate": [0.5]}, rounds=1, listeners=listeners)

@@ -7,6 +7,7 @@ import mmfl
 from conftest import refused, toy_task
 from mmfl.engine import Simulation
 from mmfl.report import tables
+from mmfl.report.metrics import client_distribution
 from mmfl.runs import config
 from mmfl.runs.experiment import conduct
 from mmfl.runs.layout import TESTED
@@ -38,6 +39,7 @@ def test_the_spread_over_clients_is_that_of_the_values_of_each(run):
     last = run[0].runs[0]
     table, spread = last.client_metric("owned"), last.records[-1].tasks["owned"].clients
     assert table.index.tolist() == list(range(CLIENTS))
+    assert table["name"].tolist() == [f"client-{n:02}" for n in range(CLIENTS)]
     assert table["examples"].tolist() == [4] * CLIENTS
     values = np.sort(table["value"])
     assert (spread.clients, spread.undefined) == (CLIENTS, 0)
@@ -185,3 +187,17 @@ def test_a_configuration_with_wrong_metrics_is_refused_by_its_place(metrics, wor
     (tmp_path / "own.py").write_text(OWN)
     with refused(*words):
         config.read(tmp_path / "experiment.toml").experiment()
+
+
+def test_clients_that_are_owners_are_named_wherever_their_metric_is(run, tmp_path):
+    """In memory, read again from the directory, and in the report's table; whether owners have names or numbers."""
+    here, place = run
+    loaded = mmfl.load(place).runs[0]
+    assert loaded.client_metric("owned").equals(here.runs[0].client_metric("owned"))
+    shown = client_distribution(here).table
+    assert set(zip(shown["client"], shown["name"], strict=True)) == {(n, f"client-{n:02}") for n in range(CLIENTS)}
+
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    owned = mmfl.data.from_arrays(x, np.argmax(x, axis=1), np.repeat([7, 30, 4, 12], 10), test_share=0.4)
+    last = mmfl.train(mmfl.Federation([toy_task("toy", 3, data=owned)]), "full", 1)
+    assert last.client_metric("toy")["name"].tolist() == [4, 7, 12, 30]

@@ -78,9 +78,21 @@ def test_small_gains_add_up_to_an_improvement():
 def test_time_is_measured_from_the_beginning():
     now = [10.0]
     on_the_way = progress(Stop(seconds=5), clock=lambda: now[0])
-    assert not on_the_way.reason()
+    assert not on_the_way.is_overtime()
     now[0] = 15.0
+    assert not on_the_way.reason()  # of a round that may not have been tested
+    assert on_the_way.is_overtime()
     assert on_the_way.reason() == "5 seconds have passed"
+
+
+def test_the_last_round_of_a_run_whose_time_is_up_is_tested(easy, tmp_path):
+    pool, accuracy = easy
+    options = {"rounds": 6, "evaluate_every": 6, "keep_best": True, "device": "cpu"}
+    run = mmfl.train(pool, "full", stop=Stop(seconds=1e-9), directory=tmp_path / "run", **options)
+    assert [record.round for record in run.records] == [1]
+    np.testing.assert_array_equal(run.accuracy, accuracy[:1])
+    assert run.best["round"].tolist() == [1, 1]
+    assert "1e-09 seconds have passed" in (tmp_path / "run" / "log.txt").read_text()
 
 
 @pytest.fixture

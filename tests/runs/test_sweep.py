@@ -12,6 +12,7 @@ import mmfl
 from conftest import refused, toy_task
 from mmfl.aggregation import Average
 from mmfl.allocation import RandomClients
+from mmfl.privacy import Privacy
 from mmfl.runs.status import read as read_state
 
 EXPERIMENT = """
@@ -277,4 +278,44 @@ def test_a_federation_is_swept_over_options_of_training():
 def test_a_mistake_is_found_before_anything_is_trained_or_written(tmp_path, arguments, options, words):
     with refused(*words):
         mmfl.sweep(*arguments, directory=tmp_path / "sweep", **options)
+    assert not (tmp_path / "sweep").exists()
+
+
+# --- stopping early and the best weights, in Python ---
+
+
+def test_a_sweep_of_a_function_stops_each_point_by_itself_and_keeps_its_best_weights(tmp_path):
+    stop = mmfl.Stop(target={"toy": 0.75})
+    options = {"rounds": 6, "stop": stop, "keep_best": True, "privacy": Privacy(1e6), "directory": tmp_path / "sweep"}
+    grid = {"lr": [0.001, 1.0], "rate": [1.0]}
+    result = mmfl.sweep(federation, grid, ["full"], device="cpu", **options)
+    slow, fast = (result.at({"lr": lr, "rate": 1.0}).runs[0] for lr in grid["lr"])
+    assert (len(slow.records), len(fast.records)) == (6, 1)
+    alone = mmfl.train(federation(1.0), "full", 6, 1.0, stop=stop, keep_best=True, device="cpu")
+    torch.testing.assert_close(fast.best_weights.weights, alone.best_weights.weights)
+    assert fast.module("toy", weights="best") is not None
+    before = stamps(tmp_path / "sweep")
+    mmfl.sweep(federation, grid, ["full"], device="cpu", **options)
+    assert stamps(tmp_path / "sweep") == before
+    with refused("has other settings: 'stop' is"):
+        mmfl.sweep(federation, grid, ["full"], device="cpu", **{**options, "stop": mmfl.Stop(patience=3)})
+
+
+def test_rules_to_stop_can_be_values_of_a_grid():
+    grid = {"stop": [mmfl.Stop(patience=1, min_delta=10), None]}
+    result = mmfl.sweep(federation, grid, ["full"], rounds=4, rate=1.0, device="cpu")
+    assert [len(result.at({"stop": stop}).runs[0].records) for stop in grid["stop"]] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"stop": {"target": 0.9}}, ["sweep, lr=0.1: stop is {'target': 0.9}", "mmfl.Stop(target=0.9)"]),
+        ({"stop": mmfl.Stop(target={"tyo": 1})}, ["sweep, lr=0.1: stop: target names the task 'tyo'"]),
+        ({"keep_best": "no"}, ["sweep, lr=0.1: keep_best is 'no'; expected True or False"]),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_refused_before_anything_is_written(options, words, tmp_path):
+    with refused(*words):
+        mmfl.sweep(federation, {"lr": [0.1, 1.0]}, rounds=1, directory=tmp_path / "sweep", **options)
     assert not (tmp_path / "sweep").exists()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +10,10 @@ from mmfl.cli import completion
 from mmfl.cli.console import say
 from mmfl.cli.help import command
 from mmfl.errors import UserError, nearest
+from mmfl.runs.layout import SWEEP
+
+if TYPE_CHECKING:
+    from mmfl.runs.results import Comparison
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -46,15 +50,28 @@ def export(
 
     It is that of the last checkpoint.
     """
-    from mmfl.runs.trained import load_trained
-
-    runs = load_trained(directory)
+    runs = load_runs(directory)
     chosen = choose("method", method, runs.methods)
     by_seed = {str(run.seed): run for run in runs.of(chosen)}
     run = by_seed[choose("seed", None if seed is None else str(seed), by_seed)]
     name = choose("task", task, run.tasks)
     run.export(name, to, weights)
     say(f"wrote {to}: task {name} of {run.method}, seed {run.seed}, {weights} weights")
+
+
+def load_runs(path: Path) -> "Comparison":
+    """The runs in a directory, a simulation's or a deployment's, with the weights of its last checkpoint."""
+    from mmfl.runs.directory import RunDirectory
+    from mmfl.runs.trained import load_trained
+
+    if not (path / SWEEP).is_file():
+        directory = RunDirectory.open(path)
+        config = directory.config()
+        if config.get("source") == "deployment":
+            from mmfl.deployment.trained import load_deployed
+
+            return load_deployed(directory, config)
+    return load_trained(path)
 
 
 def choose(kind: str, given: str | None, known: Iterable[str]) -> str:

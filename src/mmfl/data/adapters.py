@@ -12,7 +12,7 @@ from torch import Tensor
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.data.lazy import Items, read
 from mmfl.data.structure import Structure, describe, map_leaves
-from mmfl.errors import UserError, nearest
+from mmfl.errors import UserError, first_line, nearest
 
 
 def from_torch_dataset(
@@ -93,7 +93,12 @@ def _pairs(dataset: Any, where: str, lazy: bool) -> tuple[Structure, Structure]:
         raise UserError(f"{where}: a {type(dataset).__name__} has no length; expected a map-style data set.") from None
 
     def pair(row: int) -> Any:
-        item = dataset[row]
+        try:
+            item = dataset[row]
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(f"{where}: row {row} cannot be read: {first_line(error)}") from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UserError(f"{where}: row {row} is a {type(item).__name__}; expected a pair (input, label).")
         return item

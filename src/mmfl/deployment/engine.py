@@ -55,6 +55,7 @@ class Deployment:
         self._layouts = [Layout(task.build(), task.batch_norm) for task in tasks]
         self._check_batch_norm(tasks)
         self._check_average(tasks)
+        settings.stop.build().targets([task.name for task in tasks])  # refuses a task that is not there
         self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
         self.roster = Roster(self.federation, events)
         self.exchange = NodeExchange(transport, self.roster, settings, asked_to_stop)

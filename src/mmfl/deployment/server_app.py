@@ -15,17 +15,15 @@ from mmfl.deployment.programs import MODULE
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
+from mmfl.deployment.trained import experiment_of
 from mmfl.errors import UserError
-from mmfl.methods import make_method
 from mmfl.runs.directory import RunDirectory
-from mmfl.runs.experiment import Experiment, conduct
+from mmfl.runs.experiment import conduct
 from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import ENDED, EVENTS, STOP
 from mmfl.runs.lock import hold
 from mmfl.runs.results import Comparison
 from mmfl.runs.status import RunEnd, StatusWriter
-
-_EXPERIMENT = {"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_every", "average"}
 
 
 def run(
@@ -37,16 +35,10 @@ def run(
     """
     asked_to_stop = (directory / STOP).exists
     engine = Deployment(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop, _mark(directory))
-    experiment = Experiment(
-        federation_of=lambda seed: engine.federation,
-        methods=[make_method(settings.method)],
-        seeds=[settings.seed],
-        **settings.model_dump(include=_EXPERIMENT),
-    )
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
         return conduct(
-            experiment,
+            experiment_of(engine, settings),
             engine,
             open_directory=lambda: RunDirectory(directory, locked=True),
             resume=resume,

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mmfl.errors import UserError, nearest
+from mmfl.runs.config_schema import StopConfig
 from mmfl.training.average import check_average
 
 
@@ -30,6 +31,10 @@ class DeploymentSettings(BaseModel):
     """Number of rounds at the end that are all tested."""
     checkpoint_every: int = Field(default=1, examples=[10])
     """Rounds from one checkpoint to the next."""
+    stop: StopConfig = Field(default=StopConfig(), examples=[{"target": 0.9}, {"patience": 20}])
+    """When to stop before the last round, by the keys of [`[stop]`](#stop): `--set stop.target=0.9`."""
+    keep_best: bool = Field(default=False, examples=[True])
+    """Keep the weights of each task's best tested round beside the last ones."""
     average: float | int | None = Field(default=None, examples=[0.1, 20])
     """Average each task's weights over rounds, as in an experiment; the server needs test examples of all tasks."""
     timeout: float = Field(gt=0, default=600.0, examples=[60])
@@ -50,14 +55,21 @@ class DeploymentSettings(BaseModel):
             settings = cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
-            key = str(first["loc"][0])
+            in_stop = first["loc"][0] == "stop" and len(first["loc"]) > 1
+            key = f"stop.{first['loc'][1]}" if in_stop else str(first["loc"][0])
             if first["type"] == "extra_forbidden":
-                raise UserError(f"deployment: unknown setting '{key}': {nearest(key, cls.model_fields)}") from None
+                known = StopConfig.model_fields if in_stop else cls.model_fields
+                near = nearest(str(first["loc"][-1]), known)
+                raise UserError(f"deployment: unknown setting '{key}': {near}") from None
             if first["type"] == "missing":
                 raise UserError(f"deployment: '{key}' is missing: {cls.model_fields[key].description}") from None
             message = first["msg"][:1].lower() + first["msg"][1:]
             raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
         check_average(settings.average, "deployment")
+        try:
+            settings.stop.build()
+        except UserError as error:
+            raise UserError(f"deployment: {error}") from None
         if settings.least > settings.clients:
             raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
         return settings

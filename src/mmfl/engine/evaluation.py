@@ -1,7 +1,8 @@
 """Evaluation: what a test of global weights finds, and how it adds up batch by batch, over processes and nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.data.structure import Structure, length, rows
+from mmfl.engine.blame import blame
 from mmfl.engine.device import is_out_of_memory
 from mmfl.errors import UserError, first_line
 from mmfl.federation import Federation
@@ -48,23 +50,31 @@ class Evaluation:
     @classmethod
     def of(cls, task: Task, loss: float, statistics: Sequence[Numbers], clients: ClientValues | None) -> "Evaluation":
         """From the statistics of all metrics, in their order."""
-        values = {
-            name: metric.value(torch.from_numpy(numbers)).numpy() if isinstance(metric, AdditiveMetric) else numbers
-            for (name, metric), numbers in zip(task.all_metrics.items(), statistics, strict=True)
-        }
-        numbers = {name: float(value) for name, value in values.items() if value.ndim == 0}
+        values: dict[str, Numbers] = {}
+        for (name, metric), numbers in zip(task.all_metrics.items(), statistics, strict=True):
+            with blame(partial(_metric_fails, task, name)):
+                whole = metric.value(torch.from_numpy(numbers)) if isinstance(metric, AdditiveMetric) else None
+            values[name] = numbers if whole is None else whole.numpy()
+        scalars = {name: float(value) for name, value in values.items() if value.ndim == 0}
         tables = {name: value for name, value in values.items() if value.ndim > 0}
-        return cls(loss, numbers[next(iter(task.all_metrics))], numbers, tables, clients, statistics)
+        return cls(loss, scalars[next(iter(task.all_metrics))], scalars, tables, clients, statistics)
+
+
+def _metric_fails(task: Task, name: str, of: str = "") -> str:
+    return f"task '{task.name}': metric '{name}' fails on the test examples{of}"
 
 
 class TaskTest:
     """A test of one task under way: collects loss and metrics of the batches, which come in the order of the shards.
 
-    `sizes` [clients] are the test examples of each client, where they belong to clients.
+    `sizes` [clients] are the test examples of each client, where they belong to clients; `describe` names a client.
     """
 
-    def __init__(self, task: Task, sizes: NDArray[np.int64] | None):
-        self.task = task
+    def __init__(
+        self, task: Task, sizes: NDArray[np.int64] | None, describe: Callable[[int], str] = "client {}".format
+    ):
+        self.task, self.describe = task, describe
+        self.clients = np.zeros(0, dtype=np.int64) if sizes is None else np.flatnonzero(sizes)
         kept = None if sizes is None else sizes[sizes > 0]
         self.loss = _Sums(Mean(task.loss))
         self.metrics = [
@@ -73,20 +83,37 @@ class TaskTest:
 
     def add(self, outputs: Structure, targets: Structure) -> None:
         """Adds a batch."""
-        self.loss.add(outputs, targets)
+        with blame(lambda: f"task '{self.task.name}': the loss fails on the test examples"):
+            self.loss.add(outputs, targets)
         for name, collected in zip(self.task.all_metrics, self.metrics, strict=True):
-            try:
+            with blame(partial(_metric_fails, self.task, name)):
                 collected.add(outputs, targets)
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                if is_out_of_memory(error):
-                    raise
-                raise UserError(
-                    f"task '{self.task.name}': metric '{name}' fails on the test examples: {first_line(error)}"
-                ) from None
 
     def parts(self) -> list[Tensor]:
         """What was found, on the device: sums of the loss, statistics of each metric, and the clients' main metric."""
-        return [self.loss.statistics(), *(each.statistics() for each in self.metrics), self.metrics[0].by_client()]
+        found = [self.loss.statistics()]
+        for name, collected in zip(self.task.all_metrics, self.metrics, strict=True):
+            with blame(partial(_metric_fails, self.task, name)):
+                found.append(collected.statistics())
+        return [*found, self._by_client()]
+
+    def _by_client(self) -> Tensor:
+        """The main metric of each client; nothing where test examples are shared."""
+        main, name, number = self.metrics[0], next(iter(self.task.all_metrics)), len(self.clients)
+        try:
+            values = main.by_client()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            for n, client in enumerate(self.clients.tolist()):
+                with blame(partial(_metric_fails, self.task, name, f" of {self.describe(client)}")):
+                    main.of_client(n)
+            several = f" of {number} clients at once"
+            raise UserError(f"{_metric_fails(self.task, name, several)}: {first_line(error)}") from error
+        if values.shape != (number,):
+            given = f"shape {tuple(values.shape)} for {number} clients; expected {(number,)}"
+            raise UserError(f"task '{self.task.name}': metric '{name}' gives {given}, one value each.")
+        return values
 
 
 class _Sums:
@@ -119,6 +146,10 @@ class _Sums:
         assert self.sums is not None
         return self.sums.new_zeros(0) if self.offset is None else self.metric.value(self.sums)
 
+    def of_client(self, n: int) -> Tensor:
+        assert self.sums is not None
+        return self.metric.value(self.sums[n])
+
 
 class _Meters:
     """The meter of a metric that needs all outputs, and one for each client where `sizes` are given."""
@@ -141,8 +172,11 @@ class _Meters:
         return self.all.compute().double()
 
     def by_client(self) -> Tensor:
-        values = [meter.compute().double() for meter in self.clients]
+        values = [self.of_client(n) for n in range(len(self.clients))]
         return torch.stack(values) if values else torch.zeros(0, dtype=torch.float64)
+
+    def of_client(self, n: int) -> Tensor:
+        return self.clients[n].compute().double()
 
 
 def _start(metric: Metric, sizes: NDArray[np.int64] | None) -> _Sums | _Meters:

@@ -49,6 +49,13 @@ class Jobs:
         for r in np.unique(self.request).tolist():
             yield self.trainings[r], np.flatnonzero(self.request == r)
 
+    def describe(self, job: int, step: int) -> str:
+        """Whose training a job is, and where it is at a local step, from 0."""
+        training = self.trainings[self.request[job]]
+        client = training.federation.describe_client(int(training.client[self.row[job]]))
+        task = training.federation.tasks[training.task].name
+        return f"task '{task}': training fails ({client}, round {training.round}, local step {step + 1})"
+
     @cached_property
     def key(self) -> Tensor:
         """The address of each job's random numbers."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from mmfl.data.lazy import is_lazy
 from mmfl.data.structure import Structure, arguments, length
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
+from mmfl.engine.blame import blame
 from mmfl.engine.device import forward_batch_size, is_out_of_memory
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.evaluation import TaskTest
@@ -67,7 +69,7 @@ class Measurer:
     def evaluate(self, architecture: Architecture, workload: Workload) -> list[Tensor]:
         """Loss and metrics of the test examples, as `TaskTest.parts`."""
         task, shards = workload.federation.tasks[workload.task], workload.federation.test_shards[workload.task]
-        test = TaskTest(task, None if shards is None else shards.sizes)
+        test = TaskTest(task, None if shards is None else shards.sizes, workload.federation.describe_client)
         if shards is None:
             rows = length(task.data.x_test)
             # Batches matter only where the examples of a batch influence one another: then they must be fixed.
@@ -119,7 +121,8 @@ class Measurer:
                 torch.manual_seed(0)
             for index, sizes, parameters in self._portions(architecture, workload, shards):
                 for x, targets in self.device_data.chunks(examples, index, sizes):
-                    observe(to_float32(functional_call(module, parameters, *arguments(as_inputs(x)))), targets)
+                    with blame(partial(_model_fails, workload, test)):
+                        observe(to_float32(functional_call(module, parameters, *arguments(as_inputs(x)))), targets)
         architecture.set_training(module)
 
     def _portions(
@@ -137,3 +140,8 @@ class Measurer:
         own = np.split(shards.index, np.cumsum(sizes)[:-1])
         for batch_norm, rows in zip(given[to_device(with_rows, given.device)], own, strict=True):
             yield rows, len(rows) if coupled else size, layout.values(weights, batch_norm)
+
+
+def _model_fails(workload: Workload, test: bool) -> str:
+    examples = "test examples" if test else "clients' examples"
+    return f"task '{workload.federation.tasks[workload.task].name}': model or loss fails on the {examples}"

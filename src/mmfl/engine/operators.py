@@ -121,11 +121,16 @@ class Operators(TorchFunctionMode):
     def _embedding(
         self, input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        """Torch's own, batched, would train the padding row."""
-        if padding_idx is None or args[:1] != (None,) * len(args[:1]) or kwargs.get("max_norm") is not None:
+        """Torch's own, batched, would train the padding row, and read a number that is too large from another client's
+        rows: such a number becomes one that is too large for all."""
+        if args[:1] != (None,) * len(args[:1]) or kwargs.get("max_norm") is not None:
             return NotImplemented
-        padding = (torch.arange(len(weight), device=weight.device) == padding_idx % len(weight))[:, None]
-        return F.embedding(input, torch.where(padding, weight.detach(), weight))
+        known = (input >= 0) & (input < len(weight))
+        input = torch.where(known, input, torch.iinfo(input.dtype).max // 2)
+        if padding_idx is not None:
+            padding = (torch.arange(len(weight), device=weight.device) == padding_idx % len(weight))[:, None]
+            weight = torch.where(padding, weight.detach(), weight)
+        return F.embedding(input, weight, None, *args, **kwargs)
 
     def _recurrent(self, run: recurrent.Pass, *args: Any) -> Any:
         """A recurrent layer as a loop over time steps, which torch can batch (it cannot batch its fused kernels)."""

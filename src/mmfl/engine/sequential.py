@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from mmfl.data.structure import call_module
+from mmfl.engine.blame import blame
 from mmfl.engine.cohort import Cohort
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.layout import copy_trainable
@@ -80,12 +82,14 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
                 operators.begin(batches.key(step, job, Purpose.DROPOUT))
             if architecture.draws:
                 torch.manual_seed(int(batches.key(step, job, Purpose.DROPOUT)) % 2**63)
-            with operators or nullcontext():
-                with autocast(architecture.precision):
-                    outputs = call_module(module, x)
-                loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
+            with blame(partial(cohort.jobs.describe, job, step)):
+                with operators or nullcontext():
+                    with autocast(architecture.precision):
+                        outputs = call_module(module, x)
+                    loss = per_example(architecture.loss(to_float32(outputs), y)).mean()
+                gradients = layout.gradients(loss, parameters, factors)
             cohort.set_rates(tensors.rates, step, slice(job, job + 1))
-            steps.take(layout.gradients(loss, parameters, factors))
+            steps.take(gradients)
             losses.append(loss.detach())
         tensors.loss_sums[0] = torch.stack(losses) @ torch.from_numpy(lengths).to(own)
         torch.sub(start, own[0], out=cohort.tensors.weights[job])

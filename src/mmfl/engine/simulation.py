@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mmfl.engine.architecture import Architecture, signature
 from mmfl.engine.base import Training, Workload
+from mmfl.engine.blame import blame
 from mmfl.engine.choices import Choices
 from mmfl.engine.cohort import JobTensors
 from mmfl.engine.device import UpdateBuffer, choose_device, max_update_bytes
@@ -170,7 +171,8 @@ class Simulation:
             check_private_batch_norm(task, self.privacy)
             key = signature(task)
             if key not in self._by_signature:
-                self._by_signature[key] = Architecture(task, self.device, self.precision, self._frozen)
+                with blame(lambda: f"task '{task.name}': the model fails on examples of its data"):
+                    self._by_signature[key] = Architecture(task, self.device, self.precision, self._frozen)
             shared = self._architectures[task] = self._by_signature[key]
             if task.name not in shared.task_names:
                 shared.task_names.append(task.name)

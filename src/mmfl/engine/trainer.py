@@ -20,7 +20,7 @@ from mmfl.engine.gpu.recording import can_record, train_recorded
 from mmfl.engine.jobs import Jobs
 from mmfl.engine.sequential import train_sequential
 from mmfl.engine.vectorised import train_vectorised
-from mmfl.errors import first_line
+from mmfl.errors import UserError, first_line
 from mmfl.local import LocalRule
 
 Mode = Literal["auto", "vectorised", "sequential"]
@@ -59,7 +59,9 @@ class Trainer:
             try:
                 cohort = Cohort.of(architecture, rule, part, self.device_data, updates[begin:end])
                 train(cohort)
-            except (RuntimeError, MemoryError) as error:
+            except UserError:
+                raise
+            except Exception as error:
                 reason, out_of_memory = first_line(error), is_out_of_memory(error)
                 if len(part) == 1 if out_of_memory else train == self.sequentially:
                     raise
@@ -119,7 +121,9 @@ class Trainer:
             return
         try:
             train_vectorised(Cohort.of(architecture, rule, jobs.take(slice(2)), self.device_data))
-        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+        except UserError:
+            raise
+        except Exception as error:  # whatever the module raises; training it alone says what is wrong
             if not is_out_of_memory(error):
                 self._give_up_vectorising(architecture, first_line(error))
 
@@ -129,11 +133,12 @@ class Trainer:
 
 
 def _time(train: Callable[[Cohort], None], cohort: Cohort) -> float:
-    """Seconds to train the cohort: the better of two runs, after one to warm up."""
+    """Seconds to train the cohort: the better of two runs, after one to warm up. Infinity where that fails; training
+    says why, if it fails too."""
     try:
         _, *seconds = timeit.repeat(lambda: train(cohort), number=1, repeat=3)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
+    except UserError:
+        raise
+    except Exception:
         return float("inf")
     return min(seconds)

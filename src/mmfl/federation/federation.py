@@ -77,7 +77,7 @@ class Federation:
         self.test_shards: tuple[Shards | None, ...] = tuple(split.test for split in splits)
         self.sizes: NDArray[np.int64] = np.stack([shards.sizes for shards in self.shards], axis=1)
         self._check_sizes()
-        self.capacity: NDArray[np.int64] = client_capacities(capacity, self.sizes, seed, self._describe_client)
+        self.capacity: NDArray[np.int64] = client_capacities(capacity, self.sizes, seed, self.describe_client)
         arrival_rounds = arrivals(self.clients, generator(seed, Purpose.ARRIVALS)) if callable(arrivals) else arrivals
         self.arrivals = self._rounds("arrivals", arrival_rounds, 1)
         self.departures = self._rounds("departures", departures, 0)
@@ -187,7 +187,7 @@ class Federation:
             for task, rule, rng in zip(self.tasks, rules, rngs, strict=True)
         ]
 
-    def _describe_client(self, client: int) -> str:
+    def describe_client(self, client: int) -> str:
         """The client's number and, if it is an owner, its name."""
         name = "" if self._owner_names is None else f" ({self._owner_names[client].item()!r})"
         return f"client {client}{name}"
@@ -201,7 +201,7 @@ class Federation:
         idle = self.sizes.sum(1) == 0
         if idle.any():
             raise UserError(
-                f"federation: {self._describe_client(int(np.argmax(idle)))} has no data for any task "
+                f"federation: {self.describe_client(int(np.argmax(idle)))} has no data for any task "
                 f"({int(idle.sum())} such clients)."
             )
 

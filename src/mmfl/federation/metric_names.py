@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from mmfl.errors import UserError, check_name
+from mmfl.errors import UserError, at_place, check_name
 from mmfl.federation.metric_kinds import Mean, Metric, TorchMetric
 from mmfl.federation.metrics import METRICS
 from mmfl.federation.objectives import Objective
@@ -21,10 +21,12 @@ def read_metrics(where: str, main: Any, others: Any) -> dict[str, Metric]:
     """All metrics by name, the main one first; `others` are a list, or by name. Refuses names that are taken."""
     if isinstance(others, str) or not isinstance(others, Mapping | Sequence):
         raise UserError(f"{where}: metrics is {others!r}; expected a list of metrics, or a table of them by name.")
-    name, metric = read_metric(main)
+    with at_place(where):
+        name, metric = read_metric(main)
     metrics = {name or _UNNAMED: metric}
     for key, spec in others.items() if isinstance(others, Mapping) else [(None, spec) for spec in others]:
-        name, metric = read_metric(spec)
+        with at_place(where):
+            name, metric = read_metric(spec)
         name = name if key is None else key
         if not isinstance(name, str) or not name:
             raise UserError(f'{where}: a metric has no name; expected one, as in metrics={{"my_score": ...}}.')

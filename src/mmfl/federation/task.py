@@ -92,6 +92,8 @@ class Task:
         check(callable(self.model), where, "model", self.model, expected)
         expected = "a data set, such as mmfl.data.from_arrays(x, y)"
         check(isinstance(self.data, Dataset), where, "data", self.data, expected)
+        expected = "a function of (outputs, targets), such as mmfl.objectives.squared_error"
+        check(callable(self.loss), where, "loss", self.loss, expected)
         if not callable(self.lr):
             check_positive(where, "lr", self.lr)
         expected = "an optimiser such as mmfl.optimisers.AdamW()"

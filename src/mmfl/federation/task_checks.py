@@ -51,6 +51,7 @@ def check_task(task: "Task") -> None:
     _check_metrics(task, outputs, y)
     _check_examples_are_independent(task, module, outputs)
     _check_augmentation(task)
+    _check_gradient(task)
 
 
 def check_memory_of_parameters(task: "Task", module: nn.Module) -> None:
@@ -142,6 +143,21 @@ def _try_model(task: "Task", module: nn.Module) -> Structure:
             given = f"{given} as outputs{name}" if name else given
             raise _error(task, f"the model gives {given} for 2 examples; expected tensors with a row for each.")
     return outputs
+
+
+def _check_gradient(task: "Task") -> None:
+    """Refuses a model or loss that no gradient comes from: one whose backward pass fails, or that is constant."""
+    module, x = set_training(task.build(), task.batch_norm), as_inputs(rows(task.data.x, slice(2)))
+    with torch.random.fork_rng(devices=[]):
+        outputs, y = call_module(module, x), rows(task.data.y, slice(2))
+        loss = _values(task, "loss in training", task.loss, outputs, y).sum()
+        if not loss.requires_grad:
+            remedy = "expected outputs with a gradient, so no detach() and no torch.no_grad()"
+            raise _error(task, f"the loss does not depend on the parameters that are trained; {remedy}.")
+        try:
+            torch.autograd.grad(loss, [p for p in module.parameters() if p.requires_grad], allow_unused=True)
+        except Exception as error:
+            raise _error(task, f"the backward pass of model and loss fails: {first_line(error)}") from None
 
 
 def _check_labels(task: "Task", outputs: Structure, ignored: int) -> None:

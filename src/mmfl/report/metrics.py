@@ -62,7 +62,8 @@ def client_distribution(comparison: Comparison) -> Figure | None:
     ]
     if not parts:
         return None
-    table = pd.concat(parts, ignore_index=True)[["method", "seed", "task", "client", "examples", "value"]]
+    table = pd.concat(parts, ignore_index=True)
+    table = table[["method", "seed", "task", "client", *(["name"] if "name" in table else []), "examples", "value"]]
     known, panels = table.dropna(subset=["value"]), []
     for task in comparison.tasks:
         of_task = known[known["task"] == task]

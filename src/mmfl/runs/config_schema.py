@@ -2,7 +2,9 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -10,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from mmfl.data import Dataset
 from mmfl.data.augmentation import AUGMENTATIONS
 from mmfl.engine.precision import Precision
-from mmfl.errors import UserError
+from mmfl.errors import UserError, at_place
 from mmfl.federation import Federation
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.availability import AVAILABILITIES
@@ -216,6 +218,16 @@ class Config(ConfigSection):
     format: int = Field(default=1, examples=[1])
     """Version of the configuration's format. A version that is newer than this mmfl knows is refused."""
 
+    @cached_property
+    def source(self) -> str:
+        """What it is called in errors."""
+        return "configuration"
+
+    def called(self, source: str) -> "Config":
+        """The same, called so in errors: by the name of its file."""
+        vars(self)["source"] = source
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _one_method(cls, values: dict[str, Any]) -> dict[str, Any]:
@@ -237,8 +249,12 @@ class Config(ConfigSection):
         loaded = {} if loaded is None else loaded
         for key, task in zip(keys, self.tasks, strict=True):
             if key not in loaded:
-                loaded[key] = load_data(task.data)
-        tasks = [task.build(loaded[key]) for key, task in zip(keys, self.tasks, strict=True)]
+                with self._at_task(task):
+                    loaded[key] = load_data(task.data)
+        tasks = []
+        for key, task in zip(keys, self.tasks, strict=True):
+            with self._at_task(task):
+                tasks.append(task.build(loaded[key]))
         return Experiment(
             federation_of=lambda seed: self._federation(tasks, seed),
             methods=[make_method(method) for method in self.methods],
@@ -254,6 +270,12 @@ class Config(ConfigSection):
             average=self.average,
         )
 
+    @contextmanager
+    def _at_task(self, task: TaskConfig) -> Iterator[None]:
+        """Names the configuration and the task in errors."""
+        with at_place(self.source), at_place(f"task '{task.name}'", unless="task '"):
+            yield
+
     def add_python_path(self) -> None:
         """Lets the user's own modules be found."""
         if self.python_path and self.python_path not in sys.path:
@@ -261,18 +283,25 @@ class Config(ConfigSection):
 
     def _federation(self, tasks: Sequence[Task], seed: int) -> Federation:
         given = self.federation
-        specs = {task.name: task.partition or given.partition for task in self.tasks}
         seed = seed if given.seed is None else given.seed
+        partition = {}
+        for task in self.tasks:
+            with self._at_task(task):
+                if (spec := task.partition or given.partition) is not None:
+                    partition[task.name] = make_partition(spec, seed)
+        with at_place(self.source):
+            arrivals = build_named("arrivals", given.arrivals, ARRIVALS)
+            availability = build("availability", given.availability, AVAILABILITIES)
         return Federation(
             tasks,
             given.clients,
-            partition={name: make_partition(spec, seed) for name, spec in specs.items() if spec is not None},
+            partition=partition,
             capacity=given.capacity,  # type: ignore[arg-type]  # Federation checks the word
             lacks=given.lacks,
-            arrivals=build_named("arrivals", given.arrivals, ARRIVALS),
+            arrivals=arrivals,
             task_arrivals=given.task_arrivals,
             departures=given.departures,
-            availability=build("availability", given.availability, AVAILABILITIES),
+            availability=availability,
             seed=seed,
         )
 

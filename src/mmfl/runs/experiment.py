@@ -60,6 +60,9 @@ class Experiment:
         for name in ("rounds", "evaluate_every", "evaluate_last", "checkpoint_every"):
             check_whole("", name, getattr(self, name))
         check_average(self.average)
+        check(isinstance(self.stop, Stop), "", "stop", self.stop, "a rule such as mmfl.Stop(target=0.9)")
+        for name in ("diagnose", "keep_best"):
+            check(isinstance(getattr(self, name), bool), "", name, getattr(self, name), "True or False")
         for name in ("methods", "seeds"):
             if not len(getattr(self, name)):
                 raise UserError(f"no {name} given; expected at least one.")
@@ -145,6 +148,7 @@ def conduct(
                 evaluate_every=experiment.evaluate_every,
                 evaluate_last=experiment.evaluate_last,
                 diagnose=experiment.diagnose,
+                is_overtime=lambda: world.any(progress.is_overtime()),
             )
             for t, fresh in enumerate(happened, first):
                 records += fresh

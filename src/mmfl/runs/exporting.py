@@ -14,14 +14,15 @@ from mmfl.data.structure import Structure, arguments, call_module, length, rows,
 from mmfl.errors import UserError, first_line, nearest
 
 _TOLERANCE = 1e-4
+_STATE_DICTS = (".safetensors", ".pt")  # which need no examples
 
 
-def export(module: nn.Module, path: str | Path, examples: Structure) -> None:
+def export(module: nn.Module, path: str | Path, examples: Structure | None) -> None:
     """Writes a model in the format that the file's ending names.
 
     `.safetensors` and `.pt` hold its state dict, `.torchscript` and `.onnx` the model with its operations. These are
     traced with all examples but the last, and must give the same outputs for the last one alone; an ONNX model is
-    tried so where onnxruntime is installed.
+    tried so where onnxruntime is installed. Without examples only a state dict can be written.
     """
     path = Path(path)
     write = _FORMATS.get(path.suffix)
@@ -31,6 +32,9 @@ def export(module: nn.Module, path: str | Path, examples: Structure) -> None:
         raise UserError(f"export '{path}': this is a folder; expected the name of a file.")
     if not path.parent.is_dir():
         raise UserError(f"export '{path}': the folder '{path.parent}' does not exist.")
+    if examples is None and path.suffix not in _STATE_DICTS:
+        expected = f"expected a state dict ({' or '.join(_STATE_DICTS)})"
+        raise UserError(f"export '{path}': there is no data here to try the model on; {expected}.")
     try:
         write(module, path, examples)
     except OSError as error:

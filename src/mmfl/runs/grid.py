@@ -56,9 +56,14 @@ def _split(text: str) -> Iterator[str]:
 
 def check_grid(grid: Grid) -> None:
     """Refuses a grid without keys or values, one that repeats a value, and keys that are given in another way."""
+    if not isinstance(grid, Mapping):
+        expected = 'expected a dictionary from keys to values, such as {"rate": [0.1, 0.2]}'
+        raise UserError(f"sweep: the grid is {shorten(repr(grid))}; {expected}.")
     if not grid:
         raise UserError("sweep: the grid is empty; expected keys with values to try, such as rate=0.1,0.2.")
     for key, values in grid.items():
+        if not isinstance(key, str) or not key:
+            raise UserError(f"sweep: the grid has the key {shorten(repr(key))}; expected the name of a setting.")
         if key in _GIVEN_APART:
             other = _GIVEN_APART[key]
             raise UserError(f"sweep: '{key}' cannot be a key of the grid; expected --{other} (in Python: {other}).")

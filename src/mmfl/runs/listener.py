@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mmfl.checks import check
 from mmfl.errors import UserError
 from mmfl.record import RoundRecord
 from mmfl.runs.status import RunEnd
@@ -93,6 +94,12 @@ class Listener:
 
     def end(self, end: RunEnd) -> None:
         """Called when the run has finished, was stopped or has failed, if it began."""
+
+
+def check_listeners(listeners: object) -> None:
+    """Refuses what is no list of listeners."""
+    right = isinstance(listeners, Sequence) and all(isinstance(each, Listener) for each in listeners)
+    check(right, "", "listeners", listeners, "a list of objects of classes that derive from mmfl.Listener")
 
 
 @dataclass(frozen=True)

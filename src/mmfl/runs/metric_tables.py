@@ -38,10 +38,11 @@ def final_spread(records: Sequence[RoundRecord], tasks: Sequence[str], window: i
 
 
 def client_values(task: str, found: LastTest) -> pd.DataFrame:
-    """The main metric of each client, and the number of its test examples."""
+    """The main metric of each client, and the number of its test examples; with the owners' names, where there are."""
     if not found.clients:
         raise UserError(f"task '{task}': its test examples belong to no clients, so there is no metric of each.")
-    columns = {"examples": found.examples, "value": found.values}
+    names = {"name": found.names} if found.names else {}
+    columns = {**names, "examples": found.examples, "value": found.values}
     return pd.DataFrame(columns, index=pd.Index(found.clients, name="client")).astype({"value": float})
 
 

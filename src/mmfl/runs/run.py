@@ -174,6 +174,10 @@ class Run:
         module = self.federation.tasks[s].build(self.seed, s)
         statistics = batch_norm[s] if batch_norm else None
         layout = Layout(module, self.federation.tasks[s].batch_norm)
+        if statistics is None and layout.shared < layout.length:
+            raise UserError(
+                f"task '{task}': its batch norm is on the nodes of the deployment, and so no whole model here."
+            )
         values = layout.values(vectors[s].cpu(), None if statistics is None else statistics.cpu())
         module.load_state_dict(values, strict=False)
         return module.eval()
@@ -184,9 +188,7 @@ class Run:
         module = self.module(task, weights)
         assert self.federation is not None
         data = self.federation.tasks[self.tasks.index(task)].data
-        if data is ELSEWHERE:
-            raise UserError(f"task '{task}' has no data here to try its model on; save its state_dict instead.")
-        export(module, path, as_inputs(rows(data.x_test, slice(4))))
+        export(module, path, None if data is ELSEWHERE else as_inputs(rows(data.x_test, slice(4))))
 
     def plot(self, path: str | Path) -> None:
         """Draws accuracy, participation and step size on one page."""

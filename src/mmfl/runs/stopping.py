@@ -16,7 +16,7 @@ class Stop:
 
     - `target`: every task's metric has reached this value in some tested round; or, by name, each named task its own.
     - `patience`: no task has improved by more than `min_delta` for this many rounds, and all tasks have arrived.
-    - `seconds`: this many seconds have passed since the run began, or was resumed.
+    - `seconds`: this many seconds have passed since the run began, or was resumed; that round is tested.
 
     >>> Stop(target={"digits": 0.9}, seconds=3600).patience is None
     True
@@ -37,6 +37,11 @@ class Stop:
         check(is_number(self.min_delta, 0, math.inf), "stop", "min_delta", self.min_delta, "a number of at least 0")
         if self.seconds is not None:
             check_positive("stop", "seconds", self.seconds)
+
+    @property
+    def has_rule(self) -> bool:
+        """Whether it can stop a run at all."""
+        return any(rule is not None for rule in (self.target, self.patience, self.seconds))
 
     def targets(self, tasks: Sequence[str]) -> dict[str, float]:
         """The targets by task; refuses a name that no task has."""
@@ -61,7 +66,8 @@ class BestSoFar:
 class Progress:
     """How far the runs of an experiment have come, and whether that is a reason to stop.
 
-    `lower_is_better` says of each task whether its metric is an error. `round` is the last that was tested.
+    `lower_is_better` says of each task whether its metric is an error. `round` is the last that was tested, and
+    `overtime` whether the time was up when that was last asked.
     """
 
     stop: Stop
@@ -69,6 +75,7 @@ class Progress:
     clock: Callable[[], float] = time.monotonic
     best: dict[tuple[str, int, str], BestSoFar] = field(default_factory=dict)
     round: int = 0
+    overtime: bool = False
 
     def __post_init__(self) -> None:
         self.targets = self.stop.targets(list(self.lower_is_better))
@@ -91,6 +98,12 @@ class Progress:
         if math.isnan(known.reference) or sign * (metric - known.reference) > self.stop.min_delta:
             known.reference, known.improved = metric, round
 
+    def is_overtime(self) -> bool:
+        """Whether the time is up. It is asked before a round is tested, so that the last round can be; from then on it
+        is a reason to stop."""
+        self.overtime = self.stop.seconds is not None and self.clock() - self.began >= self.stop.seconds
+        return self.overtime
+
     def reason(self) -> str:
         """Why to stop now; empty if there is no reason."""
         if self.targets and self._on_target():
@@ -100,7 +113,7 @@ class Progress:
             idle = self.round - max(known.improved for known in self.best.values())
             if idle >= self.stop.patience:
                 return f"no task has improved for {idle} rounds"
-        if self.stop.seconds is not None and self.clock() - self.began >= self.stop.seconds:
+        if self.overtime:
             return f"{self.stop.seconds:g} seconds have passed"
         return ""
 

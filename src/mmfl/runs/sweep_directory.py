@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class SweepFile:
             "methods": list(self.methods),
             "lower_is_better": list(self.lower_is_better),
             "grid": grid,
-            "settings": dict(self.settings),
+            "settings": {key: _plain(value) for key, value in self.settings.items()},
         }
 
 
@@ -176,6 +176,8 @@ def _numbers(path: Path) -> list[int]:
 def _plain(value: Any) -> Any:
     """A value as TOML can hold it."""
     plain = value.item() if hasattr(value, "item") else value
+    if is_dataclass(plain) and not isinstance(plain, type):
+        plain = {key: each for key, each in asdict(plain).items() if each is not None}
     try:
         tomli_w.dumps({"value": plain})
     except TypeError:

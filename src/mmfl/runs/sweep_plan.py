@@ -17,6 +17,7 @@ from mmfl.runs.config import assign, parse
 from mmfl.runs.config_schema import Config
 from mmfl.runs.experiment import Experiment, seeds_of
 from mmfl.runs.grid import Grid, check_size, describe, label_of, points, text_of
+from mmfl.runs.stopping import Stop
 from mmfl.runs.sweep_directory import SweepFile
 
 # Settings in which runs of one part may differ: each replica has its own. All others are those of the round loop or of
@@ -27,12 +28,14 @@ _ENGINE = ("engine", "precision", "privacy")
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One method at one point of a grid, with all seeds. Trials with the same `common` settings train in lockstep."""
+    """One method at one point of a grid, with all seeds. Trials with the same `common` settings train in lockstep, but
+    not one that may `stop` early: runs in lockstep stop together."""
 
     method: str
     point: Mapping[str, Any]
     common: Mapping[str, Any]
     make: Callable[[], Experiment]
+    stops: bool = False
 
     @property
     def label(self) -> str:
@@ -41,17 +44,17 @@ class Trial:
 
     @property
     def shared(self) -> Mapping[str, Any]:
-        """What trials in lockstep have in common. Runs in lockstep stop together, so that a trial with a rule to stop
-        early trains alone."""
-        stops = any(key in self.common.get("stop", {}) for key in ("target", "patience", "seconds"))
-        return {**self.common, "trial": self.label} if stops else self.common
+        """What trials in lockstep have in common; no two have the same where they may stop early."""
+        return {**self.common, "trial": self.label} if self.stops else self.common
 
     def experiment(self) -> Experiment:
         """The experiment, with a method that is called by the trial's label; an error names the point."""
         try:
             made = self.make()
             for seed in made.seeds[:1]:
-                made.federation_of(seed).check_rounds(made.rounds)
+                federation = made.federation_of(seed)
+                federation.check_rounds(made.rounds)
+                made.stop.targets(federation.task_names)
         except UserError as error:
             raise UserError(f"sweep, {describe(self.point)}: {error}") from None
         return replace(made, methods=[replace(made.methods[0], name=self.label)])
@@ -93,10 +96,11 @@ def plan_config(settings: dict[str, Any], grid: Grid, source: str, device: str |
         values = deepcopy(settings)
         for key, value in point.items():
             assign(values, key, deepcopy(value), f"--grid {key}")
-        config = parse(values, f"{source} with {describe(point)}")
+        config = parse(values, f"{source} with {describe(point)}").called(source)
         common = {key: value for key, value in config.plain().items() if key not in _OWN}
         whole = cache(partial(_make, config, loaded, federations))
-        trials += [Trial(name, point, common, partial(_only, whole, n)) for n, name in enumerate(methods)]
+        stops = config.stop.build().has_rule
+        trials += [Trial(name, point, common, partial(_only, whole, n), stops) for n, name in enumerate(methods)]
 
     def engine_of(common: Mapping[str, Any]) -> Simulation:
         known = parse(dict(common), source)
@@ -134,6 +138,7 @@ def plan_federations(
 
     def experiment(method: Method, point: Mapping[str, Any]) -> Experiment:
         chosen = {key: point.get(key, value) for key, value in settings.items() if key not in _ENGINE}
+        chosen["stop"] = Stop() if chosen["stop"] is None else chosen["stop"]
         federation_of = federations(*(text_of(point[key]) for key in own))
         return Experiment(federation_of=federation_of, methods=[method], seeds=seeds, **chosen)
 
@@ -146,6 +151,7 @@ def plan_federations(
             point,
             {key: point.get(key, value) for key, value in settings.items() if key not in _OWN},
             partial(experiment, method, point),
+            isinstance(stop := point.get("stop", settings["stop"]), Stop) and stop.has_rule,
         )
         for point in points(grid)
         for method in made

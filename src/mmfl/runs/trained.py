@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from mmfl.engine import Simulation
+from mmfl.engine import Engine, Simulation
 from mmfl.errors import UserError
 from mmfl.runs import checkpoint
 from mmfl.runs.config import parse
 from mmfl.runs.directory import RunDirectory
-from mmfl.runs.experiment import comparison, start
+from mmfl.runs.experiment import Experiment, comparison, start
 from mmfl.runs.layout import CONFIG, is_sweep
 from mmfl.runs.results import Comparison
 from mmfl.runs.snapshots import Snapshot, fingerprint
@@ -15,7 +15,6 @@ from mmfl.runs.snapshots import Snapshot, fingerprint
 _WITHOUT_TASKS = {
     "python": "was started from Python, where its tasks are: train there with resume=True, and call run.export",
     "sweep": "is a part of a sweep; expected a run of its own: train the point that you want with `mmfl run`",
-    "deployment": "is a deployment, whose data stays with its nodes",
 }
 
 
@@ -30,12 +29,16 @@ def load_trained(path: str | Path) -> Comparison:
     values = directory.config()
     if reason := _WITHOUT_TASKS.get(str(values.get("source"))):
         raise UserError(f"export: run '{path}' {reason}.")
-    engine = Simulation("cpu")
-    replicas = start([parse(values, str(directory.path / CONFIG)).experiment()], engine)
+    return restore_models(directory, parse(values, str(directory.path / CONFIG)).experiment(), Simulation("cpu"))
+
+
+def restore_models(directory: RunDirectory, experiment: Experiment, engine: Engine) -> Comparison:
+    """The runs of an experiment with the weights of its last checkpoint, and without records."""
+    replicas = start([experiment], engine)
     like = Snapshot([replica.state for replica in replicas])
     found = checkpoint.read(directory.checkpoints, fingerprint(replicas), like, engine.world)
     if found is None:
-        raise UserError(f"export: run '{path}' has no checkpoint yet.")
+        raise UserError(f"export: run '{directory.path}' has no checkpoint yet.")
     for replica, state in zip(replicas, found[1].replicas, strict=True):
         replica.state = state
     return comparison(replicas, [])

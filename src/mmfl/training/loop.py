@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -26,10 +26,12 @@ def rounds(
     evaluate_every: int = 1,
     evaluate_last: int = 1,
     diagnose: bool = False,
+    is_overtime: Callable[[], bool] = lambda: False,
 ) -> Iterator[list[RoundRecord]]:
     """One federated round after another, all replicas in lockstep; yields what happened, a record per replica.
 
-    Tests every so many rounds, and after each of the last ones.
+    Tests every so many rounds, and after each of the last ones; also a round that becomes the last one because the time
+    is up, which is asked before the test.
     """
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
@@ -46,7 +48,7 @@ def rounds(
         agree(engine.world, replicas)
         for replica in replicas:
             replica.average_weights()
-        due = t % evaluate_every == 0 or t > last - evaluate_last
+        due = is_overtime() or t % evaluate_every == 0 or t > last - evaluate_last
         tested = dispatch.evaluate(t) if due else [RoundTests() for _ in replicas]
         for replica, tests in zip(replicas, tested, strict=True):
             replica.keep_best(tests.current)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmfl.engine import Evaluation
 from mmfl.federation import Federation
@@ -24,7 +25,7 @@ def record(each: Round, tests: RoundTests, seconds: float, stored_bytes: int, fa
     )
     state.tally.add(allocation, step_sizes)
     replica.tested |= {
-        federation.tasks[s].name: _last_test(view.round, found)
+        federation.tasks[s].name: _last_test(view.round, found, federation.client_names)
         for s, found in tested.items()
         if found.clients is not None or found.tables
     }
@@ -119,14 +120,15 @@ def _spread(task: Task, tested: Evaluation) -> ClientSpread | None:
     )
 
 
-def _last_test(round: int, tested: Evaluation) -> LastTest:
+def _last_test(round: int, tested: Evaluation, names: NDArray[Any]) -> LastTest:
     """What a test found besides single numbers."""
     tables = {name: table.tolist() for name, table in tested.tables.items()}
     if tested.clients is None:
         return LastTest(round, tables=tables)
     found = tested.clients
     values = [_number(value) for value in found.value]
-    return LastTest(round, found.client.tolist(), found.examples.tolist(), values, tables)
+    known = () if np.array_equal(names, np.arange(len(names))) else names[found.client].tolist()
+    return LastTest(round, found.client.tolist(), found.examples.tolist(), values, tables, known)
 
 
 def _sent_statistics(batch_norm: BatchNorm | None) -> int:
