@@ -111,6 +111,19 @@ def test_an_update_whose_norm_overflows_spoils_nothing_of_what_is_known_of_other
     assert np.isfinite(ExpectedResidualVariance().probabilities(view)).all()
 
 
+def test_to_learn_from_a_round_the_vectors_of_its_active_clients_are_read_once_however_many_are_stored(touched):
+    clients, active, ones = 10_000, 20, np.ones(20, dtype=int)
+    state, stored = ExpectedResiduals.start(clients), StorageOptions().start(clients, torch.zeros(2))
+    stored.put(np.arange(5_000), torch.ones(5_000, 2))
+    for t in range(1, 6):
+        client = np.arange(4_990, 4_990 + active)  # half of them new at first
+        updates = Updates(0, client, ones, ones / 2, torch.full((active, 2), float(t)), ones / 1, ones)
+        touched.clear()
+        state.observe(updates, stored, t)
+        assert sum(touched) == active
+        stored.put(client, updates.rows)
+
+
 class Broken(Simulation):
     """An engine whose client 3 trains to no numbers in the second half of the run."""
 

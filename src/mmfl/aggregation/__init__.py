@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from mmfl.aggregation.average import Average
 from mmfl.aggregation.base import AggregationRule, AggregationWrapper
+from mmfl.aggregation.forecast import Forecast
 from mmfl.aggregation.server import ServerAdam, ServerMomentum, ServerOptimiser
-from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, Forecast, StaleVR, StaleVRE
+from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, StaleVR, StaleVRE
 from mmfl.aggregation.unbiased import SelfNormalised, Unbiased, inverse_probability
 
 AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {

@@ -1,0 +1,40 @@
+"""Forecast: last updates as forecasts, corrected by drawn clients with weights between SAGA's and SAG's."""
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mmfl.aggregation.stale import LastUpdates, StorageSetting
+from mmfl.aggregation.unbiased import inverse_probability
+from mmfl.checks import check, is_number
+from mmfl.federation import RoundView
+from mmfl.updates import Updates
+from mmfl.updates.memory import ClientMemory
+
+
+class Forecast(LastUpdates):
+    """Every client's last update h is the forecast of its next one; drawn clients correct it.
+
+    The weight of a correction lies between that of `FedVARP`, which is right on average over all draws (SAGA's form,
+    `bias` 0), and that of `MIFA`, which varies less (SAG's form, `bias` 1).
+    """
+
+    def __init__(self, bias: float = 0.3, keep: StorageSetting = None):
+        check(is_number(bias, 0, 1), "aggregation 'forecast'", "bias", bias, "a number in [0, 1]")
+        super().__init__(keep)
+        self.bias = bias
+
+    def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
+        """sum d h + sum_drawn ((1 - bias) H + bias d) (G - h), with h as it was before the round."""
+        sizes, share = view.sizes[:, updates.task], view.share[updates.client, updates.task]
+        scale = (1 - self.bias) * inverse_probability(updates, view) + self.bias * share
+        state.reweight(sizes)
+        before = state.stored.of(updates.client).matrix()
+        forecast = (state.total / int(sizes.sum())).float()
+        step: Tensor = forecast + updates.combine(scale) - before.combine(scale)
+        state.replace(updates, before, updates.rows, sizes)
+        return step
+
+    def residuals(self, updates: Updates, view: RoundView, state: ClientMemory) -> NDArray[np.float64]:
+        """||G - h||."""
+        return state.stored.of(updates.client).distances(updates, np.ones(len(updates)))
