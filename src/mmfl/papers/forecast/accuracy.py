@@ -27,7 +27,8 @@ from mmfl.papers.forecast.runs import (
 )
 from mmfl.papers.measurements import by_round
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Part, reproduction
-from mmfl.report.plots import COLOURS, curve, legend
+from mmfl.report.palette import style
+from mmfl.report.plots import curve, legend
 
 METHODS = (FULL, "random", "fedvarp", "mifa", "mmfl-lvr", "mmfl-stalevre", "mmfl-stalevr", OURS)
 GOALS = {"3tasks": 0.995, "5tasks": 0.99}
@@ -135,7 +136,7 @@ def _draw_seeds(panel: Axes, frames: Frames, methods: Sequence[str]) -> None:
     for weights, shift in (("accuracy", 0.12), ("served", -0.12)):
         ratio = relative(frames, weights)
         for n, method in enumerate(methods):
-            values, colour = ratio[method].dropna(), COLOURS[(n + 1) % len(COLOURS)]
+            values, colour = ratio[method].dropna(), style(n + 1)[0]
             place = np.full(len(values), len(methods) - n + shift)
             fill = colour if weights == "accuracy" else "none"
             panel.scatter(values, place, s=14, facecolors=fill, edgecolors=colour, linewidths=0.8)

@@ -121,7 +121,7 @@ def draw(frames: Frames) -> Figure:
     """Relative accuracy against rounds, trainings and megabytes, a curve for each method."""
     table, price = smoothed(frames), prices(frames).groupby("method").mean()
     kinds = ["rounds", "trainings", "down", "up"]
-    figure, axes = panels(len(kinds), columns=2, ylabel="accuracy relative to full participation")
+    figure, axes = panels(len(kinds), columns=2, ylabel="relative accuracy")
     for panel, kind in zip(axes, kinds, strict=True):
         for n, method in enumerate(map(str, frames["accuracy"]["method"].unique())):
             runs = table[table["method"] == method].pivot(index="round", columns="seed", values="ratio")
