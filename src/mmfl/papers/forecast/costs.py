@@ -136,7 +136,7 @@ def draw(frames: Frames) -> Figure:
     return figure
 
 
-REPRODUCTIONS = tuple(
-    reproduction(f"forecast-cost-{full.name}", partial(parts, full, small), find, draw)
-    for full, small in ((THREE, SMALL_THREE), (FIVE, SMALL_FIVE))
+REPRODUCTIONS = (
+    reproduction("forecast-cost-3tasks", partial(parts, THREE, SMALL_THREE), find, draw),
+    reproduction("forecast-cost-5tasks", partial(parts, FIVE, SMALL_FIVE), find, draw),
 )
