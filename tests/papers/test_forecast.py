@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from shared import FAILS, HOLDS, OPEN, quick, verdicts
+from shared import FAILS, HOLDS, OPEN, quick, together, verdicts
 
 from conftest import view_of
 from mmfl import compare
 from mmfl.aggregation import FedVARP, Forecast
 from mmfl.allocation import ExpectedResidualVariance
 from mmfl.methods import Method
-from mmfl.papers.forecast import ablation, runs
+from mmfl.papers.forecast import ablation, costs, robustness, runs
 from mmfl.papers.forecast import accuracy as table
 from mmfl.papers.forecast.candidates import ChangingBias, Impatient, OwnRatio, PlainResiduals, StepUnits
 from mmfl.papers.forecast.forecasts import AgedForecast, DirectedForecast, betas
@@ -22,6 +22,8 @@ from mmfl.papers.forecast.sampling import Capped, LastLoss, LastLosses
 from mmfl.papers.forecast.variants import VARIANTS, method
 from mmfl.papers.measurements import final
 from mmfl.papers.reproduction import PaperTrainer
+from mmfl.runs.config import read
+from mmfl.runs.presets import path_of
 from mmfl.updates.expected_residuals import ExpectedResiduals
 
 SIZES = np.array([[10, 5], [30, 0], [0, 15], [7, 12], [3, 40]])
@@ -123,11 +125,11 @@ def test_parts_of_a_method_have_all_its_seeds_once(setting):
 def test_parts_run_by_themselves_give_what_they_give_together():
     small = dataclasses.replace(runs.SMALL_THREE, rounds=4)
     names, trainer = ("random", "forecast"), PaperTrainer("cpu")
-    together = small.part("f", "all", [runs.published(name) for name in names], [0, 1]).run(trainer)
+    joint = small.part("f", "all", [runs.published(name) for name in names], [0, 1]).run(trainer)
     alone = [small.part("f", name, [runs.published(name)], [seed]).run(trainer) for name in names for seed in (0, 1)]
     for frame in ("accuracy", "served", "costs"):
         joined = pd.concat([each[frame] for each in alone], ignore_index=True)
-        pd.testing.assert_frame_equal(together[frame], joined, rtol=1e-6)
+        pd.testing.assert_frame_equal(joint[frame], joined, rtol=1e-6)
 
 
 def test_the_ablation_takes_full_participation_from_the_comparison():
@@ -311,11 +313,105 @@ class Brief(PaperTrainer):
 def test_the_five_quick_tasks_train_with_all_methods_and_variants():
     for made in (table.REPRODUCTIONS[1], ablation.REPRODUCTIONS[1]):
         measured = [part.run(Brief("cpu")) for part in made.parts(True)]
-        together = {name: pd.concat([each[name] for each in measured]) for name in measured[0]}
-        names = made.find(together).table.iloc[:, 0].str.removesuffix(" *").tolist()
+        names = made.find(together(*measured)).table.iloc[:, 0].str.removesuffix(" *").tolist()
         assert names == list(table.METHODS) or set(names[1:]) <= set(VARIANTS)
 
 
 def test_steps_compare_what_there_is():
     assert {name for pair in ablation.STEPS for name in pair} <= {*VARIANTS, "forecast"}
     assert partial(method, "no-bias")().name == "no-bias"
+
+
+# --- what accuracy costs ---
+
+
+def rising(**paces: list[int]) -> dict[str, pd.DataFrame]:
+    """Accuracy that grows by 0.08 in so many rounds up to 0.8, a pace for each seed, tested every five rounds; a
+    training and 3 MB a round, and ten times as much for full participation."""
+    lines = [
+        {"method": name.replace("_", "-"), "seed": seed, "round": t, "mean": 0.8 * min(1.0, 0.1 * t / pace)}
+        for name, each in paces.items()
+        for seed, pace in enumerate(each)
+        for t in range(5, 151, 5)
+    ]
+    prices = [
+        {"method": name.replace("_", "-"), "seed": seed, "trainings": 10.0 if name == "full" else 1.0,
+         "bytes_down": 2e7 if name == "full" else 2e6, "bytes_up": 1e7 if name == "full" else 1e6}
+        for name, each in paces.items()
+        for seed in range(len(each))
+    ]  # fmt: skip
+    return {"accuracy": pd.DataFrame(lines), "costs": pd.DataFrame(prices)}
+
+
+def test_rounds_count_to_the_first_mean_over_three_tests_with_the_target():
+    reached = costs.rounds_to(rising(full=[5, 10], forecast=[5, 20])).loc["full"]
+    assert reached.loc[0].tolist() == [55, 60, 60]  # 0.9, 1 and 1 have the mean 0.967
+    assert costs.rounds_to(rising(full=[5], forecast=[20])).loc["forecast"][0.99].isna().all()
+
+
+def test_runs_that_never_arrive_are_counted_and_have_no_mean():
+    found = costs.find(rising(full=[5] * 3, forecast=[5, 10, 10], mifa=[10, 20, 30], random=[30] * 3))
+    lines = found.table.set_index("method")["98% of full participation"]
+    assert lines["forecast"] == "90 ± 26"
+    assert lines["mifa"] == "not within 150 rounds in 2 of 3 runs, in the others 105 to 105"
+    assert lines["random"] == "not within 150 rounds in 3 of 3 runs"
+    assert found.table["method"].tolist() == ["full", "forecast", "mifa", "random"]
+
+
+def test_a_run_that_never_arrives_loses_only_where_all_its_rounds_cost_more():
+    seeds = 12
+    dear = costs.find(rising(full=[5] * seeds, forecast=[10] * seeds, random=[30] * seeds))
+    assert verdicts(dear, "fewer trainings than random") == [HOLDS]
+    assert verdicts(dear, "fewer trainings than full") == [HOLDS]
+    never = costs.find(rising(full=[5] * seeds, forecast=[30] * seeds, random=[30] * seeds, mifa=[10] * seeds))
+    assert verdicts(never, "fewer trainings than random") == [OPEN]
+    assert verdicts(never, "fewer trainings than full") == [OPEN]  # 150 rounds cost less than full's 60
+    assert verdicts(never, "fewer trainings than mifa") == [FAILS]
+    (shown,) = [each.ours for each in never.claims if "trainings than mifa" in each.text]
+    assert shown.startswith("fewer in 0 of 12 decided pairs")
+
+
+# --- other settings ---
+
+
+def test_settings_are_told_apart_and_the_one_as_it_is_comes_first():
+    plain = frames_of(forecast=[0.99, 0.99, 0.991], mifa=[0.97, 0.97, 0.972])
+    worse = {kind: frame.assign(setting="hard") for kind, frame in frames_of(forecast=[0.9, 0.9, 0.91]).items()}
+    ahead = {kind: frame.assign(setting="odd") for kind, frame in frames_of(random=[0.99, 0.98, 0.99]).items()}
+    found = robustness.find(together(plain, worse, ahead))
+    assert found.table["setting"].tolist() == ["as it is", "hard", "odd"]
+    assert found.table.set_index("setting").loc["hard", "forecast"] == "0.903 ± 0.006"
+    assert verdicts(found, "as it is", "at most 2%") == [HOLDS]
+    assert verdicts(found, "hard", "at most 2%") == [FAILS]
+    assert verdicts(found, "as it is", "ends above mifa") == [HOLDS]
+    assert verdicts(found, "odd", "ends above random") == [FAILS]
+    assert found.notes[-1] == (
+        "More than 2% below full participation: hard, odd. Below the best of the others: odd; not decided: nowhere."
+    )
+
+
+def test_every_setting_has_its_parts_and_a_folder_without_special_characters():
+    names = [part.name for part in robustness.parts(False) if part.name.startswith("forecast-robust")]
+    assert len(set(names)) == len(names)
+    assert {name.split("/")[1] for name in names} == {part.name.split("/")[1] for part in robustness.parts(True)[1:]}
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-/") for name in names)
+    assert "forecast-robust/2-percent-a-round/0-4" in names
+    assert "forecast-robust/roles-of-shakespeare/4" in names
+
+
+def test_every_setting_is_made_of_settings_that_the_preset_knows():
+    for change in robustness.CHANGES.values():
+        config = read(path_of("lvr-3tasks"), change.settings)
+        assert len(config.tasks) == (1 if change.replaces else 3)
+
+
+@pytest.fixture(scope="module")
+def robust(tmp_path_factory):
+    """The quick pages of costs and of other settings."""
+    return quick(tmp_path_factory, "forecast-cost-3tasks", "forecast-robust")[1]
+
+
+def test_the_quick_settings_train_with_every_method(robust):
+    assert robust["forecast-robust"].table["setting"].tolist() == ["as it is", *robustness.CHANGES]
+    assert not robust["forecast-robust"].table.isin(["—", "nan"]).any(axis=None)
+    assert robust["forecast-cost-3tasks"].table["method"].tolist() == list(table.METHODS)

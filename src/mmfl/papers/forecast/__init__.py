@@ -1,10 +1,16 @@
 """The evidence for `forecast`, the method of this project: how near it comes to full participation, and why.
 
-`runs` has what all parts share, `accuracy` the comparison with other methods and `ablation` that with `variants` of the
-method, whose rules are in `sampling`, `forecasts` and `candidates` and are not offered by the package.
+`runs` has what all parts share, `accuracy` the comparison with other methods, `costs` what their accuracy costs and
+`robustness` the same in other settings. `ablation` compares the method with `variants` of it, whose rules are in
+`sampling`, `forecasts` and `candidates`; the package does not offer them.
 """
 
-from mmfl.papers.forecast import ablation, accuracy
+from mmfl.papers.forecast import ablation, accuracy, costs, robustness
 
-REPRODUCTIONS = (*accuracy.REPRODUCTIONS, *ablation.REPRODUCTIONS)
+REPRODUCTIONS = (
+    *accuracy.REPRODUCTIONS,
+    *costs.REPRODUCTIONS,
+    *ablation.REPRODUCTIONS,
+    *robustness.REPRODUCTIONS,
+)
 """All tables and figures of the method."""

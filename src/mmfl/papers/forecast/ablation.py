@@ -21,7 +21,7 @@ from mmfl.papers.forecast.runs import (
     relative,
 )
 from mmfl.papers.forecast.variants import VARIANTS, method
-from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Part, Reproduction, reproduction
+from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Part, reproduction
 from mmfl.report.differences import difference
 
 STEPS = (
@@ -108,17 +108,25 @@ def draw(names: Sequence[str], frames: Frames) -> Figure:
 
 _OF_FIVE = (
     "last-loss", "residual", "whole-forecast", "no-bias", "unequal-tasks", "bias-0.6", "cap-3", "cap-3-no-bias",
-    "floor-0.3", "age-curve-bias-0.5", "plain-residual", "sampled-at-random", "step-units", "bias-where-old",
-    "bias-where-fresh", "bias-once-seen", "own-ratio", "impatient", "tempered", "steady",
+    "floor-0.3", "age-curve-bias-0.5", "plain-residual", "sampled-at-random", "step-units",
+    "bias-where-fresh", "bias-where-fresh-1", "step-units-where-fresh", "bias-once-seen", "bias-once-seen-0.5",
+    "step-units-once-seen", "own-ratio", "tempered", "steady",
 )  # fmt: skip
 
 
-def _ablation(full: Setting, small: Setting, seeds: int, names: Sequence[str]) -> Reproduction:
-    trained = partial(parts, full, small, seeds, names)
-    return reproduction(f"forecast-ablation-{full.name}", trained, partial(find, names), partial(draw, names))
-
+_OF_THREE = tuple(VARIANTS)
 
 REPRODUCTIONS = (
-    _ablation(THREE, SMALL_THREE, THREE.seeds, tuple(VARIANTS)),
-    _ablation(FIVE, SMALL_FIVE, _FEWER, _OF_FIVE),
+    reproduction(
+        "forecast-ablation-3tasks",
+        partial(parts, THREE, SMALL_THREE, THREE.seeds, _OF_THREE),
+        partial(find, _OF_THREE),
+        partial(draw, _OF_THREE),
+    ),
+    reproduction(
+        "forecast-ablation-5tasks",
+        partial(parts, FIVE, SMALL_FIVE, _FEWER, _OF_FIVE),
+        partial(find, _OF_FIVE),
+        partial(draw, _OF_FIVE),
+    ),
 )

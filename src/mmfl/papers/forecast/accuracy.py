@@ -27,10 +27,11 @@ from mmfl.papers.forecast.runs import (
 )
 from mmfl.papers.measurements import by_round
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Part, reproduction
-from mmfl.report.plots import COLOURS, curve, legend
+from mmfl.report.palette import style
+from mmfl.report.plots import curve, legend
 
 METHODS = (FULL, "random", "fedvarp", "mifa", "mmfl-lvr", "mmfl-stalevre", "mmfl-stalevr", OURS)
-GOALS = {"3tasks": 0.995, "5tasks": 0.99}
+_GOAL_OF_THREE, _GOAL_OF_FIVE = 0.995, 0.99
 _LOWEST, _DEVIATION = 0.985, 0.003  # goals for the lowest seed and for the standard deviation over seeds
 _KINDS = {"accuracy": "current weights", "served": "averaged weights"}
 
@@ -135,7 +136,7 @@ def _draw_seeds(panel: Axes, frames: Frames, methods: Sequence[str]) -> None:
     for weights, shift in (("accuracy", 0.12), ("served", -0.12)):
         ratio = relative(frames, weights)
         for n, method in enumerate(methods):
-            values, colour = ratio[method].dropna(), COLOURS[(n + 1) % len(COLOURS)]
+            values, colour = ratio[method].dropna(), style(n + 1)[0]
             place = np.full(len(values), len(methods) - n + shift)
             fill = colour if weights == "accuracy" else "none"
             panel.scatter(values, place, s=14, facecolors=fill, edgecolors=colour, linewidths=0.8)
@@ -145,9 +146,7 @@ def _draw_seeds(panel: Axes, frames: Frames, methods: Sequence[str]) -> None:
     panel.grid(axis="x", alpha=0.3)
 
 
-REPRODUCTIONS = tuple(
-    reproduction(
-        f"forecast-{full.name}", partial(parts, full, small), partial(find, GOALS[full.name]), draw
-    )
-    for full, small in ((THREE, SMALL_THREE), (FIVE, SMALL_FIVE))
-)  # fmt: skip
+REPRODUCTIONS = (
+    reproduction("forecast-3tasks", partial(parts, THREE, SMALL_THREE), partial(find, _GOAL_OF_THREE), draw),
+    reproduction("forecast-5tasks", partial(parts, FIVE, SMALL_FIVE), partial(find, _GOAL_OF_FIVE), draw),
+)

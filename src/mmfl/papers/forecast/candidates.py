@@ -42,11 +42,16 @@ class StepUnits(Forecast):
         self, expected: ExpectedResiduals, view: RoundView, task: int, state: ClientMemory
     ) -> NDArray[np.float64]:
         """r / ||sum d h||; r / sum d r before the first update."""
-        residual, sizes = expected.expected(view.round), view.sizes[:, task]
-        seen = float(np.nansum(np.where(expected.last > 0, state.weight, 0.0)))
-        length = float(state.mean(1).norm()) / seen if seen > 0 else 0.0
-        unit = length if length > 0 else float((residual * sizes).sum()) / max(int(sizes.sum()), 1)
-        return residual / unit if unit > 0 else residual
+        return in_step_units(expected, view, task, state)
+
+
+def in_step_units(expected: ExpectedResiduals, view: RoundView, task: int, memory: ClientMemory) -> NDArray[np.float64]:
+    """Expected residuals in units of the forecast step over the clients seen."""
+    residual, sizes = expected.expected(view.round), view.sizes[:, task]
+    seen = float(np.nansum(np.where(expected.last > 0, memory.weight, 0.0)))
+    length = float(memory.mean(1).norm()) / seen if seen > 0 else 0.0
+    unit = length if length > 0 else float((residual * sizes).sum()) / max(int(sizes.sum()), 1)
+    return residual / unit if unit > 0 else residual
 
 
 class Impatient(Forecast):
@@ -129,11 +134,11 @@ BiasOf = Callable[[NDArray[np.float64], NDArray[np.bool_], int], NDArray[np.floa
 
 
 class ChangingBias(LastUpdates):
-    """`Forecast` with a SAG share that depends on the client or on the round."""
+    """`Forecast` with a SAG share that depends on the client or on the round; `step_units` as in `StepUnits`."""
 
-    def __init__(self, bias_of: BiasOf):
+    def __init__(self, bias_of: BiasOf, step_units: bool = False):
         super().__init__()
-        self.bias_of = bias_of
+        self.bias_of, self.step_units = bias_of, step_units
 
     def start(self, clients: int, weights: Tensor) -> AgingMemory:
         """Nothing remembered."""
@@ -157,3 +162,9 @@ class ChangingBias(LastUpdates):
         aging.observe(updates, memory.stored, view.round)
         memory.replace(updates, before, updates.rows, sizes)
         return step
+
+    def expected_residuals(
+        self, expected: ExpectedResiduals, view: RoundView, task: int, state: AgingMemory
+    ) -> NDArray[np.float64]:
+        """r, or r in units of the step."""
+        return in_step_units(expected, view, task, state.memory) if self.step_units else expected.expected(view.round)

@@ -13,7 +13,6 @@ from mmfl.papers.measurements import KEYS, LAST, accuracy, final, mean_costs, ti
 from mmfl.papers.reproduction import Frames, PaperTrainer, Part, as_published, federations
 from mmfl.papers.variance.table1 import SMALL3, SMALL5
 
-RATE = 0.1
 AVERAGE = 0.1  # the rate of the exponential average of the weights that is served beside them
 OURS, FULL = "forecast", "full"
 
@@ -32,6 +31,7 @@ class Setting:
     seeds: int
     block: int
     settings: Sequence[str] = ()
+    rate: float = 0.1
     fewer: Mapping[str, int] = field(default_factory=dict)
     blocks: Mapping[str, int] = field(default_factory=dict)
 
@@ -63,9 +63,9 @@ SMALL_FIVE = Setting("5tasks", "lvr-5tasks", 15, 2, 2, SMALL5)
 
 def _run(setting: Setting, makers: Sequence[Callable[[], Any]], seeds: Sequence[int], trainer: PaperTrainer) -> Frames:
     """Accuracy of the current and of the averaged weights, and mean costs of a round."""
-    methods = [make() for make in makers]
+    methods, last = [make() for make in makers], min(LAST, max(setting.rounds // 5, 1))
     compared = trainer.compare(
-        setting.federation_of, methods, setting.rounds, RATE, list(seeds), evaluate_every=5, evaluate_last=LAST,
+        setting.federation_of, methods, setting.rounds, setting.rate, list(seeds), evaluate_every=5, evaluate_last=last,
         average=AVERAGE,
     )  # fmt: skip
     served = tidy(compared, lambda run: run.average.assign(mean=run.summary["average_mean"]))

@@ -9,6 +9,7 @@ from mmfl.aggregation import AggregationRule, Forecast
 from mmfl.allocation import AllocationRule, ExpectedResidualVariance, RandomProcessors
 from mmfl.methods import Method
 from mmfl.papers.forecast.candidates import (
+    BiasOf,
     ChangingBias,
     Impatient,
     OwnRatio,
@@ -35,6 +36,16 @@ def _expected(floor: float = 0.1, equal_tasks: bool = True) -> Callable[[], Allo
 
 def _bias(bias: float) -> Callable[[], AggregationRule]:
     return lambda: Forecast(bias)
+
+
+def _where_fresh(most: float) -> BiasOf:
+    """Less the older the last update is, and none at a first visit."""
+    return lambda ratio, seen, t: most * (1 - ratio)
+
+
+def _once_seen(bias: float) -> BiasOf:
+    """None at a client's first visit."""
+    return lambda ratio, seen, t: np.where(seen, bias, 0.0)
 
 
 _PLAIN = _expected()
@@ -66,14 +77,26 @@ VARIANTS: dict[str, Variant] = {
     "sampled-at-random": Variant("every processor with the same probability", RandomProcessors, _bias(0.3)),
     "step-units": Variant("residuals in units of the task's step", _BY_LENGTH, lambda: StepUnits(0.3), True),
     "bias-where-fresh": Variant(
-        "SAG share 0.5 (1 - rho(age)^2)", _PLAIN, lambda: ChangingBias(lambda ratio, seen, t: 0.5 * (1 - ratio)), True
+        "SAG share 0.5 (1 - rho(age)^2)", _PLAIN, lambda: ChangingBias(_where_fresh(0.5)), True
+    ),
+    "bias-where-fresh-1": Variant("SAG share 1 - rho(age)^2", _PLAIN, lambda: ChangingBias(_where_fresh(1.0)), True),
+    "step-units-where-fresh": Variant(
+        "residuals in units of the task's step; SAG share 0.5 (1 - rho(age)^2)", _BY_LENGTH,
+        lambda: ChangingBias(_where_fresh(0.5), step_units=True), True,
     ),
     "bias-where-old": Variant(
         "SAG share 0.5 rho(age)^2", _PLAIN, lambda: ChangingBias(lambda ratio, seen, t: 0.5 * ratio), True
     ),
     "bias-once-seen": Variant(
         "SAG share 0.3 only for clients seen before", _PLAIN,
-        lambda: ChangingBias(lambda ratio, seen, t: np.where(seen, 0.3, 0.0)), True,
+        lambda: ChangingBias(_once_seen(0.3)), True,
+    ),
+    "bias-once-seen-0.5": Variant(
+        "SAG share 0.5 only for clients seen before", _PLAIN, lambda: ChangingBias(_once_seen(0.5)), True
+    ),
+    "step-units-once-seen": Variant(
+        "residuals in units of the task's step; SAG share 0.3 only for clients seen before", _BY_LENGTH,
+        lambda: ChangingBias(_once_seen(0.3), step_units=True), True,
     ),
     "bias-first-visit": Variant(
         "SAG share 1 at a client's first visit", _PLAIN,
