@@ -17,6 +17,7 @@ from mmfl.papers.forecast.candidates import (
     StepUnits,
 )
 from mmfl.papers.forecast.forecasts import AgedForecast, DirectedForecast
+from mmfl.papers.forecast.newcomers import BetweenUnits, MeanAndStepUnits, MeanForNewcomers, NewcomersFirst
 from mmfl.papers.forecast.sampling import Capped, DataShare, LastLoss, Tempered
 
 
@@ -110,6 +111,25 @@ VARIANTS: dict[str, Variant] = {
         lambda: ChangingBias(lambda ratio, seen, t: 0.6 - 0.6 / (1 + t / 50)), True,
     ),
     "own-ratio": Variant("a factor of each client's own on the residual", _PLAIN, lambda: OwnRatio(2.0), True),
+    "mean-for-newcomers": Variant(
+        "z = mean of the others' last updates for clients never seen", _PLAIN, lambda: MeanForNewcomers(0.3), True
+    ),
+    "mean-for-newcomers-no-bias": Variant(
+        "z = mean of the others' last updates for clients never seen; no SAG share", _PLAIN,
+        lambda: MeanForNewcomers(0.0), True,
+    ),
+    "mean-and-step-units": Variant(
+        "z = mean of the others' last updates for clients never seen; residuals in units of the task's step",
+        _BY_LENGTH, lambda: MeanAndStepUnits(0.3), True,
+    ),
+    "mean-and-between-units": Variant(
+        "z = mean of the others' last updates for clients never seen; residuals in units between both", _BY_LENGTH,
+        lambda: BetweenUnits(0.3), True,
+    ),
+    "newcomers-first": Variant(
+        "z = mean of the others' last updates for clients never seen, of whom twice the residual is expected", _PLAIN,
+        lambda: NewcomersFirst(0.3), True,
+    ),
     "impatient": Variant("residual times (1 + age / 10)^0.5", _PLAIN, lambda: Impatient(0.5), True),
     "impatient-more": Variant("residual times 1 + age / 10", _PLAIN, lambda: Impatient(1.0), True),
     "tempered": Variant("square root of the importance", lambda: Tempered(0.5), _bias(0.3), True),
