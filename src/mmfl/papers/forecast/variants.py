@@ -109,7 +109,11 @@ VARIANTS: dict[str, Variant] = {
         "SAG share 0.6 (1 - 1 / (1 + t / 50))", _PLAIN,
         lambda: ChangingBias(lambda ratio, seen, t: 0.6 - 0.6 / (1 + t / 50)), True,
     ),
-    "own-ratio": Variant("a factor of each client's own on the residual", _PLAIN, lambda: OwnRatio(2.0), True),
+    "own-ratio": Variant("residual times a factor of the client's own", _PLAIN, lambda: OwnRatio(Forecast(0.3)), True),
+    "own-ratio-step-units-where-fresh": Variant(
+        "a factor of each client's own on the residual, in units of the task's step; SAG share 0.5 (1 - rho(age)^2)",
+        _BY_LENGTH, lambda: OwnRatio(ChangingBias(_where_fresh(0.5), step_units=True)), True,
+    ),
     "impatient": Variant("residual times (1 + age / 10)^0.5", _PLAIN, lambda: Impatient(0.5), True),
     "impatient-more": Variant("residual times 1 + age / 10", _PLAIN, lambda: Impatient(1.0), True),
     "tempered": Variant("square root of the importance", lambda: Tempered(0.5), _bias(0.3), True),
