@@ -180,7 +180,7 @@ def outcome(rule: Method, rounds: int = 6) -> list[torch.Tensor]:
         (ChangingBias(lambda ratio, seen, t: 0.3), Forecast(0.3)),
         (ChangingBias(lambda ratio, seen, t: 0.0), FedVARP()),
         (Impatient(0.0), Forecast(0.3)),
-        (OwnRatio(prior=1e9), Forecast(0.3)),
+        (OwnRatio(Forecast(0.3), prior=1e9), Forecast(0.3)),
     ],
 )
 def test_variants_are_forecast_where_nothing_is_different(aggregation, like):

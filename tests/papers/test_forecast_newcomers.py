@@ -43,14 +43,14 @@ def forecasts() -> np.ndarray:
     return np.array([SEEN.get(client, mean) for client in range(4)])
 
 
-@pytest.mark.parametrize("bias", [0.0, 0.3])
-def test_newcomers_are_corrected_from_the_mean_of_the_others(bias):
-    d, z = SIZES[:, 0] / SIZES.sum(), forecasts()
+@pytest.mark.parametrize(("bias", "at_first"), [(0.0, 0.0), (0.3, 0.3), (0.3, 0.0)])
+def test_newcomers_are_corrected_from_the_mean_of_the_others(bias, at_first):
+    d, z, shares = SIZES[:, 0] / SIZES.sum(), forecasts(), np.array([bias, at_first, at_first, bias])
     for count in (np.array([1, 1, 0, 0]), np.array([0, 0, 1, 2]), np.array([0, 0, 0, 0])):
         scale = count * d / (CAPACITY * P[:, 0])
-        weight = (1 - bias) * scale + bias * d * (count > 0)
+        weight = (1 - shares) * scale + shares * d * (count > 0)
         expected = d @ z + weight @ (SENT.numpy() - z)
-        np.testing.assert_allclose(step_of(MeanForNewcomers(bias), count), expected, rtol=1e-5)
+        np.testing.assert_allclose(step_of(MeanForNewcomers(bias, at_first), count), expected, rtol=1e-5)
 
 
 def test_without_a_sag_share_the_step_is_the_full_one_on_average_over_all_draws():

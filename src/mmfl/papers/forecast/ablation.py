@@ -110,8 +110,9 @@ _OF_FIVE = (
     "last-loss", "residual", "whole-forecast", "no-bias", "unequal-tasks", "bias-0.6", "cap-3", "cap-3-no-bias",
     "floor-0.3", "age-curve-bias-0.5", "plain-residual", "sampled-at-random", "step-units",
     "bias-where-fresh", "bias-where-fresh-1", "step-units-where-fresh", "bias-once-seen", "bias-once-seen-0.5",
-    "step-units-once-seen", "own-ratio", "mean-for-newcomers", "mean-for-newcomers-no-bias", "mean-and-step-units",
-    "mean-and-between-units", "newcomers-first", "tempered", "steady",
+    "step-units-once-seen", "own-ratio", "own-ratio-step-units-where-fresh", "mean-for-newcomers",
+    "mean-for-newcomers-no-bias", "mean-once-seen", "mean-once-seen-step-units", "mean-once-seen-between-units",
+    "newcomers-first", "tempered", "steady",
 )  # fmt: skip
 
 

@@ -71,25 +71,25 @@ class Impatient(Forecast):
 
 @dataclass
 class RatioMemory:
-    """The last updates with their sum, how updates age, and how each client's residuals compare with those expected.
+    """What the rule remembers, how updates age, and how each client's residuals compare with those expected.
 
     `excess` is the sum of (observed / expected)^2 over a client's visits and `visits` their number, both discounted.
     """
 
-    memory: ClientMemory
+    memory: Any
     aging: ExpectedResiduals
     excess: NDArray[np.float64]
     visits: NDArray[np.float64]
 
 
 class OwnRatio(LastUpdates):
-    """`Forecast` with a factor of each client's own on the expected residuals, shrunk to 1 as if seen `prior` times."""
+    """A rule with a factor of each client's own on the expected residuals, shrunk to 1 as if seen `prior` times."""
 
     _DISCOUNT = 0.7
 
-    def __init__(self, prior: float = 2.0, bias: float = 0.3):
+    def __init__(self, rule: LastUpdates, prior: float = 2.0):
         super().__init__()
-        self.prior, self.rule = prior, Forecast(bias)
+        self.rule, self.prior = rule, prior
 
     def start(self, clients: int, weights: Tensor) -> RatioMemory:
         """Nothing remembered."""
@@ -99,18 +99,19 @@ class OwnRatio(LastUpdates):
 
     def remembered(self, state: RatioMemory) -> Any:
         """All last updates."""
-        return state.memory.stored
+        return self.rule.remembered(state.memory)
 
     def step(self, updates: Updates, view: RoundView, state: RatioMemory) -> Tensor:
-        """The step of `Forecast`; the drawn clients show how well they were judged."""
-        client, stale = updates.client, state.memory.stored.of(updates.client)
+        """The step of the rule; the drawn clients show how well they were judged."""
+        stored, client = self.rule.remembered(state.memory), updates.client
+        stale = stored.of(client)
         expected, stale_norm = state.aging.expected(view.round)[client], stale.norms()
         left = stale.distances(updates, stale.best_beta(updates))
         judged = (stale_norm > 0) & (expected > 0)
         ratio = np.where(judged, left / np.where(judged, expected, 1.0), 1.0)
         state.excess[client] = self._DISCOUNT * state.excess[client] + np.where(judged, ratio**2, 0.0)
         state.visits[client] = self._DISCOUNT * state.visits[client] + judged
-        state.aging.observe(updates, state.memory.stored, view.round)
+        state.aging.observe(updates, stored, view.round)
         return self.rule.step(updates, view, state.memory)
 
     def expected_residuals(
@@ -118,7 +119,7 @@ class OwnRatio(LastUpdates):
     ) -> NDArray[np.float64]:
         """r times the factor."""
         factor = np.sqrt((self.prior + state.excess) / (self.prior + state.visits))
-        return np.asarray(expected.expected(view.round) * factor)
+        return np.asarray(self.rule.expected_residuals(expected, view, task, state.memory) * factor)
 
 
 @dataclass

@@ -17,15 +17,20 @@ from mmfl.updates.memory import ClientMemory
 
 
 class MeanForNewcomers(Forecast):
-    """The forecast of a client never seen is the mean of the others' last updates, weighted by their examples."""
+    """The forecast of a client never seen is the mean of the others' last updates, weighted by their examples. At a
+    client's first visit the SAG share is `at_first`."""
+
+    def __init__(self, bias: float = 0.3, at_first: float = 0.0):
+        super().__init__(bias)
+        self.at_first = at_first
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """sum d z + sum_drawn ((1 - bias) H + bias d) (G - z), with z = h or that mean, so that sum d z is the mean."""
-        sizes, scale = view.sizes[:, updates.task], corrections(updates, view, self.bias)
+        sizes, newcomers = view.sizes[:, updates.task], ~state.stored.has(updates.client)
+        scale = corrections(updates, view, np.where(newcomers, self.at_first, self.bias))
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
         mean = (state.total / max(float(np.nansum(state.weight)), 1.0)).float()
-        newcomers = ~state.stored.has(updates.client)
         step: Tensor = mean * (1 - float(scale[newcomers].sum())) + updates.combine(scale) - before.combine(scale)
         state.replace(updates, before, updates.rows, sizes)
         return step

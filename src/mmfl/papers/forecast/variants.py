@@ -110,25 +110,30 @@ VARIANTS: dict[str, Variant] = {
         "SAG share 0.6 (1 - 1 / (1 + t / 50))", _PLAIN,
         lambda: ChangingBias(lambda ratio, seen, t: 0.6 - 0.6 / (1 + t / 50)), True,
     ),
-    "own-ratio": Variant("a factor of each client's own on the residual", _PLAIN, lambda: OwnRatio(2.0), True),
+    "own-ratio": Variant("residual times a factor of the client's own", _PLAIN, lambda: OwnRatio(Forecast(0.3)), True),
+    "own-ratio-step-units-where-fresh": Variant(
+        "a factor of each client's own on the residual, in units of the task's step; SAG share 0.5 (1 - rho(age)^2)",
+        _BY_LENGTH, lambda: OwnRatio(ChangingBias(_where_fresh(0.5), step_units=True)), True,
+    ),
     "mean-for-newcomers": Variant(
-        "z = mean of the others' last updates for clients never seen", _PLAIN, lambda: MeanForNewcomers(0.3), True
+        "z = mean of the others' last updates for clients never seen", _PLAIN, lambda: MeanForNewcomers(0.3, 0.3), True
     ),
     "mean-for-newcomers-no-bias": Variant(
         "z = mean of the others' last updates for clients never seen; no SAG share", _PLAIN,
         lambda: MeanForNewcomers(0.0), True,
     ),
-    "mean-and-step-units": Variant(
-        "z = mean of the others' last updates for clients never seen; residuals in units of the task's step",
-        _BY_LENGTH, lambda: MeanAndStepUnits(0.3), True,
+    "mean-once-seen": Variant(
+        "as mean-for-newcomers; SAG share 0.3 only for clients seen before", _PLAIN, lambda: MeanForNewcomers(0.3), True
     ),
-    "mean-and-between-units": Variant(
-        "z = mean of the others' last updates for clients never seen; residuals in units between both", _BY_LENGTH,
-        lambda: BetweenUnits(0.3), True,
+    "mean-once-seen-step-units": Variant(
+        "as mean-once-seen; residuals in units of the task's step", _BY_LENGTH, lambda: MeanAndStepUnits(0.3), True
+    ),
+    "mean-once-seen-between-units": Variant(
+        "as mean-once-seen; residuals in units between both", _BY_LENGTH, lambda: BetweenUnits(0.3), True
     ),
     "newcomers-first": Variant(
-        "z = mean of the others' last updates for clients never seen, of whom twice the residual is expected", _PLAIN,
-        lambda: NewcomersFirst(0.3), True,
+        "as mean-once-seen; twice the residual expected of clients never seen", _PLAIN, lambda: NewcomersFirst(0.3),
+        True,
     ),
     "impatient": Variant("residual times (1 + age / 10)^0.5", _PLAIN, lambda: Impatient(0.5), True),
     "impatient-more": Variant("residual times 1 + age / 10", _PLAIN, lambda: Impatient(1.0), True),
