@@ -145,7 +145,7 @@ class ExpectedResidualVariance(LeastVariance):
         """U = priority d r / B, with equal tasks divided by sum d r, [clients, tasks]."""
         residual = replace_non_finite(view.signals[self.signal], view.able)
         importance = residual * view.share
-        total = np.ones(len(importance)) @ importance  # as sum(0), but faster
+        total = np.array([column.sum() for column in importance.T])  # as sum(0), but faster
         importance[:, total == 0] = view.share[:, total == 0]  # nothing is left to explain: by amount of data
         importance *= view.priority / np.where((total > 0) & self.equal_tasks, total, 1.0)
         importance /= np.maximum(view.capacity, 1)[:, None]
