@@ -71,11 +71,8 @@ class ExpectedResiduals:
         for sums in (self.squares, self.products, self.stale_squares):
             sums *= _CURVE_DISCOUNT
         self.norms, self.received = _NORM_DISCOUNT * self.norms, _NORM_DISCOUNT * self.received
-        norm, stale = updates.norms(), stored.of(updates.client)
-        with np.errstate(invalid="ignore", over="ignore"):  # updates of a model that diverged, which teach nothing
-            stale_square = stale.norms() ** 2
-            product = stale.best_beta(updates) * stale_square
-        finite = np.isfinite(norm)
+        norm, (product, stale_square) = updates.norms(), stored.of(updates.client).products(updates)
+        finite = np.isfinite(norm)  # not so for updates of a model that diverged, which teach nothing
         known = np.flatnonzero((norm > 0) & (stale_square > 0) & finite & np.isfinite(stale_square + product))
         weight = 1 / norm[known] ** 2
         at = bin_of_age(round - self.last[updates.client[known]])

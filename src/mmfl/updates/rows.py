@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -97,11 +98,12 @@ class ClientRows:
         nowhere = np.zeros(0, dtype=np.int64)
         return replace(self, matrix=self.matrix.new_empty(0, self.matrix.shape[1]), places=nowhere, length=len(self))
 
-    def inner_products(self, others: Tensor, at: slice) -> NDArray[np.float64]:
-        """`<G, h>` of some of the rows in this process with the rows h of `others`."""
+    def products(self, others: Tensor, at: slice) -> NDArray[np.float64]:
+        """`<G, h>` of some of the rows in this process with the rows h of `others`, and ||h||^2, [2, rows]."""
+        squares = others.square().sum(1)
         if self.inner is not None:
-            return self.inner[at]
-        products: NDArray[np.float64] = (self.matrix[at] * others).sum(1).double().cpu().numpy()
+            return np.stack([self.inner[at], squares.double().cpu().numpy()])
+        products: NDArray[np.float64] = torch.stack([(self.matrix[at] * others).sum(1), squares]).double().cpu().numpy()
         return products
 
     def distances(self, others: Tensor, factors: NDArray[np.float64], at: slice) -> NDArray[np.float64]:
@@ -161,20 +163,16 @@ class StoredRows:
             total = self.store.none.new_zeros(self.store.none.shape[1])
         return PartialSum.of(total, self.store.world)
 
-    def norms(self) -> NDArray[np.float64]:
-        """||h|| of each client; 0 for one never seen."""
-        found = [np.zeros(0)]
-        found.extend(rows.norm(dim=1).double().cpu().numpy() for _, rows in self._batches())
-        return self._rows.gather_numbers(np.concatenate(found))
+    def products(self, updates: "Updates") -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """`<G, h>` of each update G, and ||h||^2, which are 0 for a client never seen."""
+        found = [np.zeros((2, 0)), *(updates.rows.products(rows, at) for at, rows in self._batches())]
+        inner, squares = np.concatenate(found, axis=1)
+        return self._rows.gather_numbers(inner), self._rows.gather_numbers(squares)
 
     def best_beta(self, updates: "Updates") -> NDArray[np.float64]:
         """`<G, h>` / ||h||^2 of each update G: the beta that minimises ||G - beta h||; 0 where h is."""
-        found = [np.zeros(0)]
-        for at, rows in self._batches():
-            products = updates.rows.inner_products(rows, at)
-            squares = rows.square().sum(1).double().cpu().numpy()
-            found.append(np.divide(products, squares, out=np.zeros_like(products), where=squares > 0))
-        return self._rows.gather_numbers(np.concatenate(found))
+        inner, squares = self.products(updates)
+        return np.divide(inner, squares, out=np.zeros_like(inner), where=squares > 0)
 
     def distances(self, updates: "Updates", beta: NDArray[np.float64]) -> NDArray[np.float64]:
         """||G - beta h|| of each update G."""

@@ -105,9 +105,9 @@ class OwnRatio(LastUpdates):
         """The step of the rule; the drawn clients show how well they were judged."""
         stored, client = self.rule.remembered(state.memory), updates.client
         stale = stored.of(client)
-        expected, stale_norm = state.aging.expected(view.round)[client], stale.norms()
+        expected, (_, stale_square) = state.aging.expected(view.round)[client], stale.products(updates)
         left = stale.distances(updates, stale.best_beta(updates))
-        judged = (stale_norm > 0) & (expected > 0)
+        judged = (stale_square > 0) & (expected > 0)
         ratio = np.where(judged, left / np.where(judged, expected, 1.0), 1.0)
         state.excess[client] = self._DISCOUNT * state.excess[client] + np.where(judged, ratio**2, 0.0)
         state.visits[client] = self._DISCOUNT * state.visits[client] + judged
