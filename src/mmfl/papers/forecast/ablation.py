@@ -112,7 +112,8 @@ _OF_FIVE = (
     "bias-where-fresh", "bias-where-fresh-1", "step-units-where-fresh", "bias-once-seen", "bias-once-seen-0.5",
     "step-units-once-seen", "own-ratio", "own-ratio-step-units-where-fresh", "mean-for-newcomers",
     "mean-for-newcomers-no-bias", "mean-once-seen", "mean-once-seen-step-units", "mean-once-seen-between-units",
-    "newcomers-first", "tempered", "steady",
+    "newcomers-first", "common-step", "common-step-0.7", "common-step-0.9", "common-step-no-bias", "common-step-slow",
+    "common-step-units", "common-step-at-random", "tempered", "steady",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from mmfl.papers.forecast.candidates import (
     PlainResiduals,
     StepUnits,
 )
+from mmfl.papers.forecast.common import CommonStep
 from mmfl.papers.forecast.forecasts import AgedForecast, DirectedForecast
 from mmfl.papers.forecast.newcomers import BetweenUnits, MeanAndStepUnits, MeanForNewcomers, NewcomersFirst
 from mmfl.papers.forecast.sampling import Capped, DataShare, LastLoss, Tempered
@@ -134,6 +135,24 @@ VARIANTS: dict[str, Variant] = {
     "newcomers-first": Variant(
         "as mean-once-seen; twice the residual expected of clients never seen", _PLAIN, lambda: NewcomersFirst(0.3),
         True,
+    ),
+    "common-step": Variant(
+        "z = mean step + deviation of the last update; SAG share 0.5, none at first visits", _PLAIN,
+        lambda: CommonStep(0.5), True,
+    ),
+    "common-step-0.7": Variant("as common-step; SAG share 0.7", _PLAIN, lambda: CommonStep(0.7), True),
+    "common-step-0.9": Variant("as common-step; SAG share 0.9", _PLAIN, lambda: CommonStep(0.9), True),
+    "common-step-no-bias": Variant("as common-step; no SAG share", _PLAIN, lambda: CommonStep(0.0), True),
+    "common-step-slow": Variant(
+        "as common-step; SAG share 0.7, mean step at rate 0.05", _PLAIN, lambda: CommonStep(0.7, 0.05), True
+    ),
+    "common-step-units": Variant(
+        "as common-step; SAG share 0.7, residuals in units of the task's step", _BY_LENGTH,
+        lambda: CommonStep(0.7, step_units=True), True,
+    ),
+    "common-step-at-random": Variant(
+        "as common-step; SAG share 0.7, every processor with the same probability", RandomProcessors,
+        lambda: CommonStep(0.7), True,
     ),
     "impatient": Variant("residual times (1 + age / 10)^0.5", _PLAIN, lambda: Impatient(0.5), True),
     "impatient-more": Variant("residual times 1 + age / 10", _PLAIN, lambda: Impatient(1.0), True),
