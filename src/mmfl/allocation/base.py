@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.allocation.probabilities import ByKind, Probabilities
 from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
@@ -17,7 +18,8 @@ class Allocation:
     """Which clients train which tasks in a round: one row per (client, task) pair that was drawn.
 
     `count` processors of `client` were drawn for `task`; `probability` is the probability that one particular processor
-    of that client is drawn for it (expected count / capacity). `probabilities` has it for all pairs, [clients, tasks].
+    of that client is drawn for it (expected count / capacity). `probabilities` has it for all pairs, [clients, tasks];
+    `given_probabilities` is what the rule gave, a table or `ByKind`.
 
     `certain` means that nothing was random. `beyond_capacity` means that clients may train more tasks than their
     capacity allows, as in full participation, which serves as a reference.
@@ -27,7 +29,7 @@ class Allocation:
     task: NDArray[np.int64]
     count: NDArray[np.int64]
     probability: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
+    probabilities: Probabilities = Probabilities()  # noqa: RUF009 (it describes the field; there is no default)
     certain: bool = False
     beyond_capacity: bool = False
 
@@ -36,6 +38,35 @@ class Allocation:
         """From tables [clients, tasks]; rows are sorted by task, then client. Options: `certain`, `beyond_capacity`."""
         task, client = np.nonzero(count.T)
         return cls(client, task, count[client, task], probabilities[client, task], probabilities, **options)
+
+    @classmethod
+    def of_pairs(cls, client: NDArray[np.int64], task: NDArray[np.int64], probabilities: ByKind) -> "Allocation":
+        """From drawn pairs, one for each training, and probabilities by kind, so that nobody else is looked at; rows
+        are sorted as those of `of`."""
+        clients = probabilities.shape[0]
+        pair, count = np.unique(task * clients + client, return_counts=True)
+        task, client = np.divmod(pair, max(clients, 1))
+        return cls(client, task, count, probabilities[client, task], probabilities)
+
+    @property
+    def given_probabilities(self) -> NDArray[np.float64] | ByKind:
+        """The probabilities as the rule gave them: a table, or a row for each kind of clients."""
+        given: NDArray[np.float64] | ByKind = vars(self)["_given"]
+        return given
+
+    def scaled(self, factor: NDArray[np.float64]) -> "Allocation":
+        """The same rows, all probabilities multiplied by a factor [clients], which is the same for clients who can
+        train the same tasks with the same capacity."""
+        given = self.given_probabilities
+        scaled = given.scaled(factor) if isinstance(given, ByKind) else given * factor[:, None]
+        probability = scaled[self.client, self.task]
+        return Allocation(
+            self.client, self.task, self.count, probability, scaled, self.certain, self.beyond_capacity
+        )
+
+    def drawn_clients(self, task: int) -> NDArray[np.int64]:
+        """The clients drawn for a task, in ascending order."""
+        return np.sort(self.client[self.rows(task)])
 
     def __len__(self) -> int:
         return len(self.client)

@@ -56,7 +56,7 @@ class RoundView:
     def __post_init__(self) -> None:
         if not len(self.priority):
             object.__setattr__(self, "priority", np.ones(self.sizes.shape[1]))
-        self._share_computed({})
+        self._sharing({})
 
     @property
     @_computed_once
@@ -135,17 +135,15 @@ class RoundView:
 
     def only(self, tasks: NDArray[np.bool_]) -> "RoundView":
         """The same round and budget with the marked tasks [tasks] alone; capacities are at most the remaining tasks."""
-        marked = tasks.tobytes()
-        of, restricted = self._computed.get("only", (b"", self))
-        if of != marked:
+        marks, known = tasks.tobytes(), self._computed.get("only")
+        if known is None or known[0] != marks:
             sizes, share = np.where(tasks, self.sizes, 0), np.where(tasks, self.share, 0.0)
-            capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
-            restricted = replace(self, sizes=sizes, share=share, capacity=capacity, signals={})
-            restricted._computed["kinds"] = self.kinds.only(tasks)
-            self._computed["only"] = (marked, restricted)
-        now = {name: getattr(self, name) for name in ("round", "seed", "budget", "signals", "priority")}
-        view: RoundView = restricted._of_same_clients(**now)
-        return view
+            arrays = {"sizes": sizes, "share": share, "capacity": np.minimum(self.capacity, (sizes > 0).sum(1))}
+            for each in arrays.values():
+                each.setflags(write=False)
+            self._computed["only"] = known = marks, arrays, {"kinds": self.kinds.only(tasks)}
+        _, arrays, computed = known
+        return replace(self, **arrays)._sharing(computed)
 
     def without(self, clients: NDArray[np.bool_]) -> "RoundView":
         """The same round without the marked clients [clients]: shares and budget are those of the remaining clients."""
@@ -158,9 +156,12 @@ class RoundView:
         """Uniform random numbers of this round in [0, 1), [clients, columns]; a row depends on its client alone."""
         return clients_uniform(len(self.sizes), self.seed, purpose, self.round, columns=columns)
 
-    def uniform_of(self, purpose: Purpose, client: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The first column of `uniform` for some clients, [len(client)]."""
-        return np.asarray(uniform(self.seed, purpose, self.round, torch.from_numpy(client), 0).numpy())
+    def uniform_of(
+        self, purpose: Purpose, client: NDArray[np.int64], column: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """The numbers of `uniform` for some clients, in the first or in the given columns, [len(client)]."""
+        place = torch.from_numpy(np.zeros_like(client) if column is None else column)
+        return np.asarray(uniform(self.seed, purpose, self.round, torch.from_numpy(client), place).numpy())
 
     def below(self, bound: float, purpose: Purpose, columns: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Where the numbers of `uniform` are below a bound: clients and columns, in the order of the clients. Several
@@ -169,11 +170,10 @@ class RoundView:
 
     def _of_same_clients(self, **changes: Any) -> "RoundView":
         """Other values of fields that do not say who is there: what was computed of the clients is shared."""
-        view = replace(self, **changes)
-        view._share_computed(self._computed)
-        return view
+        return replace(self, **changes)._sharing(self._computed)
 
-    def _share_computed(self, values: dict[str, Any]) -> None:
-        """What has been computed of the clients, by name."""
+    def _sharing(self, computed: dict[str, Any]) -> "RoundView":
+        """This view, with what has been computed of its clients, by name."""
         self._computed: dict[str, Any]
-        object.__setattr__(self, "_computed", values)
+        object.__setattr__(self, "_computed", computed)
+        return self
