@@ -64,6 +64,16 @@ class Allocation:
             self.client, self.task, self.count, probability, scaled, self.certain, self.beyond_capacity
         )
 
+    def count_of(self, client: NDArray[np.int64], task: int) -> NDArray[np.int64]:
+        """How many processors of each of these clients were drawn for a task, [len(client)]."""
+        rows = self.rows(task)
+        rows = rows[np.argsort(self.client[rows])]
+        drawn = self.client[rows]
+        place = np.searchsorted(drawn, client)
+        found = np.append(drawn, -1)[place] == client
+        counts: NDArray[np.int64] = np.where(found, np.append(self.count[rows], 0)[place], 0)
+        return counts
+
     def drawn_clients(self, task: int) -> NDArray[np.int64]:
         """The clients drawn for a task, in ascending order."""
         return np.sort(self.client[self.rows(task)])
@@ -102,6 +112,11 @@ class AllocationRule:
         """This round's allocation and the state after it."""
         raise TypeError(f"{type(self).__name__} does not say how to allocate.")
 
+    @property
+    def observes_losses(self) -> bool:
+        """Whether it has an `observe` of its own: otherwise no table of losses is made for it."""
+        return type(self).observe is not AllocationRule.observe
+
     def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
         """The state after the round's training. `losses` [clients, tasks] are the mean training losses of the pairs
         that trained, nan for the others."""
@@ -125,6 +140,11 @@ class AllocationWrapper(AllocationRule):
         if not isinstance(inner, AllocationRule):
             raise UserError(f"allocation '{self.name}': inner is {inner!r}; expected an allocation.")
         self.inner = inner
+
+    @property
+    def observes_losses(self) -> bool:
+        """Whether it or the inner rule has an `observe` of its own."""
+        return type(self).observe is not AllocationWrapper.observe or self.inner.observes_losses
 
     def to_inner(self, name: str, value: Any) -> Any:
         """The value that the inner rule gets for an argument."""
