@@ -60,9 +60,7 @@ class Allocation:
         given = self.given_probabilities
         scaled = given.scaled(factor) if isinstance(given, ByKind) else given * factor[:, None]
         probability = scaled[self.client, self.task]
-        return Allocation(
-            self.client, self.task, self.count, probability, scaled, self.certain, self.beyond_capacity
-        )
+        return Allocation(self.client, self.task, self.count, probability, scaled, self.certain, self.beyond_capacity)
 
     def count_of(self, client: NDArray[np.int64], task: int) -> NDArray[np.int64]:
         """How many processors of each of these clients were drawn for a task, [len(client)]."""
@@ -115,7 +113,7 @@ class AllocationRule:
     @property
     def observes_losses(self) -> bool:
         """Whether it has an `observe` of its own: otherwise no table of losses is made for it."""
-        return type(self).observe is not AllocationRule.observe
+        return "observe" in vars(self) or type(self).observe is not AllocationRule.observe
 
     def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
         """The state after the round's training. `losses` [clients, tasks] are the mean training losses of the pairs
@@ -144,7 +142,8 @@ class AllocationWrapper(AllocationRule):
     @property
     def observes_losses(self) -> bool:
         """Whether it or the inner rule has an `observe` of its own."""
-        return type(self).observe is not AllocationWrapper.observe or self.inner.observes_losses
+        own = "observe" in vars(self) or type(self).observe is not AllocationWrapper.observe
+        return own or self.inner.observes_losses
 
     def to_inner(self, name: str, value: Any) -> Any:
         """The value that the inner rule gets for an argument."""

@@ -132,9 +132,7 @@ def probability_quantiles(view: RoundView, allocation: Allocation, task: int) ->
     return dict(zip(PROBABILITIES, quantiles.tolist(), strict=True))
 
 
-def _quantiles(
-    values: NDArray[np.float64], count: NDArray[np.int64], at: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _quantiles(values: NDArray[np.float64], count: NDArray[np.int64], at: NDArray[np.float64]) -> NDArray[np.float64]:
     """Quantiles of values of which each occurs `count` times, linear between neighbours in the sorted list."""
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(count[order])
