@@ -24,6 +24,13 @@ class Told(RoundView):
     def uniform(self, purpose, columns=1):
         return np.reshape(np.asarray(self.told[purpose], dtype=float), (len(self.sizes), columns))
 
+    def uniform_of(self, purpose, client, column=None):
+        columns = np.size(self.told[purpose]) // len(self.sizes)
+        return self.uniform(purpose, columns)[client, 0 if column is None else column]
+
+    def below(self, bound, purpose, columns=1):
+        return np.nonzero(self.uniform(purpose, columns) < bound)
+
 
 def told(view: RoundView, **numbers) -> Told:
     """The view with these random numbers: [clients, columns] for a purpose, such as `tasks`."""

@@ -9,7 +9,9 @@ bijection on 64 bits that passes the usual statistical tests. It is integer arit
 addresses cost a few array operations.
 """
 
+import math
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +43,7 @@ class Purpose(IntEnum):
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 _FIRST = 0xBF58476D1CE4E5B9 - 2**64
 _SECOND = 0x94D049BB133111EB - 2**64
+_BLOCK = 2**15  # clients whose numbers are made together
 
 
 def _shift(x: Tensor, by: int) -> Tensor:
@@ -81,6 +84,26 @@ def uniform(*address: int | Tensor) -> Tensor:
 def clients_uniform(clients: int, *address: int, columns: int = 1) -> np.ndarray:
     """Uniform numbers in [0, 1), [clients, columns]: row i depends on client i alone."""
     return uniform(*address, torch.arange(clients)[:, None], torch.arange(columns)[None, :]).numpy()
+
+
+def clients_below(
+    bound: float, clients: int, *address: int, columns: int = 1
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """Where `clients_uniform` is below a bound: the clients and their columns, in order.
+
+    Numbers are compared as they come, in blocks that stay in the processor's cache, and not one is stored.
+
+    >>> client, column = clients_below(0.5, 100, 7, columns=2)
+    >>> bool((np.stack([client, column], 1) == np.argwhere(clients_uniform(100, 7, columns=2) < 0.5)).all())
+    True
+    """
+    found, column = [], torch.arange(columns)
+    whole = math.ceil(min(max(bound, 0.0), 1.0) * 2.0**53)
+    for begin in range(0, clients, _BLOCK):
+        client = torch.arange(begin, min(begin + _BLOCK, clients))[:, None]
+        found.append((_shift(bits(*address, client, column), 11) < whole).nonzero().add_(torch.tensor([begin, 0])))
+    where = torch.cat(found) if found else torch.zeros(0, 2, dtype=torch.int64)
+    return where[:, 0].numpy(), where[:, 1].numpy()
 
 
 def generator(*address: int) -> np.random.Generator:

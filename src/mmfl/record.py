@@ -1,6 +1,6 @@
 """What a round leaves behind: a record of plain numbers, and its JSON. Nothing here needs torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -41,10 +41,45 @@ class ClientSpread:
 
 
 class Drawn(NamedTuple):
-    """The clients that were drawn for a task, and how many processors of each."""
+    """The clients that were drawn for a task, and how many processors of each.
+
+    In JSON many clients in a row are [first, last], and many equal counts [count, number of clients], so that a record
+    stays small where everyone trains.
+
+    >>> Drawn([3, *range(10, 40)], [2] * 31).to_json()
+    [[3, [10, 39]], [[2, 31]]]
+    """
 
     clients: list[int]
     counts: list[int]
+
+    def to_json(self) -> list[Any]:
+        """Clients and counts as JSON values."""
+        clients: list[Any] = []
+        for run in _runs(self.clients, step=1):
+            clients += run if len(run) < _LONG_RUN else [[run[0], run[-1]]]
+        counts: list[Any] = []
+        for run in _runs(self.counts, step=0):
+            counts += run if len(run) < _LONG_RUN else [[run[0], len(run)]]
+        return [clients, counts]
+
+    @classmethod
+    def from_json(cls, values: Sequence[Sequence[Any]]) -> "Drawn":
+        """The same again."""
+        clients, counts = values
+        return cls(
+            [n for each in clients for n in (range(each[0], each[1] + 1) if isinstance(each, list) else (each,))],
+            [n for each in counts for n in ([each[0]] * each[1] if isinstance(each, list) else (each,))],
+        )
+
+
+def _runs(numbers: Sequence[int], step: int) -> Iterator[list[int]]:
+    """The numbers divided where one is not the one before plus the step."""
+    begin = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + step:
+            yield list(numbers[begin:end])
+            begin = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +196,7 @@ class RoundRecord:
             "clients": self.clients,
             "clients_seen": self.clients_seen,
             "cost": asdict(self.cost),
-            "drawn": {name: list(drawn) for name, drawn in self.drawn.items()},
+            "drawn": {name: drawn.to_json() for name, drawn in self.drawn.items()},
             **self.extras,
             "seconds": self.seconds,
             **({"faults": dict(self.faults)} if self.faults else {}),
@@ -174,7 +209,7 @@ class RoundRecord:
         known = {name: extras.pop(name) for name in _ROUND_FIELDS if name in extras}
         known["tasks"] = {name: TaskRecord.from_json(task) for name, task in known.get("tasks", {}).items()}
         known["cost"] = Cost(**_known(Cost, known.get("cost", {})))
-        known["drawn"] = {name: Drawn(*drawn) for name, drawn in known.get("drawn", {}).items()}
+        known["drawn"] = {name: Drawn.from_json(drawn) for name, drawn in known.get("drawn", {}).items()}
         return cls(**known, extras=extras)
 
 
@@ -197,6 +232,7 @@ def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: values[each.name] for each in fields(kind) if each.name in values}
 
 
+_LONG_RUN = 16  # from so many clients in a row on, or equal counts, their ends are shorter
 SPREAD = [each.name for each in fields(ClientSpread)]
 """What is known of the distribution of a metric over clients, by name."""
 CLIENT_PREFIX = "client_"

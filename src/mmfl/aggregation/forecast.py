@@ -26,11 +26,11 @@ class Forecast(LastUpdates):
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """sum d h + sum_drawn ((1 - bias) H + bias d) (G - h), with h as it was before the round."""
-        sizes, share = view.sizes[:, updates.task], view.share[updates.client, updates.task]
+        sizes, share = view.sizes_of(updates.task), view.share[updates.client, updates.task]
         scale = (1 - self.bias) * inverse_probability(updates, view) + self.bias * share
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
-        forecast = (state.total / int(sizes.sum())).float()
+        forecast = (state.total / int(view.examples[updates.task])).float()
         step: Tensor = forecast + updates.combine(scale) - before.combine(scale)
         state.replace(updates, before, updates.rows, sizes)
         return step

@@ -39,7 +39,7 @@ class LastUpdates(AggregationRule):
 
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """The step, and what is remembered after it; nothing changes while nobody has the task."""
-        if not view.sizes[:, updates.task].any():
+        if not view.trainable[updates.task]:
             return weights, state
         return weights - self.step(updates, view, state).to(weights), state
 
@@ -63,10 +63,10 @@ class FedStale(LastUpdates):
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """beta sum d h + sum H (G - beta h), with h as it was before the round."""
-        sizes, scale = view.sizes[:, updates.task], inverse_probability(updates, view)
+        sizes, scale = view.sizes_of(updates.task), inverse_probability(updates, view)
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
-        stale = (self.beta / int(sizes.sum())) * state.total
+        stale = (self.beta / int(view.examples[updates.task])) * state.total
         step = stale.float() + updates.combine(scale) - self.beta * before.combine(scale)
         state.replace(updates, before, updates.rows, sizes)
         return step
@@ -88,10 +88,10 @@ class MIFA(LastUpdates):
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """Remember first, then sum d h."""
-        sizes = view.sizes[:, updates.task]
+        sizes = view.sizes_of(updates.task)
         state.reweight(sizes)
         state.replace(updates, state.stored.of(updates.client).matrix(), updates.rows, sizes)
-        return state.total / int(sizes.sum())
+        return state.total / int(view.examples[updates.task])
 
 
 @dataclass
@@ -216,7 +216,7 @@ class StaleVRE(LastUpdates):
 
     def step(self, updates: Updates, view: RoundView, state: Estimates) -> Tensor:
         """sum d beta h + sum H (G - beta h), the first sum read off the line."""
-        sizes = view.sizes[:, updates.task]
+        sizes = view.sizes_of(updates.task)
         state.reweight(view.round, sizes)
         scale, beta = inverse_probability(updates, view), state.beta(view.round)[updates.client]
         last = state.stored.of(updates.client)

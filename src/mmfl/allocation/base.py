@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.allocation.probabilities import ByKind, Probabilities
 from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
@@ -17,7 +18,8 @@ class Allocation:
     """Which clients train which tasks in a round: one row per (client, task) pair that was drawn.
 
     `count` processors of `client` were drawn for `task`; `probability` is the probability that one particular processor
-    of that client is drawn for it (expected count / capacity). `probabilities` has it for all pairs, [clients, tasks].
+    of that client is drawn for it (expected count / capacity). `probabilities` has it for all pairs, [clients, tasks];
+    `given_probabilities` is what the rule gave, a table or `ByKind`.
 
     `certain` means that nothing was random. `beyond_capacity` means that clients may train more tasks than their
     capacity allows, as in full participation, which serves as a reference.
@@ -27,7 +29,7 @@ class Allocation:
     task: NDArray[np.int64]
     count: NDArray[np.int64]
     probability: NDArray[np.float64]
-    probabilities: NDArray[np.float64]
+    probabilities: Probabilities = Probabilities()  # noqa: RUF009 (it describes the field; there is no default)
     certain: bool = False
     beyond_capacity: bool = False
 
@@ -36,6 +38,43 @@ class Allocation:
         """From tables [clients, tasks]; rows are sorted by task, then client. Options: `certain`, `beyond_capacity`."""
         task, client = np.nonzero(count.T)
         return cls(client, task, count[client, task], probabilities[client, task], probabilities, **options)
+
+    @classmethod
+    def of_pairs(cls, client: NDArray[np.int64], task: NDArray[np.int64], probabilities: ByKind) -> "Allocation":
+        """From drawn pairs, one for each training, and probabilities by kind, so that nobody else is looked at; rows
+        are sorted as those of `of`."""
+        clients = probabilities.shape[0]
+        pair, count = np.unique(task * clients + client, return_counts=True)
+        task, client = np.divmod(pair, max(clients, 1))
+        return cls(client, task, count, probabilities[client, task], probabilities)
+
+    @property
+    def given_probabilities(self) -> NDArray[np.float64] | ByKind:
+        """The probabilities as the rule gave them: a table, or a row for each kind of clients."""
+        given: NDArray[np.float64] | ByKind = vars(self)["_given"]
+        return given
+
+    def scaled(self, factor: NDArray[np.float64]) -> "Allocation":
+        """The same rows, all probabilities multiplied by a factor [clients], which is the same for clients who can
+        train the same tasks with the same capacity."""
+        given = self.given_probabilities
+        scaled = given.scaled(factor) if isinstance(given, ByKind) else given * factor[:, None]
+        probability = scaled[self.client, self.task]
+        return Allocation(self.client, self.task, self.count, probability, scaled, self.certain, self.beyond_capacity)
+
+    def count_of(self, client: NDArray[np.int64], task: int) -> NDArray[np.int64]:
+        """How many processors of each of these clients were drawn for a task, [len(client)]."""
+        rows = self.rows(task)
+        rows = rows[np.argsort(self.client[rows])]
+        drawn = self.client[rows]
+        place = np.searchsorted(drawn, client)
+        found = np.append(drawn, -1)[place] == client
+        counts: NDArray[np.int64] = np.where(found, np.append(self.count[rows], 0)[place], 0)
+        return counts
+
+    def drawn_clients(self, task: int) -> NDArray[np.int64]:
+        """The clients drawn for a task, in ascending order."""
+        return np.sort(self.client[self.rows(task)])
 
     def __len__(self) -> int:
         return len(self.client)
@@ -71,6 +110,11 @@ class AllocationRule:
         """This round's allocation and the state after it."""
         raise TypeError(f"{type(self).__name__} does not say how to allocate.")
 
+    @property
+    def observes_losses(self) -> bool:
+        """Whether it has an `observe` of its own: otherwise no table of losses is made for it."""
+        return "observe" in vars(self) or type(self).observe is not AllocationRule.observe
+
     def observe(self, losses: NDArray[np.float64], view: RoundView, state: Any) -> Any:
         """The state after the round's training. `losses` [clients, tasks] are the mean training losses of the pairs
         that trained, nan for the others."""
@@ -94,6 +138,12 @@ class AllocationWrapper(AllocationRule):
         if not isinstance(inner, AllocationRule):
             raise UserError(f"allocation '{self.name}': inner is {inner!r}; expected an allocation.")
         self.inner = inner
+
+    @property
+    def observes_losses(self) -> bool:
+        """Whether it or the inner rule has an `observe` of its own."""
+        own = "observe" in vars(self) or type(self).observe is not AllocationWrapper.observe
+        return own or self.inner.observes_losses
 
     def to_inner(self, name: str, value: Any) -> Any:
         """The value that the inner rule gets for an argument."""

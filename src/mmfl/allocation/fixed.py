@@ -48,6 +48,6 @@ class Fixed(AllocationRule):
         """Draws from the table, with probability 0 for pairs that cannot train this round."""
         table = self.probabilities
         if table.ndim < 2:
-            table = divide_among_tasks(view, np.broadcast_to(table, len(view.sizes)))
+            table = divide_among_tasks(view.able, view.priority, np.broadcast_to(table, len(view.sizes)))
         probabilities = np.where(view.able, table, 0.0)
         return Allocation.of(self.draw(probabilities, view), probabilities), state

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
-from mmfl.allocation.sampling import Draw, draw_named, independent, sample_clients
+from mmfl.allocation.probabilities import ByKind
+from mmfl.allocation.sampling import Draw, draw_named, independent, independent_by_kind, sample_clients
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose
 
@@ -19,12 +20,12 @@ class RandomClients(AllocationRule):
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """The clients with the smallest random numbers, each on a random one of its tasks."""
-        drawn, ends = sample_clients(view), np.cumsum(view.able * view.priority, axis=1)
-        task = (ends > view.uniform(Purpose.TASKS) * ends[:, -1:]).argmax(1)
-        count = np.zeros(view.sizes.shape, dtype=np.int64)
-        count[drawn, task[drawn]] = 1
-        chance = len(drawn) / max(int(view.present.sum()), 1)
-        return Allocation.of(count, divide_among_tasks(view, chance / np.maximum(view.capacity, 1))), state
+        drawn, kinds = sample_clients(view), view.kinds
+        ends = np.cumsum(view.able[drawn] * view.priority, axis=1)
+        task = (ends > view.uniform_of(Purpose.TASKS, drawn)[:, None] * ends[:, -1:]).argmax(1)
+        chance = len(drawn) / max(view.number_present, 1)
+        rows = divide_among_tasks(kinds.able, view.priority, chance / np.maximum(kinds.capacity, 1))
+        return Allocation.of_pairs(drawn, task, ByKind(rows, kinds)), state
 
 
 class RandomProcessors(AllocationRule):
@@ -39,7 +40,10 @@ class RandomProcessors(AllocationRule):
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """The same probability for every processor."""
         probabilities = random_probabilities(view)
-        return Allocation.of(self.draw(probabilities, view), probabilities), state
+        if self.draw is independent:
+            return Allocation.of_pairs(*independent_by_kind(probabilities, view), probabilities), state
+        table = probabilities.table()
+        return Allocation.of(self.draw(table, view), table), state
 
 
 class Full(AllocationRule):
@@ -51,14 +55,18 @@ class Full(AllocationRule):
         return Allocation.of(view.able.astype(np.int64), probabilities, certain=True, beyond_capacity=True), state
 
 
-def random_probabilities(view: RoundView) -> NDArray[np.float64]:
+def random_probabilities(view: RoundView) -> ByKind:
     """The budget divided evenly among processors, and by priority among the tasks of each: p[i, s] = (m / V) / |S_i|
     if priorities are equal."""
-    return divide_among_tasks(view, np.full(len(view.sizes), min(1.0, view.budget / max(view.processors, 1))))
+    kinds, chance = view.kinds, min(1.0, view.budget / max(view.processors, 1))
+    return ByKind(divide_among_tasks(kinds.able, view.priority, np.full(len(kinds.able), chance)), kinds)
 
 
-def divide_among_tasks(view: RoundView, chance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each client's probability, divided among the tasks it can train in proportion to priority, [clients, tasks]."""
-    weight = view.able * view.priority
+def divide_among_tasks(
+    able: NDArray[np.bool_], priority: NDArray[np.float64], chance: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Each client's probability, divided among the tasks it is `able` [clients, tasks] to train in proportion to
+    priority, [clients, tasks]. Kinds of clients may stand for the clients."""
+    weight = able * priority
     total = weight.sum(1)
     return weight * (chance / np.where(total > 0, total, 1.0))[:, None]

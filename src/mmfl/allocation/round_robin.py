@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.probabilities import ByKind
 from mmfl.allocation.sampling import sample_clients
 from mmfl.allocation.slots import slots_of
 from mmfl.federation import RoundView
@@ -32,11 +33,16 @@ class Frame:
 
 def draw_frame(view: RoundView) -> Frame:
     """Splits the clients of this round into equal parts, as many as the tasks have slots."""
-    tasks, sampled = view.trainable, sample_clients(view)
-    parts = max(len(slots_of(view.priority, tasks)), 1)
+    sampled, sampled_part = draw_split(view)
     part = np.where(view.present, -1, WAITING)
-    part[sampled] = (first_part(view, parts) + np.arange(len(sampled))) % parts
-    return Frame(view.round, part, tasks)
+    part[sampled] = sampled_part
+    return Frame(view.round, part, view.trainable)
+
+
+def draw_split(view: RoundView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The clients that are sampled, and the part of each."""
+    sampled, parts = sample_clients(view), max(len(slots_of(view.priority, view.trainable)), 1)
+    return sampled, (first_part(view, parts) + np.arange(len(sampled))) % parts
 
 
 def first_part(view: RoundView, parts: int) -> int:
@@ -44,20 +50,31 @@ def first_part(view: RoundView, parts: int) -> int:
     return int(uniform(view.seed, Purpose.PARTS, view.round) * parts)
 
 
-def rotate(view: RoundView, frame: Frame) -> Allocation:
-    """Part j trains the task of slot (j + u) mod L in round u of the frame; a client trains if it is present and has
-    the task.
+def rotate(
+    view: RoundView,
+    tasks: NDArray[np.bool_],
+    client: NDArray[np.int64],
+    part: NDArray[np.int64],
+    turn: int = 0,
+    waiting: NDArray[np.bool_] | None = None,
+) -> Allocation:
+    """Part j trains the task of slot (j + u) mod L in round u of the frame, `turn`; a client trains if it has the task.
 
-    As the split is uniform, each client that could be sampled is in each slot of the frame with the same probability.
+    `client` are those that are in the split and present, each in its part. Nobody else could be drawn that is
+    `waiting` [clients] for the next frame. As the split is uniform, each client that could be sampled is in each slot
+    of the frame with the same probability.
     """
-    slots, count = slots_of(view.priority, frame.tasks), np.zeros(view.sizes.shape, dtype=np.int64)
-    drawn, could_be_drawn = np.flatnonzero(view.present & (frame.part >= 0)), view.present & (frame.part > WAITING)
-    if len(slots):
-        count[drawn, slots[(frame.part[drawn] + view.round - frame.drawn) % len(slots)]] = 1
-    able = view.able & could_be_drawn[:, None] & frame.tasks
-    slots_of_task = np.bincount(slots, minlength=view.sizes.shape[1])
-    chance = len(drawn) / max(int(could_be_drawn.sum()), 1) * slots_of_task / max(len(slots), 1)
-    return Allocation.of(count * able, able * chance / np.maximum(view.capacity, 1)[:, None])
+    slots, kinds, number = slots_of(view.priority, tasks), view.kinds, view.number_present
+    if waiting is not None and waiting.any():
+        kinds, number = kinds.split(waiting), number - int(waiting.sum())
+    task = slots[(part + turn) % len(slots)] if len(slots) else np.zeros_like(client)
+    trains = view.able[client, task] & tasks[task]
+    slots_of_task = np.bincount(slots, minlength=len(tasks))
+    chance = len(client) / max(number, 1) * slots_of_task / max(len(slots), 1)
+    able = kinds.able & tasks
+    able[len(view.kinds.able) :] = False
+    rows = able * chance / np.maximum(kinds.capacity, 1)[:, None]
+    return Allocation.of_pairs(client[trains], task[trains], ByKind(rows, kinds))
 
 
 class RandomSplit(AllocationRule):
@@ -65,7 +82,7 @@ class RandomSplit(AllocationRule):
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """Draws a split; each part trains its task."""
-        return rotate(view, draw_frame(view)), state
+        return rotate(view, view.trainable, *draw_split(view)), state
 
 
 class RotatingSplit(AllocationRule):
@@ -82,7 +99,9 @@ class RotatingSplit(AllocationRule):
     def allocate(self, view: RoundView, state: Frame) -> tuple[Allocation, Frame]:
         """Draws a split in the first round of a frame and rotates it in the others."""
         state = draw_frame(view) if frame_ended(view, state) else state
-        return rotate(view, state), state
+        client = np.flatnonzero(view.present & (state.part >= 0))
+        waiting = view.present & (state.part == WAITING)
+        return rotate(view, state.tasks, client, state.part[client], view.round - state.drawn, waiting), state
 
 
 class FixedSplit(RotatingSplit):
@@ -98,15 +117,14 @@ class FixedSplit(RotatingSplit):
         if frame_ended(view, state) and (present_tasks & ~state.tasks).any():
             state = Frame(view.round, np.full(len(view.sizes), -1, dtype=np.int64), present_tasks)
         parts = max(len(slots_of(view.priority, state.tasks)), 1)
-        order = np.argsort(view.uniform(Purpose.PARTS)[:, 0], kind="stable")
-        new = order[view.present[order] & (state.part[order] < 0)]
+        new = np.flatnonzero(view.present & (state.part < 0))
         if len(new):
+            new = new[np.argsort(view.uniform_of(Purpose.PARTS, new), kind="stable")]
             part = state.part.copy()
             filled = np.bincount(part[part >= 0], minlength=parts)
             part[new] = _join_smallest(filled, len(new), first_part(view, parts))
             state = replace(state, part=part)
-        training = np.where(np.isin(np.arange(len(state.part)), sampled), state.part, -1)
-        return rotate(view, replace(state, part=training)), state
+        return rotate(view, state.tasks, sampled, state.part[sampled], view.round - state.drawn), state
 
 
 def frame_ended(view: RoundView, frame: Frame) -> bool:

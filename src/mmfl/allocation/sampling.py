@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.allocation.probabilities import ByKind
 from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
 from mmfl.randomness import Purpose, uniform
@@ -19,13 +20,23 @@ Draw = Callable[[NDArray[np.float64], RoundView], NDArray[np.int64]]
 
 def clients_to_draw(view: RoundView) -> int:
     """K: how many clients train, by the budget, where each trains one task."""
-    return min(int(view.present.sum()), max(1, round(view.budget)))
+    return min(view.number_present, max(1, round(view.budget)))
 
 
 def sample_clients(view: RoundView) -> NDArray[np.int64]:
-    """The clients of this round in random order, as many as the budget allows."""
-    clients = np.flatnonzero(view.present)
-    return clients[np.argsort(view.uniform(Purpose.CLIENTS)[clients, 0], kind="stable")][: clients_to_draw(view)]
+    """The clients of this round in random order, as many as the budget allows: those with the smallest numbers.
+
+    Numbers are uniform, so that almost always enough clients are below a bound that is a little larger than their
+    share; if there are not, all are looked at.
+    """
+    number = clients_to_draw(view)
+    likely = (number + 6 * number**0.5 + 10) / max(view.number_present, 1)
+    for bound in (likely, 1.0):
+        client, _ = view.below(bound, Purpose.CLIENTS)
+        client = client[view.present[client]]
+        if len(client) >= number:
+            break
+    return client[np.argsort(view.uniform_of(Purpose.CLIENTS, client), kind="stable")][:number]
 
 
 def independent(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
@@ -39,6 +50,18 @@ def independent(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[
         takes = (u < upper) & (u >= lower)
         count += takes & (processor < view.capacity)[:, None]
     return count
+
+
+def independent_by_kind(probabilities: ByKind, view: RoundView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The same draw from probabilities by kind, as pairs of client and task, one for each active processor: only the
+    numbers that are small enough for some kind of clients are looked at."""
+    upper = np.cumsum(probabilities.rows, axis=1)
+    processors = int(view.kinds.capacity.max(initial=0))
+    client, processor = view.below(upper.max(initial=0.0), Purpose.TASKS, processors)
+    client, processor = _each(processor < view.capacity[client], client, processor)
+    task = (view.uniform_of(Purpose.TASKS, client, processor)[:, None] >= upper[probabilities.kinds.of[client]]).sum(1)
+    client, task = _each(task < upper.shape[1], client, task)
+    return client, task
 
 
 def systematic(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
@@ -79,6 +102,11 @@ def ascending(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
 def without_repeats(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
     """A systematic draw for each client, independently of the others: no task twice if B p <= 1."""
     return _count_points(np.cumsum(probabilities * view.capacity[:, None], axis=1), view.uniform(Purpose.TASKS))
+
+
+def _each(marks: NDArray[np.bool_], *columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    """The marked rows of every column."""
+    return tuple(column[marks] for column in columns)
 
 
 def _count_points(

@@ -1,7 +1,6 @@
 """Wrappers: the whole budget for one task at a time, or a first round in which everyone trains."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,8 +31,7 @@ class OneTask(AllocationWrapper):
         restricted = self._restrict(view)
         inner, state = self.inner.allocate(restricted, state)
         processors = restricted.capacity / np.maximum(view.capacity, 1)
-        scaled = inner.probabilities * processors[:, None]
-        return replace(inner, probability=scaled[inner.client, inner.task], probabilities=scaled), state
+        return inner.scaled(processors), state
 
     def _restrict(self, view: RoundView) -> RoundView:
         tasks = np.arange(view.sizes.shape[1])

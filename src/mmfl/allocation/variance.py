@@ -89,7 +89,7 @@ class LeastVariance(AllocationRule):
     def probabilities(self, view: RoundView) -> NDArray[np.float64]:
         """The least-variance probabilities of the importance, [clients, tasks]."""
         best = least_variance(self.importance(view), view.capacity, view.budget)
-        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * random_probabilities(view)
+        return best if self.mix == 0 else (1 - self.mix) * best + self.mix * random_probabilities(view).table()
 
     def importance(self, view: RoundView) -> NDArray[np.float64]:
         """U = priority d |x| / B, [clients, tasks]."""

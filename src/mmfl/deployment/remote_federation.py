@@ -85,6 +85,7 @@ class ServerFederation(Federation):
 
     def announce(self, client: int, sizes: Sequence[int], capacity: int) -> None:
         """Enters a client's number of examples for each task, and its capacity."""
+        self.sizes, self.capacity = self.sizes.copy(), self.capacity.copy()  # views hold the old ones
         self.sizes[client] = sizes
         self.capacity[client] = min(capacity, int((self.sizes[client] > 0).sum()))
 

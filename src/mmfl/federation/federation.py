@@ -11,6 +11,7 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation.arrivals import Arrivals
 from mmfl.federation.availability import Always, Availability, Trace
 from mmfl.federation.capacities import Capacity, are_whole_numbers, client_capacities, missing_tasks
+from mmfl.federation.presence import KnownView, Presence
 from mmfl.federation.task import Task
 from mmfl.federation.view import RoundView
 from mmfl.partition import Owners, Partition, Shards, Split, iid, owners
@@ -47,6 +48,7 @@ class Federation:
     """
 
     _owner_names: NDArray[Any] | None = None
+    _known: KnownView | None = None
 
     def __init__(
         self,
@@ -85,13 +87,12 @@ class Federation:
 
     def view(self, round: int, *, rate: float, seed: int) -> RoundView:
         """What the server knows at the start of a round; shares and budget refer to the clients that are present."""
-        not_departed = (self.departures == 0) | (round < self.departures)
-        present = (self.arrivals <= round) & not_departed & self.availability.available(round, self.clients, seed)
-        sizes = np.where(present[:, None] & (self.task_arrivals <= round), self.sizes, 0)
-        share = sizes / np.maximum(sizes.sum(0), 1)
-        capacity = np.minimum(self.capacity, (sizes > 0).sum(1))
-        priority = np.array([task.priority for task in self.tasks], dtype=np.float64)
-        return RoundView(round, seed, sizes, share, capacity, rate * float(capacity.sum()), priority=priority)
+        made_of = self.tasks, self.sizes, self.capacity, self.arrivals, self.departures, self.task_arrivals
+        presence = Presence(*made_of, self.availability)
+        if self._known is None or not self._known.holds(presence, round):
+            self._known = KnownView.of(presence, round, seed)
+        known = self._known.view
+        return known.at(round, seed, rate * float(known.processors))
 
     def without_lost_clients(self, view: RoundView) -> RoundView:
         """The view without clients that were lost since it was created; in a simulation, none are."""
@@ -207,7 +208,7 @@ class Federation:
 
     def _rounds(self, name: str, rounds: Sequence[int] | NDArray[np.int64] | None, default: int) -> NDArray[np.int64]:
         if rounds is None:
-            return np.full(self.clients, default, dtype=np.int64)
+            return np.broadcast_to(np.int64(default), self.clients)
         valid = np.ndim(rounds) == 1 and are_whole_numbers(rounds)
         check(valid, "federation", name, rounds, "a round for each client, in whole numbers")
         if len(rounds) != self.clients:

@@ -47,9 +47,8 @@ class Scaffold(LocalRule):
 
     def begin(self, view: RoundView, task: int, state: Controls) -> Controls:
         """c = sum d c_i, with this round's shares."""
-        sizes = view.sizes[:, task]
-        state.clients.reweight(sizes)
-        return Controls(state.clients, state.clients.mean(max(int(sizes.sum()), 1)).to(state.server))
+        state.clients.reweight(view.sizes_of(task))
+        return Controls(state.clients, state.clients.mean(max(int(view.examples[task]), 1)).to(state.server))
 
     def correction(self, client: NDArray[np.int64], state: Controls) -> Tensor:
         """c - c_i."""
@@ -59,5 +58,5 @@ class Scaffold(LocalRule):
         """c_i+ = c_i - c + G / (K lr) with K local steps of rate lr; c follows when the next round begins."""
         before = state.clients.stored.of(updates.client).matrix()
         after = before - state.server + updates.rows / rates
-        state.clients.replace(updates, before, after, view.sizes[:, updates.task])
+        state.clients.replace(updates, before, after, view.sizes_of(updates.task))
         return state

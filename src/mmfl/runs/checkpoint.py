@@ -48,7 +48,8 @@ def pack(state: Any, arrays: Arrays, name: str = "state", whole: bool = True) ->
     if isinstance(state, Tensor | np.ndarray):
         if not whole:
             return None
-        arrays[name] = torch.as_tensor(state).detach().cpu().contiguous()
+        own = state.copy() if isinstance(state, np.ndarray) and not state.flags.writeable else state  # of a view
+        arrays[name] = torch.as_tensor(own).detach().cpu().contiguous()
         return {"$tensor" if isinstance(state, Tensor) else "$array": name}
     if is_dataclass(type(state)):
         save = getattr(state, "saved", None)

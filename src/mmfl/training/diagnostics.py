@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mmfl.aggregation import inverse_probability
 from mmfl.allocation import Allocation
+from mmfl.allocation.probabilities import ByKind
 from mmfl.federation import RoundView
 from mmfl.record import Cost
 from mmfl.tensors import walk
@@ -27,6 +28,9 @@ class Tally:
     mean: NDArray[np.float64]
     squares: NDArray[np.float64]
 
+    def __post_init__(self) -> None:
+        self._seen = int(self.participation.any(1).sum())
+
     @classmethod
     def start(cls, clients: int, tasks: int) -> "Tally":
         """Nothing yet."""
@@ -39,6 +43,8 @@ class Tally:
 
     def add(self, allocation: Allocation, step_sizes: NDArray[np.float64]) -> None:
         """Counts a round; tasks that have not arrived have step size nan."""
+        clients = np.unique(allocation.client)
+        self._seen += int((~self.participation[clients].any(1)).sum())
         self.participation[allocation.client, allocation.task] += allocation.count
         known = np.isfinite(step_sizes)
         size = np.where(known, step_sizes, 0.0)
@@ -55,7 +61,7 @@ class Tally:
     @property
     def clients_seen(self) -> int:
         """Clients that ever trained anything."""
-        return int(self.participation.any(1).sum())
+        return self._seen
 
 
 def round_cost(
@@ -73,20 +79,29 @@ def round_cost(
     evaluates, updates back from those that were drawn, a number per loss and per norm.
     """
     bytes_of = 4 * np.asarray(lengths)
-    drawn = np.zeros(allocation.probabilities.shape, dtype=bool)
-    drawn[allocation.client, allocation.task] = True
-    trains = drawn if trained is None else drawn | trained
-    reached = trains if evaluated is None else trains | evaluated
-    passes = 0 if evaluated is None else int(evaluated.sum())
-    norms = 0 if trained is None else int(trained.sum())
+    drawn = trains = reached = np.bincount(allocation.task, minlength=len(bytes_of))
+    passes = norms = 0
+    if trained is not None:
+        trains = reached = _number_with(allocation, trained)
+        norms = int(trained.sum())
+    if evaluated is not None:
+        reached = _number_with(allocation, evaluated if trained is None else evaluated | trained)
+        passes = int(evaluated.sum())
     return Cost(
         trainings=int(trains.sum()),
         processors=int(allocation.count.sum()),
         forward_passes=passes,
-        bytes_up=int(drawn.sum(0) @ bytes_of) + 4 * (passes + norms),
-        bytes_down=int((reached.sum(0) + (downloads - 1) * trains.sum(0)) @ bytes_of),
+        bytes_up=int(drawn @ bytes_of) + 4 * (passes + norms),
+        bytes_down=int((reached + (downloads - 1) * trains) @ bytes_of),
         stored_bytes=stored_bytes,
     )
+
+
+def _number_with(allocation: Allocation, marks: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many pairs of each task are marked [clients, tasks] or drawn, [tasks]."""
+    added = ~marks[allocation.client, allocation.task]
+    number: NDArray[np.int64] = np.count_nonzero(marks, axis=0)
+    return number + np.bincount(allocation.task[added], minlength=marks.shape[1])
 
 
 def memory_of(state: Any) -> int:
@@ -102,11 +117,30 @@ def step_size(updates: Updates, view: RoundView) -> float:
 def probability_quantiles(view: RoundView, allocation: Allocation, task: int) -> dict[str, float]:
     """Least, quartiles, median and largest chance of a processor of those who can train a task; nothing where nobody
     was left to chance."""
-    p = allocation.probabilities[view.able[:, task], task]
-    if allocation.certain or not len(p) or ((p == 0) | (p == 1)).all():
+    if allocation.certain:
         return {}
-    quantiles = np.interp([0, 0.25, 0.5, 0.75, 1], np.linspace(0, 1, len(p)), np.sort(p))
+    given = allocation.given_probabilities
+    if isinstance(given, ByKind):
+        kinds = np.flatnonzero(given.kinds.able[:, task] & (given.kinds.count > 0))
+        p, count = given.rows[kinds, task], given.kinds.count[kinds]
+    else:
+        p = given[view.able[:, task], task]
+        count = np.ones(len(p), dtype=np.int64)
+    if not len(p) or ((p == 0) | (p == 1)).all():
+        return {}
+    quantiles = _quantiles(p, count, np.array([0, 0.25, 0.5, 0.75, 1]))
     return dict(zip(PROBABILITIES, quantiles.tolist(), strict=True))
+
+
+def _quantiles(values: NDArray[np.float64], count: NDArray[np.int64], at: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Quantiles of values of which each occurs `count` times, linear between neighbours in the sorted list."""
+    order = np.argsort(values, kind="stable")
+    ends = np.cumsum(count[order])
+    last = int(ends[-1]) - 1
+    near = np.floor(at * last).astype(np.int64)[:, None] + np.arange(-1, 3)  # one more on each side, as it is rounded
+    place = np.unique(np.clip(near, 0, last))
+    position = np.where(place == last, 1.0, place * (1.0 / max(last, 1)))
+    return np.interp(at, position, values[order][np.searchsorted(ends, place, side="right")])
 
 
 def loss_variance(view: RoundView, allocation: Allocation, task: int) -> float | None:
@@ -118,10 +152,9 @@ def loss_variance(view: RoundView, allocation: Allocation, task: int) -> float |
 
 def update_variance(view: RoundView, allocation: Allocation, updates: Updates) -> float | None:
     """Z_g: variance of the sampled update, sum over processors of (d ||G|| / B)^2 (1/p - 1), where every G is known."""
-    able = view.able[:, updates.task]
-    if len(updates) < int(able.sum()):
+    if len(updates) < int(view.clients_of[updates.task]):
         return None
-    norms = np.zeros(len(able))
+    norms = np.zeros(len(view.sizes))
     norms[updates.client] = updates.norms()
     return _variance(view, allocation, updates.task, norms)
 

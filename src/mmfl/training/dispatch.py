@@ -11,8 +11,8 @@ from mmfl.training.round import Round, RoundTests
 from mmfl.updates import Trained, World
 from mmfl.updates.updates import finite_rows, row_sums
 
-Marks = NDArray[np.bool_]
-_Request = tuple[Round, int, Marks]  # a round, a task and the clients [clients] that train it
+Clients = NDArray[np.int64]
+_Request = tuple[Round, int, Clients]  # a round, a task and the clients that train it, in ascending order
 
 
 class Dispatch:
@@ -30,7 +30,9 @@ class Dispatch:
             for each in self.rounds
             if (marks := each.trained_anyway) is not None and (each.decides_by_updates or self.engine.eager)
         }
-        self._train([(each, s, marks[:, s]) for each, marks in early.items() for s in range(marks.shape[1])])
+        self._train(
+            [(each, s, np.flatnonzero(marks[:, s])) for each, marks in early.items() for s in range(marks.shape[1])]
+        )
 
     def trained_early(self, round: Round) -> dict[int, Trained]:
         """What has been trained before the decision, by task."""
@@ -45,7 +47,7 @@ class Dispatch:
             (each, s, client)
             for each, pairs in wanted.items()
             for s in range(pairs.shape[1])
-            if len(client := self._owned(pairs[:, s]))
+            if len(client := self._owned(np.flatnonzero(pairs[:, s])))
         ]
         workloads = [each.workload(s, client) for each, s, client in parts]
         for (each, s, client), measured in zip(parts, self.engine.losses(workloads), strict=True):
@@ -88,42 +90,43 @@ class Dispatch:
         held = 0
         portion: list[_Request] = []
         for each in self.rounds:
-            marks = self._trained_late(each)
-            for s in range(marks.shape[1]):
-                size = 4 * int(marks[:, s].sum()) * each.returned_values(s) // self.engine.world.size
+            for s, clients in enumerate(self._trained_late(each)):
+                size = 4 * len(clients) * each.returned_values(s) // self.engine.world.size
                 if portion and held + size > self.engine.room:
                     yield portion
                     held, portion = 0, []
                 held += size
-                portion.append((each, s, marks[:, s]))
+                portion.append((each, s, clients))
         yield portion
 
-    def _trained_late(self, each: Round) -> Marks:
-        """The pairs that train after the decision."""
+    def _trained_late(self, each: Round) -> list[Clients]:
+        """The clients of each task that train after the decision."""
+        tasks, marks = range(len(each.weights)), each.trained_anyway
         if (each, 0) in self._trained:
-            return np.zeros_like(each.drawn)
-        return each.drawn if each.trained_anyway is None else each.trained_anyway
+            return [np.zeros(0, dtype=np.int64) for _ in tasks]
+        if marks is None:
+            return [each.allocation.drawn_clients(s) for s in tasks]
+        return [np.flatnonzero(marks[:, s]) for s in tasks]
 
     def _train(self, wanted: Sequence[_Request]) -> None:
-        """Local training of the marked clients [clients] of rounds and tasks, in one request."""
+        """Local training of clients of rounds and tasks, in one request."""
         if not wanted:
             return
         trained = self.engine.train([each.training(s, self._owned(clients)) for each, s, clients in wanted])
-        everybody = [np.flatnonzero(clients) for _, _, clients in wanted]
+        everybody = [clients for _, _, clients in wanted]
         for (each, s, _), answer in zip(wanted, _exchange(self.engine.world, everybody, trained), strict=True):
             self._trained[each, s] = answer
 
     def _collect(self) -> None:
         """Has those that trained before the draw, and were drawn, send their updates, if they have not."""
         pairs = list(self._trained)
-        wanted = [np.flatnonzero(each.drawn[:, s]) for each, s in pairs]
+        wanted = [each.allocation.drawn_clients(s) for each, s in pairs]
         collected = self.engine.collect([self._trained[pair] for pair in pairs], wanted)
         self._trained = dict(zip(pairs, collected, strict=True))
 
-    def _owned(self, clients: Marks) -> NDArray[np.int64]:
-        """The numbers of the marked clients, of those that this process works for."""
-        marked = np.flatnonzero(clients)
-        return marked[self.engine.world.owns(marked)]
+    def _owned(self, clients: Clients) -> Clients:
+        """Those of the clients that this process works for."""
+        return clients[self.engine.world.owns(clients)]
 
 
 def _exchange(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:

@@ -133,7 +133,7 @@ class Round:
             replica.seed,
             local,
             correction,
-            self._sends(task)[client],
+            self._sends(task, client),
             rule.remembered(state.aggregation[task]) if compared else None,
             None if optimiser is None else optimiser.held_rows(client),
             batch_norm=None if batch_norm is None else batch_norm.of(client),
@@ -144,19 +144,14 @@ class Round:
         optimiser = self.replica.state.optimiser[task]
         return len(self.weights[task]) + (0 if optimiser is None else optimiser.length)
 
-    def _sends(self, task: int) -> NDArray[np.bool_]:
-        """Whose updates of a task are needed as vectors: of those drawn, once that is decided, [clients]."""
+    def _sends(self, task: int, client: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these clients' updates of a task are needed as vectors: of those drawn, once that is decided."""
         rule = self.replica.method.aggregation
         if rule.needs_everyone and rule.reads_undrawn:
-            return np.ones(len(self.view.sizes), dtype=bool)
-        return self.drawn[:, task] if self.decided else np.full(len(self.view.sizes), "updates" in self.asked)
-
-    @property
-    def drawn(self) -> NDArray[np.bool_]:
-        """The pairs that were drawn."""
-        drawn = np.zeros(self.view.sizes.shape, dtype=bool)
-        drawn[self.allocation.client, self.allocation.task] = True
-        return drawn
+            return np.ones(len(client), dtype=bool)
+        if not self.decided:
+            return np.full(len(client), "updates" in self.asked)
+        return np.isin(client, self.allocation.drawn_clients(task))
 
     def allocate(self, trained: Mapping[int, Trained]) -> None:
         """Who trains what, given the updates that the decision rests on, by task. Those that were lost on the way here
@@ -199,7 +194,7 @@ class Round:
             check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
             state.local[task] = observed
         if (batch_norm := state.batch_norm[task]) is not None:
-            batch_norm.observe(received, view.sizes[:, task])
+            batch_norm.observe(received, view.sizes_of(task))
         if (optimiser := state.optimiser[task]) is not None and received.optimiser_state is not None:
             optimiser.put(received.client, received.optimiser_state)  # of those not drawn too: they did train
         drawn = received.without_rows().drawn()
@@ -209,14 +204,16 @@ class Round:
 
     def end(self) -> None:
         """Tells the allocation the losses that were seen in training."""
+        method, state = self.replica.method, self.replica.state
+        state.round = self.view.round
+        if not method.allocation.observes_losses:
+            return
         losses = np.full(self.view.sizes.shape, np.nan)
         for s, outcome in self.outcomes.items():
             losses[outcome.drawn.client, s] = outcome.drawn.loss
-        method, state = self.replica.method, self.replica.state
         observed = method.allocation.observe(losses, self.view, state.allocation)
         check_state(method.name, method.allocation, "observe", self.view.round, state.allocation, observed)
         state.allocation = observed
-        state.round = self.view.round
 
     def check_weights(self) -> None:
         """Makes sure that the aggregation gave finite weights."""

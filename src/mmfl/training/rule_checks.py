@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import Allocation, AllocationRule
+from mmfl.allocation.probabilities import ByKind
 from mmfl.errors import UserError, nearest
 from mmfl.federation import RoundView
 
@@ -52,11 +53,14 @@ def check_allocation(method: str, rule: AllocationRule, returned: Any, view: Rou
 
 
 def _check_probabilities(say: _Complaint, allocation: Allocation, view: RoundView) -> None:
-    p = allocation.probabilities
-    if not isinstance(p, np.ndarray) or p.shape != view.sizes.shape:
-        raise say(f"gave probabilities of shape {list(np.shape(p))}; expected {list(view.sizes.shape)}.")
+    given = allocation.given_probabilities
+    p = given.rows if isinstance(given, ByKind) else given
+    if not isinstance(p, np.ndarray) or given.shape != view.sizes.shape:
+        raise say(f"gave probabilities of shape {list(np.shape(given))}; expected {list(view.sizes.shape)}.")
     together = p.max(initial=0.0) if allocation.beyond_capacity else p @ np.ones(p.shape[1])
     if not (p.min(initial=0.0) >= 0 and np.max(together, initial=0.0) <= 1 + _ROUNDING):  # so it is with a nan
+        p = allocation.probabilities
+        together = p @ np.ones(p.shape[1])
         wrong = ~((p >= 0) & (p <= 1 + _ROUNDING))
         if wrong.any():
             client, task = np.argwhere(wrong)[0].tolist()
@@ -83,7 +87,7 @@ def _check_draw(say: _Complaint, allocation: Allocation, view: RoundView) -> Non
         (view.sizes[client, task] == 0, "which it cannot train this round"),
         (~(allocation.probability > 0), "with a probability that is not above 0: weights are divided by it"),
         (
-            allocation.probability != allocation.probabilities[client, task],
+            allocation.probability != allocation.given_probabilities[client, task],
             "with another probability than its table has",
         ),
     ):

@@ -31,6 +31,9 @@ class ClientMemory:
     weight: NDArray[np.float64]
     sum: Tensor = field(metadata=PARTIAL)
 
+    def __post_init__(self) -> None:
+        self._weighted: NDArray[np.int64] | None = None  # the examples that the weights are of
+
     @classmethod
     def start(cls, keep: StorageOptions, clients: int, weights: Tensor) -> "ClientMemory":
         """Nothing remembered."""
@@ -47,13 +50,19 @@ class ClientMemory:
         return self.stored.world.sum(self.sum / examples)
 
     def reweight(self, sizes: NDArray[np.int64]) -> None:
-        """Updates the weights of clients that left or came back to the examples [clients] they have now."""
+        """Updates the weights of clients that left or came back to the examples [clients] they have now.
+
+        Rounds with the same clients have the same array, so that there is nothing to look for.
+        """
+        if sizes is self._weighted:
+            return
         change = np.nan_to_num(sizes - self.weight)
         moved = np.flatnonzero(change)
         held = moved[self.stored.holds(moved)]
         for rows in batches(len(held), self.sum):
             self.sum += weighted_sum(change[held[rows]], self.stored.held_rows(held[rows]))
         self.weight[moved] += change[moved]
+        self._weighted = None if sizes.flags.writeable else sizes
 
     def replace(self, updates: "Updates", before: ClientRows, after: ClientRows, sizes: NDArray[np.int64]) -> None:
         """Replaces the vectors `before` of the clients that trained by `after`."""
@@ -61,6 +70,8 @@ class ClientMemory:
         self.sum += weighted_sum(sizes[client].astype(np.float64), stored)
         self.sum -= weighted_sum(np.nan_to_num(self.weight[client]), before.matrix)
         self.weight[updates.client] = sizes[updates.client]
+        if sizes is not self._weighted:
+            self._weighted = None
 
 
 def weighted_sum(coefficients: NDArray[np.float64], rows: Tensor) -> Tensor:

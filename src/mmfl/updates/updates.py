@@ -79,9 +79,7 @@ class Updates:
         client = trained.client
         count, probability = np.zeros(len(client), dtype=np.int64), np.zeros(len(client))
         if allocation is not None:
-            counts, drawn = np.zeros(len(allocation.probabilities), dtype=np.int64), allocation.rows(task)
-            counts[allocation.client[drawn]] = allocation.count[drawn]
-            count, probability = counts[client], allocation.probabilities[client, task]
+            count, probability = allocation.count_of(client, task), allocation.given_probabilities[client, task]
         columns = client, count, probability, trained.client_rows, trained.loss, trained.steps
         return cls(task, *columns, trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state))
 
