@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1_000_000)
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--active", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=12, help="at least 4")
     parser.add_argument("--losses", action="store_true", help="time an allocation by losses")
     parser.add_argument("--resume", action="store_true", help="time a run and its resumption")
     parser.add_argument("--profile", default="", metavar="METHOD", help="functions instead of phases")
