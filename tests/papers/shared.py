@@ -8,6 +8,7 @@ from mmfl.papers import CATALOGUE, reproduce
 from mmfl.papers.reproduction import Findings, Frames, PaperTrainer, Verdict
 from mmfl.papers.store import Results
 
+ON_CPU = PaperTrainer("cpu")
 HOLDS, FAILS, OPEN = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN
 
 
@@ -16,14 +17,22 @@ def verdicts(findings: Findings, *words: str) -> list[Verdict]:
     return [claim.verdict for claim in findings.claims if all(word in claim.text for word in words)]
 
 
-def quick(factory: pytest.TempPathFactory, *ids: str) -> tuple[Results, dict[str, Findings]]:
+class Short(PaperTrainer):
+    """Trains for at most six rounds with two seeds."""
+
+    def compare(self, federation, methods, rounds, rate, seeds, **options):
+        return super().compare(federation, methods, min(rounds, 6), rate, list(seeds)[:2], **options)
+
+
+def quick(
+    factory: pytest.TempPathFactory, *ids: str, trainer: PaperTrainer = ON_CPU
+) -> tuple[Results, dict[str, Findings]]:
     """The quick forms of tables and figures: each part is trained once for all tests, then the pages are written."""
-    chosen = reproduce.select(ids, CATALOGUE)
-    results = Results(made_once(factory, "quick", lambda folder: None))
+    chosen, how = reproduce.select(ids, CATALOGUE), type(trainer).__name__
+    results = Results(made_once(factory, f"quick {how}", lambda folder: None))
     for part in reproduce.parts_of(chosen, True):
-        made_once(
-            factory, part.name.replace("/", " "), lambda _, part=part: results.run(part, True, PaperTrainer("cpu"))
-        )
+        name = f"{how} {part.name.replace('/', ' ')}"
+        made_once(factory, name, lambda _, part=part: results.run(part, True, trainer))
     return results, {each.id: findings for each, findings in reproduce.render(chosen, results, True)}
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from shared import FAILS, HOLDS, OPEN, quick, together, verdicts
+from shared import FAILS, HOLDS, OPEN, Short, quick, together, verdicts
 
 from conftest import view_of
 from mmfl import compare
@@ -283,8 +283,8 @@ def test_shrunken_forecasts_are_exact_where_everyone_is_drawn(rule):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """The quick pages of three tasks."""
-    results, found = quick(tmp_path_factory, "forecast-3tasks", "forecast-ablation-3tasks")
+    """The quick pages of three tasks, after a few rounds."""
+    results, found = quick(tmp_path_factory, "forecast-3tasks", "forecast-ablation-3tasks", trainer=Short("cpu"))
     return results, found
 
 
@@ -407,8 +407,8 @@ def test_every_setting_is_made_of_settings_that_the_preset_knows():
 
 @pytest.fixture(scope="module")
 def robust(tmp_path_factory):
-    """The quick pages of costs and of other settings."""
-    return quick(tmp_path_factory, "forecast-cost-3tasks", "forecast-robust")[1]
+    """The quick pages of costs and of other settings, after a few rounds."""
+    return quick(tmp_path_factory, "forecast-cost-3tasks", "forecast-robust", trainer=Short("cpu"))[1]
 
 
 def test_the_quick_settings_train_with_every_method(robust):
