@@ -246,7 +246,7 @@ def test_a_residual_in_units_of_the_step_does_not_depend_on_the_units_of_weights
 
 def test_those_who_wait_are_expected_to_have_changed_more():
     view = dataclasses.replace(VIEW, round=10)
-    ratio = Impatient(1.0, 10.0).expected_residuals(SEEN, view, 0, None) / SEEN.expected(10)
+    ratio = Impatient(1.0).expected_residuals(SEEN, view, 0, None) / SEEN.expected(10)
     assert ratio == pytest.approx([1.7, 2.0, 2.0, 1.2, 2.0])
 
 

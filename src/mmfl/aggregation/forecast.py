@@ -26,8 +26,7 @@ class Forecast(LastUpdates):
 
     def step(self, updates: Updates, view: RoundView, state: ClientMemory) -> Tensor:
         """sum d h + sum_drawn ((1 - bias) H + bias d) (G - h), with h as it was before the round."""
-        sizes, share = view.sizes_of(updates.task), view.share[updates.client, updates.task]
-        scale = (1 - self.bias) * inverse_probability(updates, view) + self.bias * share
+        sizes, scale = view.sizes_of(updates.task), corrections(updates, view, self.bias)
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
         forecast = (state.total / int(view.examples[updates.task])).float()
@@ -38,3 +37,9 @@ class Forecast(LastUpdates):
     def residuals(self, updates: Updates, view: RoundView, state: ClientMemory) -> NDArray[np.float64]:
         """||G - h||."""
         return state.stored.of(updates.client).distances(updates, np.ones(len(updates)))
+
+
+def corrections(updates: Updates, view: RoundView, bias: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """The weight (1 - bias) H + bias d of each update's correction."""
+    share = view.share[updates.client, updates.task]
+    return np.asarray((1 - bias) * inverse_probability(updates, view) + bias * share)

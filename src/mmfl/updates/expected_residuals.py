@@ -53,7 +53,7 @@ class ExpectedResiduals:
         known."""
         if not self.stale_squares.any():
             return np.repeat([[1.0], [0.0], [1.0]], _BINS, axis=1)
-        return np.asarray(np.stack([self.squares, self.products, self.stale_squares]) @ _NEIGHBOURS)
+        return np.asarray(np.stack([self.squares, self.products, self.stale_squares]) @ NEIGHBOURS)
 
     def ratios(self) -> NDArray[np.float64]:
         """rho of each bin; 1 before anything is known."""
@@ -99,4 +99,5 @@ def bin_of_age(age: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(np.minimum(BINS_PER_OCTAVE * octaves, _BINS - 1).astype(np.int64))
 
 
-_NEIGHBOURS = np.exp(-np.abs(np.subtract.outer(np.arange(_BINS), np.arange(_BINS))) / _SPREAD)
+NEIGHBOURS = np.exp(-np.abs(np.subtract.outer(np.arange(_BINS), np.arange(_BINS))) / _SPREAD)
+"""How much each bin of ages learns from each other one, [bins, bins]."""

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.aggregation import Forecast
+from mmfl.aggregation.forecast import corrections
 from mmfl.aggregation.stale import LastUpdates
 from mmfl.federation import RoundView
-from mmfl.papers.forecast.forecasts import corrections
-from mmfl.updates import Updates
+from mmfl.updates import ClientVectorStore, Updates
 from mmfl.updates.expected_residuals import ExpectedResiduals, bin_of_age
 from mmfl.updates.memory import ClientMemory
 
@@ -55,18 +55,18 @@ def in_step_units(expected: ExpectedResiduals, view: RoundView, task: int, memor
 
 
 class Impatient(Forecast):
-    """Expected residuals times (1 + age / `period`)^`power`: nobody waits for long."""
+    """Expected residuals times (1 + age / 10)^`power`: nobody waits for long."""
 
-    def __init__(self, power: float = 0.5, period: float = 10.0, bias: float = 0.3):
-        super().__init__(bias)
-        self.power, self.period = power, period
+    def __init__(self, power: float):
+        super().__init__()
+        self.power = power
 
     def expected_residuals(
         self, expected: ExpectedResiduals, view: RoundView, task: int, state: Any
     ) -> NDArray[np.float64]:
         """r times that, with the age since the start for a client never seen."""
         age = view.round - expected.last
-        return np.asarray(expected.expected(view.round) * (1 + age / self.period) ** self.power)
+        return np.asarray(expected.expected(view.round) * (1 + age / 10) ** self.power)
 
 
 @dataclass
@@ -129,6 +129,11 @@ class AgingMemory:
     memory: ClientMemory
     aging: ExpectedResiduals
 
+    @property
+    def stored(self) -> ClientVectorStore:
+        """The last updates alone."""
+        return self.memory.stored
+
 
 BiasOf = Callable[[NDArray[np.float64], NDArray[np.bool_], int], NDArray[np.float64] | float]
 """The SAG share of each correction, given rho(age)^2 (at most 1), which clients were seen before, and the round."""
@@ -144,10 +149,6 @@ class ChangingBias(LastUpdates):
     def start(self, clients: int, weights: Tensor) -> AgingMemory:
         """Nothing remembered."""
         return AgingMemory(ClientMemory.start(self.keep, clients, weights), ExpectedResiduals.start(clients))
-
-    def remembered(self, state: AgingMemory) -> Any:
-        """All last updates."""
-        return state.memory.stored
 
     def step(self, updates: Updates, view: RoundView, state: AgingMemory) -> Tensor:
         """sum d h + sum_drawn ((1 - bias) H + bias d) (G - h)."""

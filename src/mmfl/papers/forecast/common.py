@@ -1,28 +1,26 @@
 """Aggregations of the ablation whose forecasts follow what the updates of all clients have in common."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.aggregation.forecast import corrections
 from mmfl.aggregation.stale import LastUpdates
 from mmfl.federation import RoundView
-from mmfl.papers.forecast.forecasts import corrections
+from mmfl.papers.forecast.candidates import AgingMemory
 from mmfl.updates import Updates
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.memory import ClientMemory
 
 
 @dataclass
-class Deviations:
+class Deviations(AgingMemory):
     """How far each client's last update was from the mean step of its round, with their sum, how these deviations age,
     and the mean step, an exponential average over rounds."""
 
-    memory: ClientMemory
-    aging: ExpectedResiduals
     mean: Tensor
 
 
@@ -41,10 +39,6 @@ class CommonStep(LastUpdates):
         """Nothing remembered."""
         memory = ClientMemory.start(self.keep, clients, weights)
         return Deviations(memory, ExpectedResiduals.start(clients), torch.zeros_like(weights))
-
-    def remembered(self, state: Deviations) -> Any:
-        """All last deviations."""
-        return state.memory.stored
 
     def step(self, updates: Updates, view: RoundView, state: Deviations) -> Tensor:
         """m + sum d e + sum_drawn ((1 - bias) H + bias d) (G - m - e), with the deviations e as they were before."""

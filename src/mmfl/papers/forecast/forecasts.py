@@ -7,11 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.aggregation.forecast import corrections
 from mmfl.aggregation.stale import LastUpdates
-from mmfl.aggregation.unbiased import inverse_probability
 from mmfl.federation import RoundView
 from mmfl.updates import ClientVectorStore, Updates
-from mmfl.updates.expected_residuals import ExpectedResiduals, bin_of_age
+from mmfl.updates.expected_residuals import NEIGHBOURS, ExpectedResiduals, bin_of_age
 
 
 @dataclass
@@ -45,12 +45,6 @@ class AgedForecast(LastUpdates):
         return step
 
 
-def corrections(updates: Updates, view: RoundView, bias: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    """The weight (1 - bias) H + bias d of each row's correction."""
-    share = view.share[updates.client, updates.task]
-    return np.asarray((1 - bias) * inverse_probability(updates, view) + bias * share)
-
-
 def betas(aging: ExpectedResiduals, round: int) -> NDArray[np.float64]:
     """beta(age) of every client, between 0 and 1; 1 before anything is known, and 0 for a client never seen."""
     if not aging.stale_squares.any():
@@ -61,14 +55,12 @@ def betas(aging: ExpectedResiduals, round: int) -> NDArray[np.float64]:
 
 
 @dataclass
-class DirectedMemory:
+class DirectedMemory(AgedMemory):
     """The last updates, how they age, and the task's last step g.
 
     `sums` [5, bins] are those of `<G, h>`, `<G, g>`, ||h||^2, `<h, g>` and ||g||^2 over received updates.
     """
 
-    stored: ClientVectorStore
-    aging: ExpectedResiduals
     last_step: Tensor
     sums: NDArray[np.float64]
 
@@ -108,7 +100,7 @@ class DirectedForecast(LastUpdates):
         seen = state.aging.last > 0
         if not state.sums[2].any():
             return np.zeros(len(seen)), np.where(seen, 1.0, 0.0)
-        gh, gg, hh, hs, ss = state.sums @ neighbours(state.sums.shape[1])
+        gh, gg, hh, hs, ss = state.sums @ NEIGHBOURS
         ridge = self._RIDGE * (hh + ss) / 2
         hh, ss = hh + ridge, ss + ridge
         determinant = hh * ss - hs**2
@@ -131,9 +123,3 @@ class DirectedForecast(LastUpdates):
         for sums, values in zip(state.sums, products, strict=True):
             np.add.at(sums, at, weight * values.double().cpu().numpy())
         state.aging.observe(updates, state.stored, round)
-
-
-def neighbours(bins: int) -> NDArray[np.float64]:
-    """How much each bin of ages learns from each other one, as in `ExpectedResiduals`."""
-    distance = np.abs(np.subtract.outer(np.arange(bins), np.arange(bins)))
-    return np.asarray(np.exp(-distance / 2))

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.aggregation import Forecast
+from mmfl.aggregation.forecast import corrections
 from mmfl.federation import RoundView
 from mmfl.papers.forecast.candidates import StepUnits, in_step_units
-from mmfl.papers.forecast.forecasts import corrections
 from mmfl.updates import Updates
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.memory import ClientMemory
