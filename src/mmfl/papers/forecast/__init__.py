@@ -2,7 +2,7 @@
 
 `runs` has what all parts share, `accuracy` the comparison with other methods, `costs` what their accuracy costs and
 `robustness` the same in other settings. `ablation` compares the method with `variants` of it, whose rules are in
-`sampling`, `forecasts` and `candidates`; the package does not offer them.
+`sampling`, `forecasts`, `candidates`, `newcomers` and `common_step`; the package does not offer them.
 """
 
 from mmfl.papers.forecast import ablation, accuracy, costs, robustness

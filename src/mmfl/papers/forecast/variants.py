@@ -16,7 +16,7 @@ from mmfl.papers.forecast.candidates import (
     PlainResiduals,
     StepUnits,
 )
-from mmfl.papers.forecast.common import CommonStep
+from mmfl.papers.forecast.common_step import CommonStep
 from mmfl.papers.forecast.forecasts import AgedForecast, DirectedForecast
 from mmfl.papers.forecast.newcomers import BetweenUnits, MeanAndStepUnits, MeanForNewcomers, NewcomersFirst
 from mmfl.papers.forecast.sampling import Capped, DataShare, LastLoss, Tempered

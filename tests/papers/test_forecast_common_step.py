@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from conftest import every_draw, view_of
-from mmfl.papers.forecast.common import CommonStep
+from mmfl.papers.forecast.common_step import CommonStep
 from mmfl.updates import Updates
 
 SIZES, CAPACITY = np.array([[10], [30], [5], [7]]), np.array([2, 1, 1, 2])

@@ -1,4 +1,4 @@
-"""Aggregations of the ablation whose forecasts follow what the updates of all clients have in common."""
+"""An aggregation of the ablation whose forecasts follow the mean step of all clients."""
 
 from dataclasses import dataclass, replace
 
