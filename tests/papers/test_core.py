@@ -18,7 +18,7 @@ import mmfl
 import prompt
 from conftest import refused, toy_task
 from mmfl.papers import CATALOGUE, reproduce
-from mmfl.papers.evidence import alike, fact, greater, greater_than_each, holm, markdown, p_value, spread
+from mmfl.papers.evidence import alike, all_greater, fact, greater, holm, markdown, p_value, spread
 from mmfl.papers.measurements import Watch, accuracy, by_round, final, mean_costs, tidy
 from mmfl.papers.reproduction import PAPERS, Findings, PaperTrainer
 from mmfl.papers.store import Results
@@ -92,10 +92,10 @@ def test_adjusted_p_values_are_those_of_holm():
 def test_what_one_comparison_decides_is_open_among_many():
     ours = series(0.5, 0.5, 0.5, 0.5)
     near = ours - series(0.01, 0.02, 0.03, 0.015)  # p = 0.02
-    others = {f"other {n}": ours + series(0.1, -0.1, 0.05, -0.06) for n in range(3)}
-    assert [each.verdict for each in greater_than_each("above {}", "", ours, {"near": near})] == [HOLDS]
-    assert [each.verdict for each in greater_than_each("below {}", "", near, {"ours": ours})] == [FAILS]
-    claims = greater_than_each("above {}", "", ours, {"near": near, **others})
+    others = [(f"above other {n}", ours, ours + series(0.1, -0.1, 0.05, -0.06)) for n in range(3)]
+    assert [each.verdict for each in all_greater([("above near", ours, near)])] == [HOLDS]
+    assert [each.verdict for each in all_greater([("below ours", near, ours)])] == [FAILS]
+    claims = all_greater([("above near", ours, near), *others])
     assert [(each.text, each.verdict) for each in claims][:2] == [("above near", OPEN), ("above other 0", OPEN)]
     assert "p = 0.0" in claims[0].ours
 

@@ -1,6 +1,6 @@
 """Evidence for a claim: differences paired by seed, and the resulting verdict; how numbers and tables are written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,8 @@ from mmfl.report.differences import difference
 Quantity = pd.Series | float
 """A number for each seed, or a constant."""
 
-_LEVEL = 0.05
+LEVEL = 0.05
+"""The chance of a wrong decision that claims tested together may have."""
 
 
 def greater(text: str, paper: str, ours: Quantity, theirs: Quantity, margin: float = 0.0) -> Claim:
@@ -25,21 +26,16 @@ def greater(text: str, paper: str, ours: Quantity, theirs: Quantity, margin: flo
     return Claim(text, paper, str(gap), decide(gap.mean - gap.half > margin, gap.mean + gap.half < margin))
 
 
-def greater_than_each(text: str, paper: str, ours: Quantity, rivals: Mapping[str, Quantity]) -> list[Claim]:
-    """The claims that one quantity exceeds each of several others, whose names replace `{}` in the text.
+def all_greater(pairs: Sequence[tuple[str, Quantity, Quantity]]) -> list[Claim]:
+    """Claims, each with its text, that the first quantity exceeds the second.
 
     They are tested together: the chance that any of them is decided wrongly is 5% at most (Holm's method).
     """
-    return all_greater([(text.format(name), ours, theirs) for name, theirs in rivals.items()], paper)
-
-
-def all_greater(pairs: Sequence[tuple[str, Quantity, Quantity]], paper: str = "") -> list[Claim]:
-    """Claims with their texts that the first quantity exceeds the second, tested together by Holm's method."""
     claims = []
     for (text, ours, theirs), p in zip(pairs, holm([p_value(*each[1:]) for each in pairs]), strict=True):
         gap = difference(ours, theirs)
         shown = f"{gap}, {show_p(p)}" if np.isfinite(gap.half) else str(gap)
-        claims.append(Claim(text, paper, shown, decide(p < _LEVEL and gap.mean > 0, p < _LEVEL and gap.mean < 0)))
+        claims.append(Claim(text, "", shown, decide(p < LEVEL and gap.mean > 0, p < LEVEL and gap.mean < 0)))
     return claims
 
 

@@ -9,7 +9,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mmfl.papers.evidence import alike, decide, fact, greater, greater_than_each, markdown, spread
+from mmfl.papers.evidence import alike, all_greater, decide, fact, greater, markdown, spread
 from mmfl.papers.forecast.runs import (
     FIVE,
     FULL,
@@ -100,8 +100,10 @@ def _rivals(current: pd.DataFrame, served: pd.DataFrame) -> list[Claim]:
     """Against every other method, both with current or both with averaged weights, each family tested together."""
     claims = []
     for name, ratio in zip(_KINDS.values(), (current, served), strict=True):
-        rivals = {str(method): ratio[method] for method in ratio if method not in (FULL, OURS)}
-        claims += greater_than_each(f"{OURS} ends above {{}}, both with {name}", "", ratio[OURS], rivals)
+        rivals = [str(method) for method in ratio if method not in (FULL, OURS)]
+        claims += all_greater(
+            [(f"{OURS} ends above {rival}, both with {name}", ratio[OURS], ratio[rival]) for rival in rivals]
+        )
     return claims
 
 

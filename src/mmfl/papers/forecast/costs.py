@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mmfl.papers.evidence import decide, holm, markdown, show_p, spread
+from mmfl.papers.evidence import LEVEL, decide, holm, markdown, show_p, spread
 from mmfl.papers.forecast.accuracy import parts
 from mmfl.papers.forecast.runs import FIVE, FULL, OURS, SMALL_FIVE, SMALL_THREE, THREE
 from mmfl.papers.measurements import final
@@ -17,7 +17,6 @@ TARGETS = (0.95, 0.98, 0.99)
 """Shares of full participation's final accuracy."""
 
 _SMOOTH = 3  # accuracy is averaged over so many tests before it is compared with a target
-_LEVEL = 0.05
 _PRICES = {
     "rounds": "rounds",
     "trainings": "trainings",
@@ -94,7 +93,7 @@ def _claims(reached: pd.DataFrame, price: pd.DataFrame, name: str, last: int) ->
     for (other, (won, lost)), p in zip(counts.items(), chances, strict=True):
         text = f"{OURS} reaches {target:.0%} of full participation with fewer {_PRICES[name]} than {other}"
         shown = f"fewer in {won} of {won + lost} decided pairs, {show_p(p)}"
-        claims.append(Claim(text, "", shown, decide(p < _LEVEL and won > lost, p < _LEVEL and won < lost)))
+        claims.append(Claim(text, "", shown, decide(p < LEVEL and won > lost, p < LEVEL and won < lost)))
     return claims
 
 

@@ -32,7 +32,10 @@ def _alone(task: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed: settings, those of the quick form if they are others, and the share of processors a round."""
+    """What is changed: settings, those of the quick form if they are others, and the share of processors a round.
+
+    `block` seeds train in one part. A change that `replaces` the tasks goes without the small tasks of the quick form.
+    """
 
     settings: Sequence[str] = ()
     small: Sequence[str] | None = None
