@@ -58,10 +58,11 @@ def independent_by_kind(probabilities: ByKind, view: RoundView) -> tuple[NDArray
     upper = np.cumsum(probabilities.rows, axis=1)
     processors = int(view.kinds.capacity.max(initial=0))
     client, processor = view.below(upper.max(initial=0.0), Purpose.TASKS, processors)
-    client, processor = _each(processor < view.capacity[client], client, processor)
+    exists = processor < view.capacity[client]
+    client, processor = client[exists], processor[exists]
     task = (view.uniform_of(Purpose.TASKS, client, processor)[:, None] >= upper[probabilities.kinds.of[client]]).sum(1)
-    client, task = _each(task < upper.shape[1], client, task)
-    return client, task
+    active = task < upper.shape[1]
+    return client[active], task[active]
 
 
 def systematic(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
@@ -102,11 +103,6 @@ def ascending(numbers: NDArray[np.float64]) -> NDArray[np.int64]:
 def without_repeats(probabilities: NDArray[np.float64], view: RoundView) -> NDArray[np.int64]:
     """A systematic draw for each client, independently of the others: no task twice if B p <= 1."""
     return _count_points(np.cumsum(probabilities * view.capacity[:, None], axis=1), view.uniform(Purpose.TASKS))
-
-
-def _each(marks: NDArray[np.bool_], *columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-    """The marked rows of every column."""
-    return tuple(column[marks] for column in columns)
 
 
 def _count_points(
