@@ -1,9 +1,9 @@
 """A million clients of whom a hundred train: where the time of a round goes, and what a federation of them takes.
 
-Methods that look at no one should cost what the active clients cost. Each of three tasks has a logistic regression on a
-few features and one example a client. For each method: processor time of one thread by phase, the least of many rounds
-(other work on the machine only adds to it), the bytes of the last round's record, and the bytes of arrays that the
-rounds left behind. With `--losses` it times an allocation by losses instead, which looks at everyone.
+Methods that treat all clients alike should cost what the active clients cost. Each of three tasks has a logistic
+regression on a few features and one example a client. For each method: processor time of one thread by phase, the least
+of many rounds (other work on the machine only adds to it), the bytes of the last round's record, and the bytes of
+arrays that the rounds left behind. With `--losses` it times an allocation by losses instead, which looks at everyone.
 
     python benchmarks/clients.py [--clients 1000000] [--methods random,mfa-rr] [--active 100] [--rounds 12]
     python benchmarks/clients.py --losses

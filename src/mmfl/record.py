@@ -153,9 +153,9 @@ class RoundRecord:
     """What happened in one round of one method with one seed.
 
     `mean` and `worst` are over the tasks, None where the round was not tested; `average_mean` and `average_worst` are
-    those of averaged weights. `tasks` has the tasks that have arrived,
-    `drawn` those that somebody trained, both by name. `extras` are what the allocation reports about its decision, such
-    as clusters; `faults` count what went wrong with the nodes of a deployment, by kind.
+    those of averaged weights. `tasks` has the tasks that have arrived, `drawn` those that somebody trained, both by
+    name. `extras` are what the allocation reports about its decision, such as clusters; `faults` count what went wrong
+    with the nodes of a deployment, by kind.
 
     >>> record = RoundRecord(1, "random", 0, clients=4, drawn={"digits": Drawn([0, 3], [1, 1])})
     >>> RoundRecord.from_json(record.to_json()) == record
@@ -232,7 +232,7 @@ def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
     return {each.name: values[each.name] for each in fields(kind) if each.name in values}
 
 
-_LONG_RUN = 16  # from so many clients in a row on, or equal counts, their ends are shorter
+_LONG_RUN = 16  # clients in a row, or equal counts, from which on their ends take less room than a list
 SPREAD = [each.name for each in fields(ClientSpread)]
 """What is known of the distribution of a metric over clients, by name."""
 CLIENT_PREFIX = "client_"

@@ -41,8 +41,8 @@ class Allocation:
 
     @classmethod
     def of_pairs(cls, client: NDArray[np.int64], task: NDArray[np.int64], probabilities: ByKind) -> "Allocation":
-        """From drawn pairs, one for each training, and probabilities by kind, so that nobody else is looked at; rows
-        are sorted as those of `of`."""
+        """From drawn pairs, one for each training, and probabilities by kind, without a table of all clients; the order
+        of the rows is that of `of`."""
         clients = probabilities.shape[0]
         pair, count = np.unique(task * clients + client, return_counts=True)
         task, client = np.divmod(pair, max(clients, 1))

@@ -60,9 +60,9 @@ def rotate(
 ) -> Allocation:
     """Part j trains the task of slot (j + u) mod L in round u of the frame, `turn`; a client trains if it has the task.
 
-    `client` are those that are in the split and present, each in its part. Nobody else could be drawn that is
-    `waiting` [clients] for the next frame. As the split is uniform, each client that could be sampled is in each slot
-    of the frame with the same probability.
+    `client` are the present clients of the split, and `part` the part of each. Those that are `waiting` [clients] for
+    the next frame could not be drawn. As the split is uniform, each client that could be sampled is in each slot of the
+    frame with the same probability.
     """
     slots, kinds, number = slots_of(view.priority, tasks), view.kinds, view.number_present
     if waiting is not None and waiting.any():

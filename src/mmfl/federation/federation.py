@@ -87,8 +87,8 @@ class Federation:
 
     def view(self, round: int, *, rate: float, seed: int) -> RoundView:
         """What the server knows at the start of a round; shares and budget refer to the clients that are present."""
-        made_of = self.tasks, self.sizes, self.capacity, self.arrivals, self.departures, self.task_arrivals
-        presence = Presence(*made_of, self.availability)
+        arrays = self.sizes, self.capacity, self.arrivals, self.departures, self.task_arrivals
+        presence = Presence(self.tasks, *arrays, self.availability)
         if self._known is None or not self._known.holds(presence, round):
             self._known = KnownView.of(presence, round, seed)
         known = self._known.view

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Kinds:
-    """The clients of a round by what they can train: a rule that looks at no one treats clients of a kind alike, so it
-    decides for a few kinds instead of for every client.
+    """The clients of a round by what they can train: a rule that treats all clients of a kind alike decides for a few
+    kinds instead of for every client.
 
     - `of` [clients]: the kind of each client.
     - `first` and `count` [kinds]: the first client of a kind (0 if it has none), and how many there are.
@@ -25,7 +25,7 @@ class Kinds:
 
     @classmethod
     def among(cls, able: NDArray[np.bool_], capacity: NDArray[np.int64]) -> "Kinds":
-        """The kinds among clients, of whom is known which tasks they can train [clients, tasks], and their capacity.
+        """The kinds among clients, given which tasks each can train [clients, tasks] and its capacity [clients].
 
         >>> Kinds.among(np.array([[True, True], [True, False], [True, True]]), np.array([1, 1, 1])).of.tolist()
         [1, 0, 1]

@@ -1,4 +1,4 @@
-"""Who is there: the view of a round, looked at anew only when someone arrives or leaves."""
+"""Who takes part in a round: its view, computed again only when someone arrives or leaves."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -15,8 +15,8 @@ _NEVER = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Presence:
-    """What decides who is there in a round, and with what: examples [clients, tasks], capacity [clients], the rounds in
-    which clients [clients] and tasks [tasks] come and clients go, and who can be reached."""
+    """What decides who takes part in a round, and with what: examples [clients, tasks], capacity [clients], the rounds
+    in which clients [clients] and tasks [tasks] arrive and clients leave, and who can be reached."""
 
     tasks: Sequence[Task]
     sizes: NDArray[np.int64]
@@ -41,26 +41,26 @@ class Presence:
         return RoundView(round, seed, sizes, share, capacity, 0.0, priority=priority)
 
     def last_change(self, round: int) -> int:
-        """The last round until this one in which anyone came or went."""
+        """The last round until this one in which anyone arrived or left."""
         return max(int(np.max(each, where=each <= round, initial=0)) for each in self._changes)
 
     def next_change(self, round: int) -> int:
-        """The first round after this one in which anyone comes or goes."""
+        """The first round after this one in which anyone arrives or leaves."""
         return min(int(np.min(each, where=each > round, initial=_NEVER)) for each in self._changes)
 
     @property
     def _changes(self) -> tuple[NDArray[np.int64], ...]:
         return self.arrivals, self.departures, self.task_arrivals
 
-    def is_made_of(self, other: "Presence") -> bool:
-        """Whether both have the same arrays."""
+    def has_arrays_of(self, other: "Presence") -> bool:
+        """Whether both have the same arrays, not only equal ones."""
         return all(getattr(self, each.name) is getattr(other, each.name) for each in fields(self))
 
 
 @dataclass(frozen=True, eq=False)
 class KnownView:
-    """A view that holds from round `first` to the round before `end`. What it was made of cannot be written to from
-    now on."""
+    """A view that holds from round `first` to the round before `end`. The arrays that it was made from become
+    read-only."""
 
     presence: Presence
     view: RoundView
@@ -80,4 +80,4 @@ class KnownView:
 
     def holds(self, presence: Presence, round: int) -> bool:
         """Whether it is the view of this round too."""
-        return self.first <= round < self.end and self.presence.is_made_of(presence)
+        return self.first <= round < self.end and self.presence.has_arrays_of(presence)

@@ -16,7 +16,7 @@ Value = TypeVar("Value")
 
 
 def _computed_once(compute: Callable[["RoundView"], Value]) -> Callable[["RoundView"], Value]:
-    """What `compute` finds out about the clients of a view, computed once for all views of the same clients."""
+    """A property of a view's clients, computed once for all views of the same clients."""
 
     @wraps(compute)
     def get(view: "RoundView") -> Value:
@@ -108,7 +108,7 @@ class RoundView:
     @property
     @_computed_once
     def kinds(self) -> Kinds:
-        """The clients by what they can train: what a rule that looks at no one needs to know of them."""
+        """The clients by what they can train, for rules that treat all clients of a kind alike."""
         return Kinds.among(self.able, self.capacity)
 
     @property
@@ -164,8 +164,8 @@ class RoundView:
         return np.asarray(uniform(self.seed, purpose, self.round, torch.from_numpy(client), place).numpy())
 
     def below(self, bound: float, purpose: Purpose, columns: int = 1) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Where the numbers of `uniform` are below a bound: clients and columns, in the order of the clients. Several
-        times as fast as to look at all numbers."""
+        """Where the numbers of `uniform` are below a bound: clients and columns, in the order of the clients. It is
+        several times as fast as making the whole table."""
         return clients_below(bound, len(self.sizes), self.seed, purpose, self.round, columns=columns)
 
     def _of_same_clients(self, **changes: Any) -> "RoundView":

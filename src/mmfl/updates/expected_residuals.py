@@ -26,7 +26,7 @@ class ExpectedResiduals:
     with the best b of that age. Ages are binned, four bins to a doubling, and each bin learns from its neighbours. A
     client never seen is expected to send an update of the mean norm of recent ones.
 
-    Who is absent or sends no valid update keeps what is known of it: its age goes on.
+    What is known of a client that is absent or sends no valid update stays, and its age grows.
 
     `last` is the round of each client's last update (0: none) and `norm` its norm. `squares`, `products` and
     `stale_squares` are the sums of ||G||^2, `<G, h>` and ||h||^2 over received updates, [bins], each weighted by

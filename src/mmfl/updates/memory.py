@@ -52,7 +52,7 @@ class ClientMemory:
     def reweight(self, sizes: NDArray[np.int64]) -> None:
         """Updates the weights of clients that left or came back to the examples [clients] they have now.
 
-        Rounds with the same clients have the same array, so that there is nothing to look for.
+        Rounds with the same clients have the same array: then there is nothing to do.
         """
         if sizes is self._weighted:
             return
