@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.data.structure import Structure, length, rows
-from mmfl.engine.blame import blame
 from mmfl.engine.device import is_out_of_memory
+from mmfl.engine.user_errors import as_user_error
 from mmfl.errors import UserError, first_line
 from mmfl.federation import Federation
 from mmfl.federation.metric_kinds import AdditiveMetric, CollectedMetric, Mean, Metric
@@ -52,7 +52,7 @@ class Evaluation:
         """From the statistics of all metrics, in their order."""
         values: dict[str, Numbers] = {}
         for (name, metric), numbers in zip(task.all_metrics.items(), statistics, strict=True):
-            with blame(partial(_metric_fails, task, name)):
+            with as_user_error(partial(_metric_fails, task, name)):
                 whole = metric.value(torch.from_numpy(numbers)) if isinstance(metric, AdditiveMetric) else None
             values[name] = numbers if whole is None else whole.numpy()
         scalars = {name: float(value) for name, value in values.items() if value.ndim == 0}
@@ -83,17 +83,17 @@ class TaskTest:
 
     def add(self, outputs: Structure, targets: Structure) -> None:
         """Adds a batch."""
-        with blame(lambda: f"task '{self.task.name}': the loss fails on the test examples"):
+        with as_user_error(lambda: f"task '{self.task.name}': the loss fails on the test examples"):
             self.loss.add(outputs, targets)
         for name, collected in zip(self.task.all_metrics, self.metrics, strict=True):
-            with blame(partial(_metric_fails, self.task, name)):
+            with as_user_error(partial(_metric_fails, self.task, name)):
                 collected.add(outputs, targets)
 
     def parts(self) -> list[Tensor]:
         """What was found, on the device: sums of the loss, statistics of each metric, and the clients' main metric."""
         found = [self.loss.statistics()]
         for name, collected in zip(self.task.all_metrics, self.metrics, strict=True):
-            with blame(partial(_metric_fails, self.task, name)):
+            with as_user_error(partial(_metric_fails, self.task, name)):
                 found.append(collected.statistics())
         return [*found, self._by_client()]
 
@@ -106,7 +106,7 @@ class TaskTest:
             if is_out_of_memory(error):
                 raise
             for n, client in enumerate(self.clients.tolist()):
-                with blame(partial(_metric_fails, self.task, name, f" of {self.describe(client)}")):
+                with as_user_error(partial(_metric_fails, self.task, name, f" of {self.describe(client)}")):
                     main.of_client(n)
             several = f" of {number} clients at once"
             raise UserError(f"{_metric_fails(self.task, name, several)}: {first_line(error)}") from error

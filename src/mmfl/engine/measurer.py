@@ -15,7 +15,6 @@ from mmfl.data.lazy import is_lazy
 from mmfl.data.structure import Structure, arguments, length
 from mmfl.engine.architecture import Architecture
 from mmfl.engine.base import Workload
-from mmfl.engine.blame import blame
 from mmfl.engine.device import forward_batch_size, is_out_of_memory
 from mmfl.engine.device_data import DeviceData
 from mmfl.engine.evaluation import TaskTest
@@ -23,6 +22,7 @@ from mmfl.engine.gpu.batched_losses import batched_losses
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.operators import BATCH_NORM, Operators
 from mmfl.engine.precision import matmul_precision, to_float32
+from mmfl.engine.user_errors import as_user_error
 from mmfl.errors import first_line
 from mmfl.federation.objectives import per_example
 from mmfl.partition import Shards
@@ -121,7 +121,7 @@ class Measurer:
                 torch.manual_seed(0)
             for index, sizes, parameters in self._portions(architecture, workload, shards):
                 for x, targets in self.device_data.chunks(examples, index, sizes):
-                    with blame(partial(_model_fails, workload, test)):
+                    with as_user_error(partial(_model_fails, workload, test)):
                         observe(to_float32(functional_call(module, parameters, *arguments(as_inputs(x)))), targets)
         architecture.set_training(module)
 

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from mmfl.data.structure import call_module
-from mmfl.engine.blame import blame
 from mmfl.engine.cohort import Cohort
 from mmfl.engine.factored import GradientFactors
 from mmfl.engine.layout import copy_trainable
 from mmfl.engine.local_steps import LocalSteps
 from mmfl.engine.operators import Operators
 from mmfl.engine.precision import autocast, to_float32
+from mmfl.engine.user_errors import as_user_error
 from mmfl.federation.objectives import per_example
 from mmfl.randomness import Purpose
 
@@ -82,7 +82,7 @@ def _train(cohort: Cohort, jobs: Iterator[int]) -> None:
                 operators.begin(batches.key(step, job, Purpose.DROPOUT))
             if architecture.draws:
                 torch.manual_seed(int(batches.key(step, job, Purpose.DROPOUT)) % 2**63)
-            with blame(partial(cohort.jobs.describe, job, step)):
+            with as_user_error(partial(cohort.jobs.describe, job, step)):
                 with operators or nullcontext():
                     with autocast(architecture.precision):
                         outputs = call_module(module, x)

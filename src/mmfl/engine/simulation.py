@@ -13,7 +13,6 @@ from torch import Tensor
 
 from mmfl.engine.architecture import Architecture, signature
 from mmfl.engine.base import Training, Workload
-from mmfl.engine.blame import blame
 from mmfl.engine.choices import Choices
 from mmfl.engine.cohort import JobTensors
 from mmfl.engine.device import UpdateBuffer, choose_device, max_update_bytes
@@ -25,6 +24,7 @@ from mmfl.engine.layout import Layout
 from mmfl.engine.measurer import Measurer
 from mmfl.engine.precision import Precision, check_precision, matmul_precision
 from mmfl.engine.trainer import Mode, Trainer
+from mmfl.engine.user_errors import as_user_error
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.federation.optimisers import Optimiser
@@ -171,7 +171,7 @@ class Simulation:
             check_private_batch_norm(task, self.privacy)
             key = signature(task)
             if key not in self._by_signature:
-                with blame(lambda: f"task '{task.name}': the model fails on examples of its data"):
+                with as_user_error(lambda: f"task '{task.name}': the model fails on examples of its data"):
                     self._by_signature[key] = Architecture(task, self.device, self.precision, self._frozen)
             shared = self._architectures[task] = self._by_signature[key]
             if task.name not in shared.task_names:

@@ -8,8 +8,8 @@ from mmfl.errors import UserError, first_line
 
 
 @contextmanager
-def blame(place: Callable[[], str]) -> Iterator[None]:
-    """Turns an error of the user's code into one that begins with its place; memory that runs out is another matter."""
+def as_user_error(place: Callable[[], str]) -> Iterator[None]:
+    """Turns an error of the user's code into a `UserError` that begins with its place, unless memory ran out."""
     try:
         yield
     except UserError:
