@@ -78,10 +78,10 @@ def test_small_gains_add_up_to_an_improvement():
 def test_time_is_measured_from_the_beginning():
     now = [10.0]
     on_the_way = progress(Stop(seconds=5), clock=lambda: now[0])
-    assert not on_the_way.is_overtime()
+    assert not on_the_way.read_clock()
     now[0] = 15.0
     assert not on_the_way.reason()  # of a round that may not have been tested
-    assert on_the_way.is_overtime()
+    assert on_the_way.read_clock()
     assert on_the_way.reason() == "5 seconds have passed"
 
 

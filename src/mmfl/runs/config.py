@@ -127,7 +127,7 @@ def parse(values: dict[str, Any], source: str) -> Config:
     if problem := format_problem(values):
         raise UserError(f"{source} cannot be read: {problem}.")
     try:
-        return Config.model_validate(values).called(source)
+        return Config.model_validate(values).with_source(source)
     except ValidationError as error:
         first = error.errors()[0]
         where = _place(first["loc"], first["type"], values)

@@ -223,8 +223,8 @@ class Config(ConfigSection):
         """What it is called in errors."""
         return "configuration"
 
-    def called(self, source: str) -> "Config":
-        """The same, called so in errors: by the name of its file."""
+    def with_source(self, source: str) -> "Config":
+        """The same configuration, which errors call by the name of its file."""
         vars(self)["source"] = source
         return self
 

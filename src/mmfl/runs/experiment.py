@@ -148,7 +148,7 @@ def conduct(
                 evaluate_every=experiment.evaluate_every,
                 evaluate_last=experiment.evaluate_last,
                 diagnose=experiment.diagnose,
-                is_overtime=lambda: world.any(progress.is_overtime()),
+                time_is_up=lambda: world.any(progress.read_clock()),
             )
             for t, fresh in enumerate(happened, first):
                 records += fresh

@@ -67,7 +67,7 @@ class Progress:
     """How far the runs of an experiment have come, and whether that is a reason to stop.
 
     `lower_is_better` says of each task whether its metric is an error. `round` is the last that was tested, and
-    `overtime` whether the time was up when that was last asked.
+    `time_is_up` is what `read_clock` last found.
     """
 
     stop: Stop
@@ -75,7 +75,7 @@ class Progress:
     clock: Callable[[], float] = time.monotonic
     best: dict[tuple[str, int, str], BestSoFar] = field(default_factory=dict)
     round: int = 0
-    overtime: bool = False
+    time_is_up: bool = False
 
     def __post_init__(self) -> None:
         self.targets = self.stop.targets(list(self.lower_is_better))
@@ -98,11 +98,11 @@ class Progress:
         if math.isnan(known.reference) or sign * (metric - known.reference) > self.stop.min_delta:
             known.reference, known.improved = metric, round
 
-    def is_overtime(self) -> bool:
-        """Whether the time is up. It is asked before a round is tested, so that the last round can be; from then on it
-        is a reason to stop."""
-        self.overtime = self.stop.seconds is not None and self.clock() - self.began >= self.stop.seconds
-        return self.overtime
+    def read_clock(self) -> bool:
+        """Whether the time is up; from then on it is a reason to stop. This is asked before a round is tested, so that
+        the last round can be."""
+        self.time_is_up = self.stop.seconds is not None and self.clock() - self.began >= self.stop.seconds
+        return self.time_is_up
 
     def reason(self) -> str:
         """Why to stop now; empty if there is no reason."""
@@ -113,7 +113,7 @@ class Progress:
             idle = self.round - max(known.improved for known in self.best.values())
             if idle >= self.stop.patience:
                 return f"no task has improved for {idle} rounds"
-        if self.overtime:
+        if self.time_is_up:
             return f"{self.stop.seconds:g} seconds have passed"
         return ""
 

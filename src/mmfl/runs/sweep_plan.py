@@ -96,7 +96,7 @@ def plan_config(settings: dict[str, Any], grid: Grid, source: str, device: str |
         values = deepcopy(settings)
         for key, value in point.items():
             assign(values, key, deepcopy(value), f"--grid {key}")
-        config = parse(values, f"{source} with {describe(point)}").called(source)
+        config = parse(values, f"{source} with {describe(point)}").with_source(source)
         common = {key: value for key, value in config.plain().items() if key not in _OWN}
         whole = cache(partial(_make, config, loaded, federations))
         stops = config.stop.build().has_rule

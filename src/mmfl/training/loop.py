@@ -26,12 +26,12 @@ def rounds(
     evaluate_every: int = 1,
     evaluate_last: int = 1,
     diagnose: bool = False,
-    is_overtime: Callable[[], bool] = lambda: False,
+    time_is_up: Callable[[], bool] = lambda: False,
 ) -> Iterator[list[RoundRecord]]:
     """One federated round after another, all replicas in lockstep; yields what happened, a record per replica.
 
-    Tests every so many rounds, and after each of the last ones; also a round that becomes the last one because the time
-    is up, which is asked before the test.
+    Tests every so many rounds, and after each of the last ones. `time_is_up` is asked after every round, before the
+    test: the round after which the run stops is tested too.
     """
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
@@ -48,7 +48,7 @@ def rounds(
         agree(engine.world, replicas)
         for replica in replicas:
             replica.average_weights()
-        due = is_overtime() or t % evaluate_every == 0 or t > last - evaluate_last
+        due = time_is_up() or t % evaluate_every == 0 or t > last - evaluate_last
         tested = dispatch.evaluate(t) if due else [RoundTests() for _ in replicas]
         for replica, tests in zip(replicas, tested, strict=True):
             replica.keep_best(tests.current)
