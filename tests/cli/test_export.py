@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import made_once
+from mmfl.cli.export import load_runs
 from mmfl.runs.config import read
 from mmfl.runs.layout import CONFIG
-from mmfl.runs.trained import load_trained
 from prompt import mmfl
 
 EXPERIMENT = """
@@ -58,7 +58,7 @@ def test_the_model_of_a_task_method_and_seed_is_written(folder, answer, tmp_path
     code, out, err = answer("export", "run", "--to", str(path), *chosen)
     assert code == 0, err
     assert "task wild of full, seed 1" in " ".join(out.split())
-    expected = load_trained("run")["full", 1].module("wild", weights).state_dict()
+    expected = load_runs(Path("run"))["full", 1].module("wild", weights).state_dict()
     written = load_file(path)
     assert written.keys() == expected.keys()
     assert all(torch.equal(written[name], expected[name]) for name in expected)
@@ -68,7 +68,7 @@ def test_the_weights_are_those_of_training(folder):
     """The exported model has the accuracy that was recorded in the last round."""
     from mmfl.runs.results import load
 
-    run, recorded = load_trained("run")["random", 1], load("run")["random", 1]
+    run, recorded = load_runs(Path("run"))["random", 1], load("run")["random", 1]
     for task in run.federation.tasks:
         with torch.no_grad():
             outputs = run.module(task.name)(task.data.x_test)

@@ -10,7 +10,7 @@ from mmfl.cli import completion
 from mmfl.cli.console import say
 from mmfl.cli.help import command
 from mmfl.errors import UserError, nearest
-from mmfl.runs.layout import SWEEP
+from mmfl.runs.layout import is_sweep
 
 if TYPE_CHECKING:
     from mmfl.runs.results import Comparison
@@ -64,14 +64,15 @@ def load_runs(path: Path) -> "Comparison":
     from mmfl.runs.directory import RunDirectory
     from mmfl.runs.trained import load_trained
 
-    if not (path / SWEEP).is_file():
-        directory = RunDirectory.open(path)
-        config = directory.config()
-        if config.get("source") == "deployment":
-            from mmfl.deployment.trained import load_deployed
+    if is_sweep(path):
+        raise UserError(f"export: '{path}' is a sweep; expected the directory of a run.")
+    directory = RunDirectory.open(path)
+    config = directory.config()
+    if config.get("source") == "deployment":
+        from mmfl.deployment.trained import load_deployed
 
-            return load_deployed(directory, config)
-    return load_trained(path)
+        return load_deployed(directory, config)
+    return load_trained(directory, config)
 
 
 def choose(kind: str, given: str | None, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """The models of a run directory: its federation, built again from the configuration, and a checkpoint's weights."""
 
-from pathlib import Path
+from typing import Any
 
 from mmfl.engine import Engine, Simulation
 from mmfl.errors import UserError
@@ -8,7 +8,7 @@ from mmfl.runs import checkpoint
 from mmfl.runs.config import parse
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment, comparison, start
-from mmfl.runs.layout import CONFIG, is_sweep
+from mmfl.runs.layout import CONFIG
 from mmfl.runs.results import Comparison
 from mmfl.runs.snapshots import Snapshot, fingerprint
 
@@ -18,18 +18,14 @@ _WITHOUT_TASKS = {
 }
 
 
-def load_trained(path: str | Path) -> Comparison:
+def load_trained(directory: RunDirectory, config: dict[str, Any]) -> Comparison:
     """The runs in a directory with the weights of its last checkpoint, and without records. Nothing there is changed.
 
     Only for runs of a configuration, which describes the tasks.
     """
-    if is_sweep(Path(path)):
-        raise UserError(f"export: '{path}' is a sweep; expected the directory of a run.")
-    directory = RunDirectory.open(path)
-    values = directory.config()
-    if reason := _WITHOUT_TASKS.get(str(values.get("source"))):
-        raise UserError(f"export: run '{path}' {reason}.")
-    return restore_models(directory, parse(values, str(directory.path / CONFIG)).experiment(), Simulation("cpu"))
+    if reason := _WITHOUT_TASKS.get(str(config.get("source"))):
+        raise UserError(f"export: run '{directory.path}' {reason}.")
+    return restore_models(directory, parse(config, str(directory.path / CONFIG)).experiment(), Simulation("cpu"))
 
 
 def restore_models(directory: RunDirectory, experiment: Experiment, engine: Engine) -> Comparison:
