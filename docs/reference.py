@@ -28,7 +28,8 @@ from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS
 from mmfl.models import MODELS
 from mmfl.partition import PARTITIONS, SIZES
-from mmfl.runs.config_schema import Config, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
+from mmfl.runs.config_schema import Config
+from mmfl.runs.config_sections import FederationConfig, PrivacyConfig, StopConfig, TaskConfig
 from mmfl.trackers import TRACKERS
 
 PAGE = Path(__file__).parent / "configuration.md"

@@ -18,7 +18,8 @@ from mmfl.engine.trainer import Mode
 from mmfl.methods import METHODS
 from mmfl.papers import CATALOGUE
 from mmfl.report.exports import FORMATS
-from mmfl.runs.config_schema import SECTIONS, Config
+from mmfl.runs.config_schema import Config
+from mmfl.runs.config_sections import SECTIONS
 from mmfl.runs.run import WEIGHTS
 from mmfl.trackers import TRACKERS
 from prompt import PROGRAM

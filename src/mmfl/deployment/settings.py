@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mmfl.errors import UserError, nearest
-from mmfl.runs.config_schema import StopConfig
+from mmfl.runs.config_sections import StopConfig
 from mmfl.training.average import check_average
 
 

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.runs.config_schema import SECTIONS, Config
+from mmfl.runs.config_schema import Config
+from mmfl.runs.config_sections import SECTIONS
 from mmfl.runs.layout import format_problem
 from mmfl.runs.presets import NAMES, find, path_of
 
