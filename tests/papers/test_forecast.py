@@ -1,6 +1,7 @@
 """The evidence for `forecast`: what is compared with what, the variants of the ablation, and the quick forms."""
 
 import dataclasses
+import math
 from functools import partial
 
 import numpy as np
@@ -13,7 +14,7 @@ from conftest import view_of
 from mmfl import compare
 from mmfl.aggregation import FedVARP, Forecast
 from mmfl.allocation import ExpectedResidualVariance
-from mmfl.methods import Method
+from mmfl.methods import Method, make_method
 from mmfl.papers.forecast import ablation, costs, robustness, runs
 from mmfl.papers.forecast import accuracy as table
 from mmfl.papers.forecast.candidates import ChangingBias, Impatient, OwnRatio, PlainResiduals, StepUnits
@@ -56,12 +57,20 @@ def frames_of(served: float = 0.0, **methods: list[float]) -> dict[str, pd.DataF
 # --- the comparison with other methods ---
 
 
-def test_accuracy_is_relative_to_the_current_weights_of_full_participation_of_the_same_seed():
+def test_accuracy_is_relative_to_that_of_full_participation_with_the_same_seed():
+    frames = frames_of(-0.01, forecast=[0.98, 0.99, 1.0])
+    assert runs.relative(frames)["forecast"].tolist() == pytest.approx([0.98, 0.99, 1.0])
+    assert runs.relative(frames, "served")["forecast"].tolist() == pytest.approx([0.97, 0.98, 0.99])
+    line = table.find(0.995, frames).table.set_index("method").loc["forecast"]
+    assert line.tolist() == [3, "0.990 ± 0.010", "0.980 ± 0.010", "0.980", "0.980", "0.990"]
+
+
+def test_averaged_weights_are_relative_to_the_better_of_full_participations_two():
     frames = frames_of(0.01, forecast=[0.98, 0.99, 1.0])
     assert runs.relative(frames)["forecast"].tolist() == pytest.approx([0.98, 0.99, 1.0])
-    assert runs.relative(frames, "served")["forecast"].tolist() == pytest.approx([0.99, 1.0, 1.01])
-    line = table.find(0.995, frames).table.set_index("method").loc["forecast"]
-    assert line.tolist() == [3, "0.990 ± 0.010", "1.000 ± 0.010", "0.980", "0.980", "0.990"]
+    served = runs.relative(frames, "served")
+    assert served["full"].tolist() == pytest.approx([1.0, 1.0, 1.0])
+    assert served["forecast"].tolist() == pytest.approx([0.99 / 1.01, 1.0 / 1.01, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -197,6 +206,16 @@ def test_every_variant_trains_the_drawn_clients_alone_and_differs_from_forecast(
     assert costs["trainings"].sum() <= 8 * (0.1 * run[name].federation.capacity.sum() + 1) * 1.2
     assert (costs["trainings"] <= costs["processors"]).all()
     assert any(not torch.equal(a, b) for a, b in zip(run[name].weights, run["forecast"].weights, strict=True))
+
+
+@pytest.mark.parametrize("name", ["forecast", *VARIANTS])
+def test_forecast_and_every_variant_draw_the_budget_rounded_up_or_down(name):
+    """As the systematic draw does: a variant drawn in another way would differ in two things."""
+    federation = runs.SMALL_THREE.federation_of(0)
+    drawn = method(name) if name in VARIANTS else make_method(name)
+    budget = 0.23 * federation.capacity.sum()
+    run = compare(federation, [drawn], 6, 0.23, [0], evaluate_every=6, device="cpu").runs[0]
+    assert set(run.costs["processors"]) <= {math.floor(budget), math.ceil(budget)}
 
 
 def observed(ages: dict[int, int], **sums: np.ndarray) -> ExpectedResiduals:

@@ -22,9 +22,9 @@ class ExpectedResiduals:
     """What the server expects of ||G - h|| for each client of a task, from the updates that it received anyway.
 
     A client whose last update h is `age` rounds old has the expected residual ||h|| rho(age). The curve rho is one for
-    all clients: rho(age)^2 is the mean of ||G - b h||^2 / ||h||^2 over the updates G that came back at about that age,
-    with the best b of that age. Ages are binned, four bins to a doubling, and each bin learns from its neighbours. A
-    client never seen is expected to send an update of the mean norm of recent ones.
+    all clients: rho(age)^2 is the sum of ||G - b h||^2 over that of ||h||^2, both weighted, of the updates G that came
+    back at about that age, with the best b of that age. Ages are binned, four bins to a doubling, and each bin learns
+    from its neighbours. A client never seen is expected to send an update of the mean norm of recent ones.
 
     What is known of a client that is absent or sends no valid update stays, and its age grows.
 

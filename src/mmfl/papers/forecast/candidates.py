@@ -23,7 +23,7 @@ class PlainResiduals(Forecast):
     def expected_residuals(
         self, expected: ExpectedResiduals, view: RoundView, task: int, state: Any
     ) -> NDArray[np.float64]:
-        """||h|| rho(age) with rho^2 the pooled mean of ||G - h||^2 / ||h||^2."""
+        """||h|| rho(age) with rho^2 the pooled ratio of ||G - h||^2 and ||h||^2."""
         squares, products, stale = expected.smoothed()
         if not expected.stale_squares.any():
             return expected.expected(view.round)

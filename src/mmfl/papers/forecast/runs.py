@@ -78,9 +78,12 @@ def published(method: str) -> Callable[[], Any]:
 
 
 def relative(frames: Frames, weights: str = "accuracy", column: str = "mean") -> pd.DataFrame:
-    """Final accuracy of the current weights ("accuracy") or of the averaged ones ("served"), relative to that of full
-    participation's current weights with the same seed, [seeds, methods]."""
+    """Final accuracy relative to full participation's with the same seed, [seeds, methods]: of the current weights
+    ("accuracy"), relative to its current ones, or of the averaged weights ("served"), relative to the better of its
+    two."""
     full = final(frames["accuracy"])[column].loc[FULL]
+    if weights == "served":
+        full = np.maximum(full, final(frames["served"])[column].loc[FULL])
     methods = frames[weights]["method"].unique()
     table: pd.DataFrame = final(frames[weights])[column].unstack("method")
     return table[methods].div(full, axis=0)

@@ -50,6 +50,11 @@ def _once_seen(bias: float) -> BiasOf:
     return lambda ratio, seen, t: np.where(seen, bias, 0.0)
 
 
+def _at_random() -> AllocationRule:
+    """Drawn as in `forecast`, so that the probabilities alone are different."""
+    return RandomProcessors("systematic")
+
+
 _PLAIN = _expected()
 _BY_LENGTH = _expected(equal_tasks=False)
 
@@ -76,7 +81,7 @@ VARIANTS: dict[str, Variant] = {
         "z = a(age) last step + b(age) h; no SAG share", _PLAIN, lambda: DirectedForecast(0.0)
     ),
     "plain-residual": Variant("residuals expected of G - h, not of G - b h", _PLAIN, lambda: PlainResiduals(0.3)),
-    "sampled-at-random": Variant("every processor with the same probability", RandomProcessors, _bias(0.3)),
+    "sampled-at-random": Variant("every processor with the same probability", _at_random, _bias(0.3)),
     "step-units": Variant("residuals in units of the task's step", _BY_LENGTH, lambda: StepUnits(0.3), True),
     "bias-where-fresh": Variant(
         "SAG share 0.5 (1 - rho(age)^2)", _PLAIN, lambda: ChangingBias(_where_fresh(0.5)), True
@@ -151,7 +156,7 @@ VARIANTS: dict[str, Variant] = {
         lambda: CommonStep(0.7, step_units=True), True,
     ),
     "common-step-at-random": Variant(
-        "as common-step; SAG share 0.7, every processor with the same probability", RandomProcessors,
+        "as common-step; SAG share 0.7, every processor with the same probability", _at_random,
         lambda: CommonStep(0.7), True,
     ),
     "impatient": Variant("residual times (1 + age / 10)^0.5", _PLAIN, lambda: Impatient(0.5), True),
