@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import mmfl
 from mmfl.aggregation import MIFA, FedVARP, ServerMomentum, StaleVR, StaleVRE, Unbiased
-from mmfl.aggregation.stale import Betas, Estimates
+from mmfl.aggregation.stale import Betas
 from mmfl.allocation import Full, Groups, LossVariance, RandomClients, RandomProcessors, RoundRobinTasks
 from mmfl.cli.training import DEFAULT_METHODS
 from mmfl.federation.schedules import Decay, FrameDecay
@@ -37,6 +37,7 @@ from mmfl.runs.experiment import conduct
 from mmfl.theory import Problem, RandomSplitBound, RotatingSplitBound, gain, gain_threshold
 from mmfl.training import TrainingState
 from mmfl.updates.expected_residuals import BINS_PER_OCTAVE
+from mmfl.updates.memory import FadingMemory
 
 FOLDER = Path(__file__).parent / "methods"
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
@@ -233,7 +234,7 @@ def stale() -> Figure:
 def betas(state: TrainingState) -> NDArray[np.float64]:
     """StaleVR's betas of the last round or StaleVRE's estimates for the next, [clients]; nan without an h."""
     memory = state.aggregation[0]
-    if isinstance(memory, Estimates):
+    if isinstance(memory, FadingMemory):
         return np.where(memory.last > 0, memory.beta(state.round + 1), np.nan)
     return memory.beta if isinstance(memory, Betas) else np.array([])
 

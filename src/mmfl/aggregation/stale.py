@@ -6,11 +6,10 @@ the others keep running sums.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,10 +18,7 @@ from mmfl.aggregation.unbiased import inverse_probability
 from mmfl.checks import check
 from mmfl.federation import RoundView
 from mmfl.updates import ClientVectorStore, StorageOptions, Updates
-from mmfl.updates.memory import ClientMemory, weighted_sum
-from mmfl.updates.partial_sum import PartialSum
-from mmfl.updates.rows import ClientRows, batches
-from mmfl.updates.world import PARTIAL
+from mmfl.updates.memory import ClientMemory, FadingMemory
 
 StorageSetting = StorageOptions | Mapping[str, Any] | None
 
@@ -137,68 +133,6 @@ class StaleVR(LastUpdates):
         return statistics(state.beta)
 
 
-@dataclass
-class Estimates:
-    """StaleVRE's memory of one task.
-
-    A client's estimate of beta is 1 in the round after it was last active and falls by `slope` each idle round until
-    it is 0 in round `ends`. So sum n beta h is a straight line in the round, `constant` + `linear` * t, as long as
-    nobody is active, reaches 0, leaves or comes back; `weight` is the n with which each client is in it.
-    """
-
-    stored: ClientVectorStore
-    weight: NDArray[np.float64]
-    last: NDArray[np.int64]
-    slope: NDArray[np.float64]
-    constant: Tensor = field(metadata=PARTIAL)
-    linear: Tensor = field(metadata=PARTIAL)
-
-    @property
-    def ends(self) -> NDArray[np.float64]:
-        """The round in which each estimate reaches 0."""
-        with np.errstate(divide="ignore"):
-            return self.last + 1 + 1 / self.slope
-
-    def beta(self, round: int) -> NDArray[np.float64]:
-        """The estimates of a round, [clients]; 0 before the first activity."""
-        fallen = 1 - self.slope * (round - self.last - 1)
-        return np.where(self.last > 0, np.clip(fallen, 0, 1), 0.0)
-
-    def reweight(self, round: int, sizes: NDArray[np.int64]) -> None:
-        """Removes clients whose estimate has reached 0 or that have left, and adds those that came back."""
-        wanted = np.where((self.last > 0) & (round < self.ends), sizes, 0)
-        moved = np.flatnonzero(wanted != self.weight)
-        held = moved[self.stored.holds(moved)]
-        for rows in batches(len(held), self.linear):
-            client = held[rows]
-            self._add(client, (wanted - self.weight)[client], self.stored.held_rows(client))
-        self.weight[moved] = wanted[moved]
-
-    def stale(self, round: int) -> Tensor:
-        """sum n beta h of a round, over the clients that are present, [parameters]."""
-        return PartialSum.of(self.constant + round * self.linear, self.stored.world)
-
-    def replace(
-        self, updates: Updates, before: ClientRows, best: NDArray[np.float64], round: int, sizes: NDArray[np.int64]
-    ) -> None:
-        """Active clients start anew at 1, with the slope (1 - best) / (t - t1) of the round t1 before: how far the best
-        beta of this round had fallen below 1, spread over the rounds since. (Eq. 21 divides by t - t1 - 1, which is 0
-        after consecutive activity; with ours the line passes above the best beta of round t, and stays unbiased.)"""
-        client, held = updates.client, before.take_held(updates.client)
-        self._add(held, -self.weight[held], before.matrix)
-        idle = np.maximum(round - self.last[client], 1)
-        self.slope[client] = np.where(self.last[client] > 0, (1 - np.clip(best, 0, 1)) / idle, 0.0)
-        self.last[client] = round
-        self.weight[client] = sizes[client]
-        self._add(held, self.weight[held], self.stored.put(client, updates.rows))
-
-    def _add(self, client: NDArray[np.int64], weight: NDArray[np.float64], rows: Tensor) -> None:
-        """Adds weight * h * beta(t), as a function of t, to the line."""
-        slope = self.slope[client]
-        self.constant += weighted_sum(weight * (1 + slope * (self.last[client] + 1)), rows)
-        self.linear += weighted_sum(-weight * slope, rows)
-
-
 class StaleVRE(LastUpdates):
     """StaleVR with betas estimated from how well past updates aged, so that only drawn clients train.
 
@@ -206,15 +140,11 @@ class StaleVRE(LastUpdates):
     only, the step would be biased by sum d (1 - p) (beta - best) h.
     """
 
-    def start(self, clients: int, weights: Tensor) -> Estimates:
+    def start(self, clients: int, weights: Tensor) -> FadingMemory:
         """Nothing remembered."""
-        line = torch.zeros_like(weights, dtype=torch.float64)
-        stored = self.keep.start(clients, weights)
-        return Estimates(
-            stored, np.zeros(clients), np.zeros(clients, dtype=np.int64), np.zeros(clients), line, line.clone()
-        )
+        return FadingMemory.start(self.keep, clients, weights)
 
-    def step(self, updates: Updates, view: RoundView, state: Estimates) -> Tensor:
+    def step(self, updates: Updates, view: RoundView, state: FadingMemory) -> Tensor:
         """sum d beta h + sum H (G - beta h), the first sum read off the line."""
         sizes = view.sizes_of(updates.task)
         state.reweight(view.round, sizes)
@@ -223,15 +153,24 @@ class StaleVRE(LastUpdates):
         before = last.matrix()
         stale = (state.stale(view.round) / sizes.sum()).float()
         step: Tensor = stale + updates.combine(scale) - before.combine(scale * beta)
-        state.replace(updates, before, last.best_beta(updates), view.round, sizes)
+        state.replace(updates, before, self._slope(last.best_beta(updates), updates, view, state), view.round, sizes)
         return step
 
-    def residuals(self, updates: Updates, view: RoundView, state: Estimates) -> NDArray[np.float64]:
+    def _slope(
+        self, best: NDArray[np.float64], updates: Updates, view: RoundView, state: FadingMemory
+    ) -> NDArray[np.float64]:
+        """(1 - best) / (t - t1) of the round t1 before: how far the best beta of this round had fallen below 1, spread
+        over the rounds since. (Eq. 21 divides by t - t1 - 1, which is 0 after consecutive activity; with ours the line
+        passes above the best beta of round t, and stays unbiased.)"""
+        last = state.last[updates.client]
+        return np.where(last > 0, (1 - np.clip(best, 0, 1)) / np.maximum(view.round - last, 1), 0.0)
+
+    def residuals(self, updates: Updates, view: RoundView, state: FadingMemory) -> NDArray[np.float64]:
         """||G - beta h|| with the estimated beta."""
         beta = state.beta(view.round)[updates.client]
         return state.stored.of(updates.client).distances(updates, beta)
 
-    def report(self, view: RoundView, task: int, state: Estimates) -> Mapping[str, float]:
+    def report(self, view: RoundView, task: int, state: FadingMemory) -> Mapping[str, float]:
         """The estimates for the next round, over all clients seen."""
         return statistics(np.where(state.last > 0, state.beta(view.round + 1), np.nan))
 
