@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 import torch
 from shared import FAILS, HOLDS, OPEN, Short, quick, together, verdicts
+from sklearn.decomposition import PCA
 
+import mmfl
 from conftest import view_of
 from mmfl import compare
 from mmfl.aggregation import FedVARP, Forecast
@@ -20,6 +22,7 @@ from mmfl.papers.forecast import accuracy as table
 from mmfl.papers.forecast.candidates import ChangingBias, Impatient, OwnRatio, PlainResiduals, StepUnits
 from mmfl.papers.forecast.forecasts import AgedForecast, DirectedForecast, betas
 from mmfl.papers.forecast.sampling import Capped, LastLoss, LastLosses
+from mmfl.papers.forecast.small_networks import SETTINGS, components
 from mmfl.papers.forecast.variants import VARIANTS, method
 from mmfl.papers.measurements import final
 from mmfl.papers.reproduction import PaperTrainer
@@ -297,13 +300,33 @@ def test_shrunken_forecasts_are_exact_where_everyone_is_drawn(rule):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
+# --- small networks ---
+
+
+def test_components_are_the_principal_ones_in_one_scale():
+    data, reduced = mmfl.data.digits(), components("digits", 8)
+    rows = data.x.flatten(1).numpy()
+    expected = PCA(8, random_state=0).fit_transform(rows)
+    np.testing.assert_allclose(reduced.x.numpy() * expected.std(0, ddof=1).mean(), expected, rtol=1e-3, atol=1e-3)
+    assert torch.equal(reduced.y, data.y)
+    assert len(reduced.x_test) == len(data.x_test)
+
+
+def test_small_networks_take_the_federation_of_the_five_tasks():
+    small, five = (read(path_of("lvr-5tasks"), settings) for settings in (SETTINGS, []))
+    assert small.federation == five.federation
+    assert [task.name for task in small.tasks] == ["fashion-a", "fashion-b", "cifar10", "emnist", "femnist"]
+    for ours, theirs in zip(small.tasks[:4], five.tasks[:4], strict=True):
+        assert (ours.lr, ours.epochs, ours.partition) == (theirs.lr, theirs.epochs, theirs.partition)
+
+
 # --- the quick forms ---
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """The quick pages of three tasks, after a few rounds."""
-    results, found = quick(tmp_path_factory, "forecast-3tasks", "forecast-ablation-3tasks", trainer=Short("cpu"))
+    """Quick pages, after a few rounds."""
+    results, found = quick(tmp_path_factory, "forecast-3tasks", "forecast-candidates", trainer=Short("cpu"))
     return results, found
 
 
@@ -317,9 +340,9 @@ def test_the_quick_comparison_has_every_method_with_both_kinds_of_weights(found)
 
 
 def test_the_quick_ablation_has_every_variant(found):
-    shown = found[1]["forecast-ablation-3tasks"].table["variant"].str.removesuffix(" *")
+    shown = found[1]["forecast-candidates"].table["variant"].str.removesuffix(" *")
     assert shown.tolist() == ["forecast", *VARIANTS]
-    assert verdicts(found[1]["forecast-ablation-3tasks"], "no variant asks") == [HOLDS]
+    assert verdicts(found[1]["forecast-candidates"], "no variant asks") == [HOLDS]
 
 
 class Brief(PaperTrainer):

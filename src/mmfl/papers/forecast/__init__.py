@@ -2,7 +2,8 @@
 
 `runs` has what all parts share, `accuracy` the comparison with other methods, `costs` what their accuracy costs and
 `robustness` the same in other settings. `ablation` compares the method with `variants` of it, whose rules are in
-`sampling`, `forecasts`, `candidates`, `newcomers` and `common_step`; the package does not offer them.
+`sampling`, `forecasts`, `candidates`, `newcomers` and `common_step`; the package does not offer them. All variants
+train on `small_networks`, the best of them on the papers' federations.
 """
 
 from mmfl.papers.forecast import ablation, accuracy, costs, robustness

@@ -13,7 +13,9 @@ from mmfl.papers.forecast.runs import (
     FIVE,
     FULL,
     OURS,
+    QUICK_NETWORKS,
     SMALL_FIVE,
+    SMALL_NETWORKS,
     SMALL_THREE,
     THREE,
     Setting,
@@ -106,18 +108,15 @@ def draw(names: Sequence[str], frames: Frames) -> Figure:
     return figure
 
 
+_FINALISTS = ("bias-once-seen", "mean-once-seen", "common-step", "common-step-0.7", "common-step-between-units")
+"""The candidates that did best with small networks."""
+
+_OF_THREE = (*(name for name, variant in VARIANTS.items() if not variant.candidate), "step-units", *_FINALISTS)
 _OF_FIVE = (
-    "last-loss", "residual", "whole-forecast", "no-bias", "unequal-tasks", "bias-0.6", "cap-3", "cap-3-no-bias",
-    "floor-0.3", "age-curve-bias-0.5", "plain-residual", "sampled-at-random", "step-units",
-    "bias-where-fresh", "bias-where-fresh-1", "step-units-where-fresh", "bias-once-seen", "bias-once-seen-0.5",
-    "step-units-once-seen", "own-ratio", "own-ratio-step-units-where-fresh", "mean-for-newcomers",
-    "mean-for-newcomers-no-bias", "mean-once-seen", "mean-once-seen-step-units", "mean-once-seen-between-units",
-    "newcomers-first", "common-step", "common-step-0.7", "common-step-0.9", "common-step-no-bias", "common-step-slow",
-    "common-step-units", "common-step-at-random", "tempered", "steady",
+    "last-loss", "residual", "whole-forecast", "no-bias", "unequal-tasks", "cap-3", "sampled-at-random", "step-units",
+    *_FINALISTS,
 )  # fmt: skip
-
-
-_OF_THREE = tuple(VARIANTS)
+_ALL = tuple(VARIANTS)
 
 REPRODUCTIONS = (
     reproduction(
@@ -131,5 +130,11 @@ REPRODUCTIONS = (
         partial(parts, FIVE, SMALL_FIVE, _FEWER, _OF_FIVE),
         partial(find, _OF_FIVE),
         partial(draw, _OF_FIVE),
+    ),
+    reproduction(
+        "forecast-candidates",
+        partial(parts, SMALL_NETWORKS, QUICK_NETWORKS, SMALL_NETWORKS.seeds, _ALL),
+        partial(find, _ALL),
+        partial(draw, _ALL),
     ),
 )

@@ -1,6 +1,8 @@
 """An aggregation of the ablation whose forecasts follow the mean step of all clients."""
 
+import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,9 +33,9 @@ class CommonStep(LastUpdates):
     step. The SAG share, of which there is none at first visits, misses only what deviations changed.
     """
 
-    def __init__(self, bias: float = 0.5, rate: float = 0.1, step_units: bool = False):
+    def __init__(self, bias: float = 0.5, rate: float = 0.1, units: Literal["own", "step", "between"] = "own"):
         super().__init__()
-        self.bias, self.rate, self.step_units = bias, rate, step_units
+        self.bias, self.rate, self.units = bias, rate, units
 
     def start(self, clients: int, weights: Tensor) -> Deviations:
         """Nothing remembered."""
@@ -60,9 +62,12 @@ class CommonStep(LastUpdates):
     def expected_residuals(
         self, expected: ExpectedResiduals, view: RoundView, task: int, state: Deviations
     ) -> NDArray[np.float64]:
-        """||e|| rho(age), where rho tells how deviations age; in units of the forecast step if wanted."""
+        """||e|| rho(age), where rho tells how deviations age; in units of the forecast step, or of its geometric mean
+        with the sum over clients that an allocation with equal tasks divides by."""
         residual = state.aging.expected(view.round)
-        if not self.step_units:
+        if self.units == "own":
             return residual
-        length = float((state.mean + state.memory.mean(max(int(view.sizes[:, task].sum()), 1))).norm())
-        return residual / length if length > 0 else residual
+        unit = float((state.mean + state.memory.mean(max(int(view.sizes[:, task].sum()), 1))).norm())
+        if self.units == "between":
+            unit = math.sqrt(unit * float(residual @ view.share[:, task]))
+        return residual / unit if unit > 0 else residual

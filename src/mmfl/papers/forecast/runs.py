@@ -1,7 +1,7 @@
 """What all parts share: the settings, blocks of seeds, what is kept of a run, and how accuracies are compared."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from mmfl.federation import Federation
+from mmfl.papers.forecast.small_networks import SETTINGS as SMALL_TASKS
 from mmfl.papers.measurements import KEYS, LAST, accuracy, final, mean_costs, tidy
 from mmfl.papers.reproduction import Frames, PaperTrainer, Part, as_published, federations
 from mmfl.papers.variance.table1 import SMALL3, SMALL5
@@ -59,6 +60,8 @@ FIVE = Setting(
 )  # fmt: skip
 SMALL_THREE = Setting("3tasks", "lvr-3tasks", 25, 3, 3, SMALL3)
 SMALL_FIVE = Setting("5tasks", "lvr-5tasks", 15, 2, 2, SMALL5)
+SMALL_NETWORKS = Setting("small-networks", "lvr-5tasks", 150, 8, 8, SMALL_TASKS)
+QUICK_NETWORKS = replace(SMALL_FIVE, name=SMALL_NETWORKS.name)
 
 
 def _run(setting: Setting, makers: Sequence[Callable[[], Any]], seeds: Sequence[int], trainer: PaperTrainer) -> Frames:

@@ -153,7 +153,10 @@ VARIANTS: dict[str, Variant] = {
     ),
     "common-step-units": Variant(
         "as common-step; SAG share 0.7, residuals in units of the task's step", _BY_LENGTH,
-        lambda: CommonStep(0.7, step_units=True), True,
+        lambda: CommonStep(0.7, units="step"), True,
+    ),
+    "common-step-between-units": Variant(
+        "as common-step; residuals in units between both", _BY_LENGTH, lambda: CommonStep(units="between"), True
     ),
     "common-step-at-random": Variant(
         "as common-step; SAG share 0.7, every processor with the same probability", _at_random,
