@@ -23,7 +23,7 @@ from mmfl.federation.metric_names import MetricSpec, read_metrics
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
 from mmfl.federation.optimisers import SGD, Optimiser, StateLifetime
 from mmfl.federation.schedules import Schedule, StepSchedule
-from mmfl.federation.task_checks import check_memory_of_parameters, check_task
+from mmfl.federation.task_checks import check_memory_of_parameters, check_same_parameters, check_task, trained_shapes
 from mmfl.randomness import Purpose, bits
 
 _RESERVED_NAMES = {
@@ -78,6 +78,7 @@ class Task:
     metrics: Mapping[str, MetricSpec] | Sequence[MetricSpec] = ()
     optimiser_state: StateLifetime = "training"
     priority: float = 1.0
+    _built: dict[str, torch.Size] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -231,9 +232,13 @@ class Task:
             )
         try:
             check_memory_of_parameters(self, module)
-            return copy.deepcopy(module)
+            copied = copy.deepcopy(module)
         except (RuntimeError, ValueError, TypeError) as error:
             raise UserError(f"task '{self.name}': the model cannot be copied: {first_line(error)}") from None
+        if not self._built:
+            self._built.update(trained_shapes(copied))
+        check_same_parameters(self, self._built, copied)
+        return copied
 
     def check(self) -> None:
         """Refuses a model that fails on the data, labels out of range, and a loss or metric that does not fit."""
