@@ -94,6 +94,7 @@ def bag(x, **options):
     (lambda: from_arrays((IDS, MASK[:9]), LABEL), "inputs[1] has 9 rows", "60"),
     (lambda: bag({"ids": IDS, "musk": MASK}).check(), "'bag'", "{ids: (2, 4), musk: (2, 4)}", "'musk'"),
     (lambda: bag((IDS,)).check(), "'bag'", "the model fails", "mask"),
+    (lambda: bag(NAMED, loss=objectives.weighted).check(), "the loss fails", '{"target": ..., "weight": ...}'),
     (lambda: bag(NAMED, loss=lambda o, t: o["a"] - t).check(), "the loss fails", "(2, 3)"),
 )
 def test_a_structure_that_does_not_fit_is_refused_in_one_line(make, words):

@@ -268,6 +268,10 @@ def _check_augmentation(task: "Task") -> None:
         raise _error(task, f"augment fails on inputs of shape {describe(x)}: {first_line(error)}") from None
     if describe(together) != describe(x) or describe(alone) != describe(_only(1, x)[0]):
         raise _error(task, f"augment gives {describe(together)} for inputs {describe(x)}; expected the same shapes.")
+    for name, leaf in named_leaves(together).items():
+        given, kind = (str(each.dtype).removeprefix("torch.") for each in (leaf, named_leaves(x)[name]))
+        if given != kind:
+            raise _error(task, f"augment gives {given} for inputs{name} of {kind}; expected the same kind of numbers.")
     if not _equal(x, before):
         raise _error(task, "augment changes its inputs in place; expected new tensors.")
     if not _equal(_only(1, together)[0], alone):
