@@ -1,5 +1,7 @@
 """Inputs and targets of any structure, from arrays to a trained model, and the mistakes in them."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,7 +46,9 @@ def test_arrays_keep_their_structure_and_rows_stay_together():
 
 def test_a_data_frame_is_an_array_whatever_its_index():
     frame = pd.DataFrame({"age": [30, 40, 50, 60], "height": [1.6, 1.7, 1.8, 1.9]}, index=[3, 2, 1, 0])
-    made = from_arrays(frame, frame["age"] > 45, test_share=0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = from_arrays(frame, frame["age"] > 45, test_share=0.5)
     assert made.x.shape == (2, 2)
     assert ((made.x[:, 0] > 45) == made.y).all()
 

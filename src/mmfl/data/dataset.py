@@ -186,7 +186,8 @@ def _tensor(values: Any, what: str) -> Tensor | LazyArray:
     if isinstance(values, np.memmap | LazyArray):
         array = values if isinstance(values, LazyArray) else lazy(values, what)
         return array.to(torch.float32) if array.is_floating_point() else array
-    values = values.to_numpy() if hasattr(values, "to_numpy") else values  # tables, which torch does not read
+    if hasattr(values, "to_numpy"):  # a table, which torch does not read; a copy, since its own memory is read-only
+        values = np.array(values.to_numpy())
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
