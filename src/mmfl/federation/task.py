@@ -1,6 +1,7 @@
 """Task: one model to train, its data, its loss and metric, and how a client trains it."""
 
 import copy
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -214,6 +215,15 @@ class Task:
             for name, tensor in fixed.items():
                 tensor.data.copy_(base[name])
         return module
+
+    def fixed_digest(self) -> str:
+        """A hash of what training does not change, frozen parameters and buffers; empty where there is nothing."""
+        digest = hashlib.sha256()
+        fixed = _not_trained(self.build())
+        for name, tensor in fixed.items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest() if fixed else ""
 
     def _build(self, seed: int, task: int) -> nn.Module:
         """The model's own module may be part of another one, as a shared base: what is returned is a copy."""
