@@ -137,6 +137,15 @@ def centred(x, random):
     return x - x.mean(0)
 
 
+def two_inputs(**options):
+    class Sum(nn.Linear):
+        def forward(self, a, b):
+            return super().forward(a + b)
+
+    x = np.zeros((60, 3))
+    return toy_task(data=from_arrays({"a": x, "b": x}, np.arange(60) % 4), model=lambda: Sum(3, 4), **options)
+
+
 def in_place(x, random):
     return x.add_(1)
 
@@ -154,7 +163,9 @@ def in_place(x, random):
         "no images",
         "part=",
     ),
-    (lambda: toy_task(augment=Noise(part="image")).check(), "'toy'", "augment fails"),
+    (lambda: toy_task(augment=Noise(part="image")).check(), "'toy'", "augment fails", "part is 'image'", "one tensor"),
+    (lambda: two_inputs(augment=Noise(part="c")).check(), "'toy'", "part is 'c'", "one of: 'a', 'b'"),
+    (lambda: toy_task(augment=lambda x, random: x.double()).check(), "gives float64 for inputs of float32", "kind"),
     (lambda: toy_task(augment=lambda x, random: x[:, :2]).check(), "gives (3, 2) for inputs (3, 3)", "same shapes"),
     (lambda: toy_task(augment=by_chance).check(), "'toy'", "by chance", "second argument"),
     (lambda: toy_task(augment=centred).check(), "'toy'", "the others of its batch"),

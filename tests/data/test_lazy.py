@@ -229,3 +229,14 @@ def test_a_folder_without_images_is_refused(pictures, tmp_path_factory):
     (pictures / "red" / "3.png").write_text("not a picture")
     with refused("image at row", "cannot be read", "3.png"):
         image_folder(pictures, lazy=False)
+
+
+def test_a_picture_that_is_cut_short_or_of_another_size_is_named_by_its_file(pictures):
+    path = pictures / "red" / "3.png"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with refused("image at row", "3.png')", "cannot be read"):
+        image_folder(pictures, lazy=False)
+    Image.new("RGB", (9, 9)).save(path)
+    with refused("image at row", "3.png')", "has shape (3, 9, 9)"):
+        image_folder(pictures, lazy=False)

@@ -1,6 +1,9 @@
 """Inputs and targets of any structure, from arrays to a trained model, and the mistakes in them."""
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -39,6 +42,15 @@ def test_arrays_keep_their_structure_and_rows_stay_together():
         assert inputs["pair"][0].tolist() == inputs["pair"][1].tolist() == rest["row"].tolist()
         assert (label == rest["row"] % 3).all()
         assert owner.tolist() == (rest["row"] % 6).tolist()
+
+
+def test_a_data_frame_is_an_array_whatever_its_index():
+    frame = pd.DataFrame({"age": [30, 40, 50, 60], "height": [1.6, 1.7, 1.8, 1.9]}, index=[3, 2, 1, 0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = from_arrays(frame, frame["age"] > 45, test_share=0.5)
+    assert made.x.shape == (2, 2)
+    assert ((made.x[:, 0] > 45) == made.y).all()
 
 
 def test_a_list_and_a_tuple_of_numbers_are_arrays():
@@ -82,9 +94,11 @@ def bag(x, **options):
     (lambda: tensors(x=(torch.zeros(4, 2), torch.zeros(4))), "[(2,), ()]", "{a: (2,), b: ()}"),
     (lambda: tensors(x={"a": torch.full((4, 2), np.nan), "b": torch.zeros(4)}), "input['a'] at row 0", "finite"),
     (lambda: from_arrays({"a": IDS, "b": ["cat"] * 60}, LABEL), "x['b']", "not an array of numbers"),
+    (lambda: from_arrays(IDS, np.array(["cat", "dog"] * 30)), "y: ", "'cat' is text", "np.unique"),
     (lambda: from_arrays((IDS, MASK[:9]), LABEL), "inputs[1] has 9 rows", "60"),
     (lambda: bag({"ids": IDS, "musk": MASK}).check(), "'bag'", "{ids: (2, 4), musk: (2, 4)}", "'musk'"),
     (lambda: bag((IDS,)).check(), "'bag'", "the model fails", "mask"),
+    (lambda: bag(NAMED, loss=objectives.weighted).check(), "the loss fails", '{"target": ..., "weight": ...}'),
     (lambda: bag(NAMED, loss=lambda o, t: o["a"] - t).check(), "the loss fails", "(2, 3)"),
 )
 def test_a_structure_that_does_not_fit_is_refused_in_one_line(make, words):

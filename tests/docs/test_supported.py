@@ -41,6 +41,17 @@ class Draws(nn.Linear):
         return super().forward(x) + torch.rand(len(x), 1)
 
 
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.output = nn.GRU(1, 4, batch_first=True), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = torch.full((len(x),), 3)
+        packed = nn.utils.rnn.pack_padded_sequence(x[:, :, None], lengths, batch_first=True)
+        return self.output(self.layer(packed)[1][0])
+
+
 class Counts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +70,13 @@ class Stream(IterableDataset):
 
 def frozen() -> nn.Module:
     return network().requires_grad_(False)
+
+
+def share_base() -> None:
+    base = nn.Linear(3, 4)
+    trains = toy_task("one", model=lambda: nn.Sequential(base))
+    freezes = toy_task("two", model=lambda: nn.Sequential(base.requires_grad_(False), nn.Linear(4, 4)))
+    mmfl.train(mmfl.Federation([trains, freezes], 3), "full", rounds=1)
 
 
 def half() -> nn.Module:
@@ -88,6 +106,7 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str]]] = {
     "other buffers that training changes": (lambda: train(model=Counts), ["buffer 'seen'"]),
     "trained parameters in half precision": (lambda: train(model=half), ["float16", "expected float32"]),
     "a model without trained parameters": (lambda: train(model=frozen), ["no parameters to train"]),
+    "a base that one task trains and another freezes": (share_base, ["'0.weight'", "freeze a copy"]),
     "a module in place of a function that makes one": (lambda: train(model=network()), ["instance of Sequential"]),
     "objects of `torch.optim`": (lambda: train(optimiser=torch.optim.Adam), ["optimiser is", "mmfl.optimisers"]),
     "examples with different structures or lengths": (ragged, ["row 1 has shape (4,)", "the same"]),
@@ -104,6 +123,7 @@ SUPPORTED: dict[str, Callable[[], object] | str] = {
     "batch norm": "tests/engine/test_batch_norm.py",
     "dropout, also of attention and between recurrent layers": "tests/engine/test_dropout.py",
     "LSTMs, GRUs, plain recurrent networks, transformers": KINDS,
+    "packed sequences (`pack_padded_sequence`)": lambda: train(model=Packed),
     "several outputs, inputs by name": TASKS,
     "random numbers of the module's own (`torch.rand` in `forward`)": lambda: train(model=lambda: Draws(3, 4)),
     "SGD with momentum, Nesterov and weight decay, Adam, AdamW": "tests/engine/test_optimisers.py",
@@ -112,6 +132,7 @@ SUPPORTED: dict[str, Callable[[], object] | str] = {
     "an optimiser's state that stays with the client": "tests/engine/test_optimiser_state.py",
     "proximal terms, control variates, rules of your own": "tests/engine/test_local_rules.py",
     "tensors and arrays, tuples and dictionaries of them": TASKS,
+    "data frames of pandas and polars": "tests/data/test_structure.py",
     "arrays in files, data sets of torch read when needed, folders of images": "tests/data/test_lazy.py",
     "padding": TASKS,
     "random crops, flips, noise, functions of your own": "tests/data/test_augmentation.py",

@@ -1,6 +1,8 @@
 """Modules that torch cannot batch over clients train one by one, with the same care."""
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -114,3 +116,23 @@ def test_a_module_that_fails_in_a_later_cohort_still_trains_there(caplog, monkey
     with caplog.at_level(logging.WARNING, "mmfl"):
         assert_agree(train_alone(pool, mode="vectorised"), expected)
     assert "no batching rule for this shape" in caplog.text
+
+
+def test_an_operator_that_torch_batches_in_a_loop_gives_no_warning():
+    script = """
+import mmfl
+from torch import nn
+
+class Cell(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.output = nn.GRUCell(64, 4), nn.Linear(4, 10)
+
+    def forward(self, x):
+        return self.output(self.cell(x.flatten(1), x.new_zeros(len(x), 4)))
+
+federation = mmfl.Federation([mmfl.Task("digits", Cell, mmfl.data.digits())], clients=4)
+mmfl.train(federation, "full", rounds=1, engine="vectorised", device="cpu")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

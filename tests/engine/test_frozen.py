@@ -77,6 +77,31 @@ def test_a_parameter_that_is_frozen_in_one_place_and_trained_in_another_is_refus
     )
 
 
+def test_a_buffer_in_the_memory_of_a_trained_parameter_is_refused():
+    def tied() -> nn.Module:
+        module = nn.Linear(6, 6, bias=False)
+        module.register_buffer("start", module.weight.data)
+        return module
+
+    with pytest.raises(mmfl.UserError) as error:
+        federation(task(tied))
+    assert str(error.value) == (
+        "task 't': 'weight' is trained but shares its memory with the buffer 'start'; clone one."
+    )
+
+
+def test_a_base_that_one_task_trains_and_another_freezes_is_refused():
+    base = nn.Linear(6, 6)
+    trains = task(lambda: nn.Sequential(base, nn.Linear(6, 3)))
+    freezes = task(lambda: nn.Sequential(base.requires_grad_(False), nn.Linear(6, 3)), name="other")
+    with pytest.raises(mmfl.UserError) as error:
+        mmfl.train(federation(trains, freezes), "full", rounds=1)
+    assert str(error.value) == (
+        "task 't': parameter '0.weight' is trained with shape (6, 6) when the model is first built, then not trained; "
+        "if a base of several tasks is frozen, freeze it before the first of them is built, or freeze a copy."
+    )
+
+
 def test_the_activations_of_a_frozen_part_count_where_batches_are_made_to_fit():
     work = task(Head, IMAGES)
     assert Simulation("cpu").architecture(work).activation_bytes >= 4 * 3 * 8 * 8

@@ -1,5 +1,7 @@
 """Models as files: state dicts and models with their operations, the same outputs, for inputs of any structure."""
 
+import logging
+
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -55,10 +57,12 @@ def test_an_exported_model_gives_the_same_outputs_for_any_number_of_examples(run
 
 
 @pytest.mark.parametrize("task", ["digits", "table"])
-def test_an_onnx_model_gives_the_same_outputs(run, task, tmp_path):
+def test_an_onnx_model_gives_the_same_outputs_and_torch_says_nothing(run, task, tmp_path, caplog, monkeypatch):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
+    monkeypatch.setattr(logging.getLogger("torch.onnx"), "handlers", [caplog.handler])
     run.export(task, tmp_path / "model.onnx")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     session = runtime.InferenceSession(tmp_path / "model.onnx")
     data = run.federation.tasks[run.tasks.index(task)].data
     given = data.x_test if isinstance(data.x_test, dict) else {session.get_inputs()[0].name: data.x_test}

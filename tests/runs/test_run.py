@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from toy_runs import Heard
 
 import mmfl
@@ -164,6 +165,18 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     for change in ({"rate": 0.25}, {"clients": 9}):
         with refused("belongs to another run"):
             compare(tmp_path / "run", resume=True, **change)
+
+
+def test_a_run_goes_on_only_with_the_same_frozen_parameters(tmp_path):
+    def train(base: nn.Module, **options) -> mmfl.Run:
+        task = mmfl.Task("t", lambda: nn.Sequential(nn.Flatten(), base, nn.Linear(4, 10)), mmfl.data.digits())
+        return mmfl.train(mmfl.Federation([task], 4), "full", directory=tmp_path / "run", **options)
+
+    base = nn.Linear(64, 4).requires_grad_(False)
+    train(base, rounds=1)
+    with refused("belongs to another run", "frozen parameters"):
+        train(nn.Linear(64, 4).requires_grad_(False), rounds=2, resume=True)
+    assert len(train(base, rounds=2, resume=True).records) == 2
 
 
 def test_a_directory_that_holds_something_is_never_written_over(tmp_path):

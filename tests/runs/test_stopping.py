@@ -134,6 +134,7 @@ def test_patience_remembers_the_rounds_before_a_resume(easy, tmp_path):
         ({"target": "high"}, ["stop: target is 'high'", "a number"]),
         ({"target": {}}, ["target is {}"]),
         ({"target": float("nan")}, ["target is nan"]),
+        ({"min_delta": 0.1}, ["stop: min_delta is 0.1", "a patience"]),
         ({"patience": 0}, ["stop: patience is 0", "at least 1"]),
         ({"min_delta": -1}, ["min_delta is -1"]),
         ({"seconds": 0}, ["seconds is 0", "positive"]),

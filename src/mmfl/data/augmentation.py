@@ -65,10 +65,14 @@ class Augmentation:
         """The inputs with the part changed."""
         if self.part is None:
             return self.change(x, random)
+        if isinstance(x, Tensor):
+            raise ValueError(f"part is {self.part!r}, but inputs have no parts: each is one tensor")
+        if self.part not in (names := list(x) if isinstance(x, dict) else list(range(len(x)))):
+            raise ValueError(f"part is {self.part!r}; expected one of: {', '.join(map(repr, names))}")
         if isinstance(x, dict):
             return {**x, self.part: self.change(x[self.part], random)}
-        changed = list(x)
-        changed[int(self.part)] = self.change(changed[int(self.part)], random)
+        changed, place = list(x), int(self.part)
+        changed[place] = self.change(changed[place], random)
         return type(x)(changed)
 
     def change(self, x: Tensor, random: Random) -> Tensor:

@@ -186,13 +186,25 @@ def _tensor(values: Any, what: str) -> Tensor | LazyArray:
     if isinstance(values, np.memmap | LazyArray):
         array = values if isinstance(values, LazyArray) else lazy(values, what)
         return array.to(torch.float32) if array.is_floating_point() else array
+    if hasattr(values, "to_numpy"):  # a table, which torch does not read; a copy, since its own memory is read-only
+        values = np.array(values.to_numpy())
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{what}: is not an array of numbers ({error}).") from None
+        raise UserError(f"{what}: is not an array of numbers ({_obstacle(values) or error}).") from None
     if tensor.dim() == 0:
         raise UserError(f"{what}: a single number; expected one entry per example.")
     return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _obstacle(values: Any) -> str:
+    """A text among the values, if there is one, and how to make class numbers of texts."""
+    try:
+        text = next((each for each in np.asarray(values).flat if isinstance(each, str)), None)
+    except ValueError:  # rows of different lengths
+        return ""
+    remedy = "np.unique(values, return_inverse=True)[1] gives class numbers"
+    return "" if text is None else f"{str(text)!r} is text; {remedy}"
 
 
 def from_arrays(
@@ -207,9 +219,10 @@ def from_arrays(
 ) -> Dataset:
     """A data set from your own arrays: inputs, targets and optionally the owner of every row.
 
-    Inputs and targets are arrays with a row for each example, or tuples or dictionaries of arrays, as in `Dataset`. A
-    memory-mapped array, `np.memmap`, stays in its file, and rows are read when they are needed: see `lazy`. Inputs of
-    bytes (uint8), such as images, reach the model as float32 in [0, 1]: it must not divide by 255 again.
+    Inputs and targets are arrays with a row for each example, or tuples or dictionaries of arrays, as in `Dataset`;
+    tables of pandas or polars count as arrays. A memory-mapped array, `np.memmap`, stays in its file, and rows are read
+    when they are needed: see `lazy`. Inputs of bytes (uint8), such as images, reach the model as float32 in [0, 1]: it
+    must not divide by 255 again.
     Owners are names or whole numbers from 0; owners with the same name or number in several tasks are the same client.
     `test` is (x, y) for a shared test set or (x, y, owner) for per-client test sets. Without it, `test_share` of the
     rows (of each owner) is set aside.

@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -228,11 +229,11 @@ class Items:
             entry = self._item(row)
             if describe(entry) != describe(self.first):
                 shapes = f"{describe(entry)}, but that at row 0 has {describe(self.first)}"
-                raise UserError(f"{self.where} at row {row} has shape {shapes}; all must have the same.")
+                raise UserError(f"{self._place(row)} has shape {shapes}; all must have the same.")
             for place, leaf in zip(stacked, leaves(entry), strict=True):
                 if not torch.can_cast(leaf.dtype, place.dtype):
                     types = f"{leaf.dtype}, but that at row 0 {place.dtype}".replace("torch.", "")
-                    raise UserError(f"{self.where} at row {row} is {types}; all must be of the same type.")
+                    raise UserError(f"{self._place(row)} is {types}; all must be of the same type.")
                 place[n] = leaf
         return stacked
 
@@ -246,8 +247,13 @@ class Items:
     def _item(self, row: int) -> Structure:
         with self._lock:
             try:
-                return self.convert(self.items[row], f"{self.where} at row {row}")
+                return self.convert(self.items[row], self._place(row))
             except UserError:
                 raise
             except Exception as error:
-                raise UserError(f"{self.where} at row {row} cannot be read: {first_line(error)}") from None
+                raise UserError(f"{self._place(row)} cannot be read: {first_line(error)}") from None
+
+    def _place(self, row: int) -> str:
+        """Where a row is, with the name of its file if it is one."""
+        file = self.items[row] if isinstance(self.items, list) else None
+        return f"{self.where} at row {row}" + (f" ('{file}')" if isinstance(file, Path) else "")

@@ -1,5 +1,6 @@
 """Vectorised training: all clients of a cohort at once, by vmap over a matrix of weights [jobs, parameters]."""
 
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -18,6 +19,9 @@ from mmfl.engine.precision import to_float32
 from mmfl.federation.objectives import per_example
 from mmfl.federation.optimisers import Optimiser
 from mmfl.local import LocalRule
+
+# Torch says so of every operator that it batches in a loop; the engine measures whether a cohort is faster anyway.
+warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented the batching rule")
 
 
 def train_vectorised(cohort: Cohort) -> None:

@@ -81,6 +81,8 @@ def next_token(
 def weighted(outputs: Structure, targets: dict[str, Any], *, inner: Objective = cross_entropy) -> Tensor:
     """Examples that count more than others: targets are `{"target": ..., "weight": [examples]}`, and the value of an
     example is that of `inner` times its weight."""
+    if not isinstance(targets, dict) or not {"target", "weight"} <= set(targets):
+        raise ValueError('weighted needs targets {"target": ..., "weight": ...}')
     weights: Tensor = targets["weight"]
     return per_example(inner(outputs, targets["target"])) * weights
 

@@ -1,6 +1,7 @@
 """Task: one model to train, its data, its loss and metric, and how a client trains it."""
 
 import copy
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from mmfl.federation.metric_names import MetricSpec, read_metrics
 from mmfl.federation.objectives import Objective, accuracy, cross_entropy
 from mmfl.federation.optimisers import SGD, Optimiser, StateLifetime
 from mmfl.federation.schedules import Schedule, StepSchedule
-from mmfl.federation.task_checks import check_memory_of_parameters, check_task
+from mmfl.federation.task_checks import check_memory_of_parameters, check_same_parameters, check_task, trained_shapes
 from mmfl.randomness import Purpose, bits
 
 _RESERVED_NAMES = {
@@ -78,6 +79,7 @@ class Task:
     metrics: Mapping[str, MetricSpec] | Sequence[MetricSpec] = ()
     optimiser_state: StateLifetime = "training"
     priority: float = 1.0
+    _built: dict[str, torch.Size] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._check_name()
@@ -214,6 +216,15 @@ class Task:
                 tensor.data.copy_(base[name])
         return module
 
+    def fixed_digest(self) -> str:
+        """A hash of what training does not change, frozen parameters and buffers; empty where there is nothing."""
+        digest = hashlib.sha256()
+        fixed = _not_trained(self.build())
+        for name, tensor in fixed.items():
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return digest.hexdigest() if fixed else ""
+
     def _build(self, seed: int, task: int) -> nn.Module:
         """The model's own module may be part of another one, as a shared base: what is returned is a copy."""
         with torch.random.fork_rng(devices=[]):
@@ -231,9 +242,13 @@ class Task:
             )
         try:
             check_memory_of_parameters(self, module)
-            return copy.deepcopy(module)
+            copied = copy.deepcopy(module)
         except (RuntimeError, ValueError, TypeError) as error:
             raise UserError(f"task '{self.name}': the model cannot be copied: {first_line(error)}") from None
+        if not self._built:
+            self._built.update(trained_shapes(copied))
+        check_same_parameters(self, self._built, copied)
+        return copied
 
     def check(self) -> None:
         """Refuses a model that fails on the data, labels out of range, and a loss or metric that does not fit."""

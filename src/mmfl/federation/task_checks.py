@@ -1,6 +1,7 @@
 """Checks of a task before training: its model, its labels, its loss and its metric, tried on a few examples."""
 
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -55,12 +56,37 @@ def check_task(task: "Task") -> None:
 
 
 def check_memory_of_parameters(task: "Task", module: nn.Module) -> None:
-    """Refuses a parameter that is trained in memory that another, frozen one has too: a copy would part them."""
-    frozen = {p.untyped_storage().data_ptr(): name for name, p in module.named_parameters() if not p.requires_grad}
+    """Refuses a parameter that is trained in memory that a frozen one or a buffer has too: a copy would part them."""
+    fixed = {name: f"'{name}', which is frozen" for name, p in module.named_parameters() if not p.requires_grad}
+    fixed |= {name: f"the buffer '{name}'" for name, _ in module.named_buffers()}
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    others = {_memory(tensors[name]): what for name, what in fixed.items() if tensors[name].numel()}
     for name, parameter in module.named_parameters():
-        other = frozen.get(parameter.untyped_storage().data_ptr())
-        if parameter.requires_grad and other is not None:
-            raise _error(task, f"'{name}' is trained but shares its memory with '{other}', which is frozen; clone one.")
+        if parameter.requires_grad and parameter.numel() and (other := others.get(_memory(parameter))):
+            raise _error(task, f"'{name}' is trained but shares its memory with {other}; clone one.")
+
+
+def check_same_parameters(task: "Task", before: Mapping[str, torch.Size], module: nn.Module) -> None:
+    """Refuses a module that trains other parameters than the first one that the model built, whose shapes are given.
+
+    That happens where the models of two tasks contain the same module, and one of them freezes it.
+    """
+    now = trained_shapes(module)
+    if now == before:
+        return
+    name = next(name for name in (*before, *now) if before.get(name) != now.get(name))
+    shapes = [f"trained with shape {tuple(each[name])}" if name in each else "not trained" for each in (before, now)]
+    reason = "if a base of several tasks is frozen, freeze it before the first of them is built, or freeze a copy"
+    raise _error(task, f"parameter '{name}' is {shapes[0]} when the model is first built, then {shapes[1]}; {reason}.")
+
+
+def trained_shapes(module: nn.Module) -> dict[str, torch.Size]:
+    """The shapes of the parameters that a module trains, by name."""
+    return {name: p.shape for name, p in module.named_parameters() if p.requires_grad}
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _objectives(task: "Task") -> dict[str, Objective]:
@@ -242,6 +268,10 @@ def _check_augmentation(task: "Task") -> None:
         raise _error(task, f"augment fails on inputs of shape {describe(x)}: {first_line(error)}") from None
     if describe(together) != describe(x) or describe(alone) != describe(_only(1, x)[0]):
         raise _error(task, f"augment gives {describe(together)} for inputs {describe(x)}; expected the same shapes.")
+    for name, leaf in named_leaves(together).items():
+        given, kind = (str(each.dtype).removeprefix("torch.") for each in (leaf, named_leaves(x)[name]))
+        if given != kind:
+            raise _error(task, f"augment gives {given} for inputs{name} of {kind}; expected the same kind of numbers.")
     if not _equal(x, before):
         raise _error(task, "augment changes its inputs in place; expected new tensors.")
     if not _equal(_only(1, together)[0], alone):

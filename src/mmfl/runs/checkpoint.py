@@ -172,8 +172,8 @@ def read(folder: Path, fingerprint: str, like: Any, world: World = SINGLE_PROCES
             continue
         if head["fingerprint"] != fingerprint:
             raise UserError(
-                f"checkpoint {path.with_suffix('')} belongs to another run: its tasks, clients, methods or seeds "
-                "differ from this configuration's."
+                f"checkpoint {path.with_suffix('')} belongs to another run: its tasks, clients, methods, seeds "
+                "or frozen parameters differ from this configuration's."
             )
         for problem in problems if world.first else ():
             _log.warning("damaged checkpoint %s; going on from the one before, after round %d", problem, head["round"])

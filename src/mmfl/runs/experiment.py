@@ -119,7 +119,7 @@ def conduct(
     replicas = start(several, engine)
     experiment = replace(several[0], methods=[method for each in several for method in each.methods])
     records: list[RoundRecord] = []
-    mark = fingerprint(replicas)
+    mark = fingerprint(replicas) if open_directory else ""
     last = experiment.rounds
     pace = CheckpointPace(experiment.checkpoint_every)
     stop = StopRequest()

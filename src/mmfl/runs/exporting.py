@@ -1,6 +1,7 @@
 """Export: a trained model as a file for other software, checked against the model itself."""
 
 import importlib.util
+import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -96,13 +97,18 @@ def _divide(examples: Structure) -> tuple[Structure, Structure]:
 
 
 def _trace(path: Path, trace: Callable[[], Any]) -> Any:
-    """What tracing gives; one line where torch cannot."""
+    """What tracing gives; one line where torch cannot. Its warnings concern torch's own parts, not the user's model."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
+            logger.setLevel(logging.ERROR)
             return trace()
     except Exception as error:
         raise UserError(f"export '{path}': torch cannot express this model: {first_line(error)}") from None
+    finally:
+        logger.setLevel(level)
 
 
 def _compare(path: Path, expected: Structure, found: Structure) -> None:

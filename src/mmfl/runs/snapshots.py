@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from mmfl.engine import Engine
 from mmfl.errors import UserError
+from mmfl.federation import Task
 from mmfl.record import RoundRecord
 from mmfl.runs import checkpoint
 from mmfl.runs.directory import RunDirectory
@@ -50,8 +52,11 @@ class CheckpointPace:
 
 
 def fingerprint(replicas: Sequence[Replica]) -> str:
-    """Tells one experiment from another: equal only for the same methods, seeds, rate, tasks and partitions."""
-    digest = hashlib.sha256()
+    """Tells one experiment from another: equal only for the same methods, seeds, rate, tasks and partitions.
+
+    Checkpoints do not hold frozen parameters, so tasks are the same only if these are.
+    """
+    digest, fixed = hashlib.sha256(), cache(Task.fixed_digest)
     for replica in replicas:
         federation = replica.federation
         lengths = [len(weights) for weights in replica.state.weights]
@@ -61,6 +66,7 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
         digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
         digest.update(b"best" if replica.state.best is not None else b"")
         digest.update(b"" if replica.state.average is None else f"average {replica.state.average.setting}".encode())
+        digest.update("".join(map(fixed, federation.tasks)).encode())
         for shards in federation.shards:
             digest.update(shards.index.tobytes())
     return digest.hexdigest()

@@ -35,6 +35,8 @@ class Stop:
         if self.patience is not None:
             check_whole("stop", "patience", self.patience)
         check(is_number(self.min_delta, 0, math.inf), "stop", "min_delta", self.min_delta, "a number of at least 0")
+        needed = "a patience as well, to which it belongs"
+        check(self.patience is not None or self.min_delta == 0, "stop", "min_delta", self.min_delta, needed)
         if self.seconds is not None:
             check_positive("stop", "seconds", self.seconds)
 
