@@ -304,7 +304,8 @@ def test_the_index_groups_claims_by_paper_in_the_papers_order(results):
         table("absent", part("two", []), paper="mfa"),
     ]
     text = pages.index({each.id: each for each in made}, results, True).read_text()
-    places = [text.index(word) for word in (PAPERS["mfa"], "(early.md)", PAPERS["group"], "(late.md)")]
+    headings = [f"## {PAPERS[paper]}" for paper in ("mfa", "group")]
+    places = [text.index(word) for word in (headings[0], "(early.md)", headings[1], "(late.md)")]
     assert places == sorted(places)
     assert "Without a claim: [The table quiet](quiet.md)." in text
     assert "**Not run in full yet:** [absent](absent.md) (0 of 1 parts)." in text
@@ -511,6 +512,12 @@ def test_a_table_of_which_a_part_is_missing_says_so(answer, tmp_path, monkeypatc
     assert "half: not run in full yet; its page says what is missing" in output
     assert "(half.md) (1 of 2 parts)" in (tmp_path / "here" / "README.md").read_text()
     assert "Missing: `half/b`." in (tmp_path / "here" / "half.md").read_text()
+
+
+def test_seeds_are_added_through_the_command_until_all_is_decided(answer):
+    code, output, _ = answer("tiny-table", "--quick", "--until-decided")
+    assert code == 0
+    assert "tiny-table: 3 seeds, 0 of 1 claims not decided" in output
 
 
 def test_results_are_drawn_again_without_training(answer, tmp_path):

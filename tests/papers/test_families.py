@@ -10,7 +10,7 @@ from shared import FAILS, HOLDS, OPEN
 from tiny import part, table
 
 from conftest import refused
-from mmfl.papers import reproduce
+from mmfl.papers import CATALOGUE, reproduce
 from mmfl.papers.evidence import above_each, alike, every, fact, greater, greater_than_each, holm, selected
 from mmfl.papers.families import judge, judge_looks, seeds_needed
 from mmfl.papers.reproduction import OWN, Findings, Frames, PaperTrainer, Part, Reproduction
@@ -262,3 +262,14 @@ def test_a_page_without_claims_that_seeds_could_decide_is_refused(tmp_path):
     )
     with refused("reproduce: quiet has no claim that more seeds could decide"):
         reproduce.train_until_decided([quiet], Results(tmp_path), True, PaperTrainer(), print, 9)
+
+
+def test_a_quick_page_gets_more_seeds_and_says_so(tmp_path):
+    made, said = CATALOGUE["mfa-fig1"], []
+    results = Results(tmp_path)
+    reproduce.train_until_decided([made], results, True, PaperTrainer("cpu"), said.append, 6)
+    looks = [line for line in said if line.startswith("mfa-fig1:")]
+    assert [line.partition(",")[0] for line in looks] == ["mfa-fig1: 4 seeds", "mfa-fig1: 6 seeds"]
+    ((_, found),) = reproduce.render([made], results, True)
+    assert all("6 seeds" in claim.ours for claim in found.claims if "on average" in claim.text)
+    assert "/seeds-4-5 (quick) | 40 | 4, 5 |" in (tmp_path / "mfa-fig1.md").read_text()

@@ -36,39 +36,37 @@ def of_groups(parts: Sequence[Part], *groups: str) -> list[Part]:
 
 
 def total_steps(frames: Frames) -> pd.DataFrame:
-    """The sum over the tasks of ||H||_1, by method, seed and round."""
+    """The sum over the `tasks`, so many, of ||H||_1, by method, seed and round."""
     steps = frames["steps"]
-    tasks = [column for column in steps if column not in KEYS]
-    return steps[KEYS].assign(total=steps[tasks].sum(axis=1))
+    each = steps.drop(columns=KEYS)
+    return steps[KEYS].assign(tasks=each.notna().sum(axis=1), total=each.sum(axis=1))
 
 
 def find_steps(frames: Frames) -> Findings:
     """Mean and variation of the total step, and whether GVR's varies more than LVR's."""
-    total = total_steps(frames)
-    groups = total.groupby(["method", "seed"])["total"]
-    mean, deviation = groups.mean().unstack("method"), groups.std().unstack("method")
-    expected = len(frames["steps"].columns) - len(KEYS)
-    rows = [
-        [method, expected, spread(mean[method]), spread(deviation[method]), f"{groups.max()[method].max():.1f}"]
-        for method in total["method"].unique()
-    ]
-    table = pd.DataFrame(rows, columns=["method", "expected", "mean", "standard deviation over rounds", "largest"])
-    said = {"mmfl-gvr": "far less stable", "random": OWN}
-    text = "the step of {} varies more from round to round than LVR's"
-    claims = [greater(text.format(name), said[name], deviation[name], deviation["mmfl-lvr"]) for name in said]
-    return Findings(table, claims)
+    rows, claims = [], []
+    for tasks, total in total_steps(frames).groupby("tasks"):
+        groups = total.groupby(["method", "seed"])["total"]
+        mean, deviation = groups.mean().unstack("method"), groups.std().unstack("method")
+        for method in total["method"].unique():
+            largest = f"{groups.max()[method].max():.1f}"
+            rows.append([method, tasks, spread(mean[method]), spread(deviation[method]), largest])
+        for method, paper in {"mmfl-gvr": "far less stable", "random": OWN}.items():
+            text = f"{tasks} tasks: the step of {method} varies more from round to round than LVR's"
+            claims.append(greater(text, paper, deviation[method], deviation["mmfl-lvr"]))
+    columns = ["method", "expected", "mean", "standard deviation over rounds", "largest"]
+    return Findings(pd.DataFrame(rows, columns=columns), claims)
 
 
 def draw_steps(frames: Frames) -> Figure:
-    """The total step by round, first seed, a panel per method."""
-    total = total_steps(frames)
-    methods = total["method"].unique()
-    figure, axes = panels(len(methods), columns=2, xlabel="round", ylabel="sum of ||H|| over the tasks")
-    for n, (panel, method) in enumerate(zip(axes, methods, strict=True)):
-        one = by_round(total, "total", method).iloc[:, 0]
-        panel.plot(one.index, one, color=COLOURS[n], linewidth=1)
-        panel.axhline(len(frames["steps"].columns) - len(KEYS), color="grey", linewidth=0.8)
-        panel.set(title=method, ylim=(0, total["total"].max()))
+    """The total step by round, first seed, a panel per number of tasks and method."""
+    groups = list(total_steps(frames).groupby(["tasks", "method"], sort=False))
+    figure, axes = panels(len(groups), columns=4, xlabel="round", ylabel="sum of ||H|| over the tasks")
+    for n, (panel, ((tasks, method), total)) in enumerate(zip(axes, groups, strict=True)):
+        one = by_round(total, "total", str(method)).iloc[:, 0]
+        panel.plot(one.index, one, color=COLOURS[n % 4], linewidth=1)
+        panel.axhline(float(total["tasks"].iloc[0]), color="grey", linewidth=0.8)
+        panel.set(title=f"{method}, {tasks} tasks", ylim=(0, 4 * total["tasks"].iloc[0]))
     return figure
 
 
@@ -191,7 +189,12 @@ def draw_costs(frames: Frames) -> Figure:
 
 REPRODUCTIONS = (
     reproduction("table1-costs", parts3, find_costs, draw_costs),
-    reproduction("fig2-global-step", lambda quick: of_groups(parts3(quick), "memoryless"), find_steps, draw_steps),
+    reproduction(
+        "fig2-global-step",
+        lambda quick: of_groups([*parts3(quick), *parts5(quick)], "memoryless", "drawn", "mmfl-gvr"),
+        find_steps,
+        draw_steps,
+    ),
     reproduction(
         "fig4-roundrobin",
         lambda quick: of_groups([*parts3(quick), *parts5(quick)], "memoryless", "full", *_COMPARED),
