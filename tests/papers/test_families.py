@@ -13,7 +13,7 @@ from conftest import refused
 from mmfl.papers import CATALOGUE, reproduce
 from mmfl.papers.evidence import above_each, alike, every, fact, greater, greater_than_each, holm, selected
 from mmfl.papers.families import judge, judge_looks, seeds_needed
-from mmfl.papers.reproduction import OWN, Findings, Frames, PaperTrainer, Part, Reproduction
+from mmfl.papers.reproduction import OWN, Claim, Findings, Frames, Outcome, PaperTrainer, Part, Reproduction
 from mmfl.papers.seeds import findings
 from mmfl.papers.store import Results
 
@@ -83,12 +83,27 @@ def test_what_was_selected_counts_as_tested_with_all_it_was_selected_from():
     assert selected(claims[:1], 0).verdict is HOLDS
 
 
+def drawn_by_chance(gaps: np.ndarray, seeds: int) -> list[list[Claim]]:
+    """Claims of which none is true, about the first seeds of gaps [trials, claims, seeds]: a list for each trial."""
+    test = stats.ttest_1samp(gaps[..., :seeds], 0.0, axis=-1)
+    return [
+        [
+            Claim(f"claim {n}", "", "", OPEN, (Outcome(HOLDS if t > 0 else FAILS, p),))
+            for n, (t, p) in enumerate(zip(*trial, strict=True))
+        ]
+        for trial in zip(test.statistic, test.pvalue, strict=True)
+    ]
+
+
+def errors(trials: list[list[Claim]]) -> float:
+    """The share of trials in which any claim is decided."""
+    return float(np.mean([any(claim.verdict is not OPEN for claim in claims) for claims in trials]))
+
+
 def test_holm_keeps_the_chance_of_any_wrong_verdict():
-    rng, wrong = np.random.default_rng(0), 0
-    for _ in range(1000):
-        gaps = rng.normal(size=(6, 5))
-        wrong += any(each is not OPEN for each in verdicts(judge([greater("", "", series(*gap), 0.0) for gap in gaps])))
-    assert wrong / 1000 < 0.05 + 3 * (0.05 * 0.95 / 1000) ** 0.5
+    gaps = np.random.default_rng(0).normal(size=(4000, 6, 5))
+    found = errors([judge(claims) for claims in drawn_by_chance(gaps, 5)])
+    assert 0.03 < found < 0.05 + 3 * (0.05 * 0.95 / 4000) ** 0.5
 
 
 # --- how many seeds would decide ---
@@ -134,13 +149,11 @@ def looks(gaps: np.ndarray, first: int = 3, block: int = 2) -> list[list]:
 
 
 def test_looking_again_and_again_keeps_the_chance_of_a_wrong_verdict():
-    rng, trials, wrong, naive = np.random.default_rng(1), 600, 0, 0
-    for _ in range(trials):
-        seen = looks(rng.normal(size=(2, 23)))
-        wrong += any(each is not OPEN for each in verdicts(judge_looks(seen)))
-        naive += any(each is not OPEN for claims in seen for each in verdicts(judge(claims)))
-    assert wrong / trials <= 0.05
-    assert naive / trials > 0.1  # what it would be if every look had the whole level
+    gaps = np.random.default_rng(1).normal(size=(4000, 2, 40))
+    trials = list(zip(*(drawn_by_chance(gaps, seeds) for seeds in range(5, 41, 5)), strict=True))
+    assert 0.01 < errors([judge_looks(seen) for seen in trials]) < 0.05
+    naive = errors([[claim for claims in seen for claim in judge(claims)] for seen in trials])
+    assert naive > 0.12  # what it would be if every look had the whole level
 
 
 def test_true_differences_are_found_and_stay_found():
