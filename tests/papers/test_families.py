@@ -231,6 +231,7 @@ def test_seeds_are_added_to_all_parts_until_the_papers_claims_are_decided(trial,
     assert found.table["part"].tolist() == ["one", "two"]  # what has no seeds is kept once
     ((_, shown),) = reproduce.render([trial.table], results, True)
     assert shown.claims == found.claims
+    assert "Seeds 3 to " in (tmp_path / "trial.md").read_text()
     assert "| trial/two/seeds-3-7 (quick) | 4 | 3 to 7 |" in (tmp_path / "trial.md").read_text()
     assert add(trial, tmp_path) == said[-1:]
 

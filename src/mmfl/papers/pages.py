@@ -12,6 +12,10 @@ from mmfl.papers.seeds import findings, parts_with_added
 from mmfl.papers.store import About, Results, writing
 
 CLAIMS, QUESTIONS = "Claims", "Our own questions"
+ADDED_SEEDS = (
+    "Seeds {seeds} were added to the planned ones with `--until-decided`. A verdict is that of the first look that "
+    "decided; the levels of all looks add up to 5%."
+)
 
 
 def page(reproduction: Reproduction, found: Findings | None, results: Results, quick: bool) -> str:
@@ -21,12 +25,14 @@ def page(reproduction: Reproduction, found: Findings | None, results: Results, q
     """
     parts = parts_with_added(reproduction, results, quick)
     abouts = [about for part in parts if results.done(part, quick) and (about := results.about(part))]
+    added = sorted({seed for part in parts if part.adds_seeds for seed in part.seeds})
     text = discussion(results, reproduction.id)
     paragraphs = [
         f"# {reproduction.title}",
         f"{PAPERS[reproduction.paper]}. Repeat with `mmfl reproduce {reproduction.id}{' --quick' if quick else ''}`; "
         "all pages: [README.md](README.md).",
         reproduction.setting,
+        *([ADDED_SEEDS.format(seeds=_ranges(added))] if added else []),
         *(_numbers(reproduction, found) if found else [_missing(reproduction, results, quick)]),
         *(["## Discussion", text] if text else []),
         *(["## How it was run", markdown(runs_table(abouts))] if abouts else []),
