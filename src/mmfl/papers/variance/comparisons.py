@@ -60,11 +60,13 @@ def find_steps(frames: Frames) -> Findings:
 
 def draw_steps(frames: Frames) -> Figure:
     """The total step by round, first seed, a panel per number of tasks and method."""
-    groups = list(total_steps(frames).groupby(["tasks", "method"], sort=False))
+    steps = total_steps(frames)
+    groups = list(steps.groupby(["tasks", "method"]))
+    colours = dict(zip(sorted(steps["method"].unique()), COLOURS, strict=False))
     figure, axes = panels(len(groups), columns=4, xlabel="round", ylabel="sum of ||H|| over the tasks")
-    for n, (panel, ((tasks, method), total)) in enumerate(zip(axes, groups, strict=True)):
+    for panel, ((tasks, method), total) in zip(axes, groups, strict=True):
         one = by_round(total, "total", str(method)).iloc[:, 0]
-        panel.plot(one.index, one, color=COLOURS[n % 4], linewidth=1)
+        panel.plot(one.index, one, color=colours[method], linewidth=1)
         panel.axhline(float(total["tasks"].iloc[0]), color="grey", linewidth=0.8)
         panel.set(title=f"{method}, {tasks} tasks", ylim=(0, 4 * total["tasks"].iloc[0]))
     return figure
