@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import textwrap
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +18,11 @@ from tiny import SCORES, TINY, part, table
 import mmfl
 import prompt
 from conftest import refused, toy_task
-from mmfl.papers import CATALOGUE, reproduce
-from mmfl.papers.evidence import alike, all_greater, fact, greater, holm, markdown, p_value, spread
+from mmfl.papers import CATALOGUE, pages, reproduce
+from mmfl.papers.evidence import alike, fact, greater, holm, p_value, spread
 from mmfl.papers.measurements import Watch, accuracy, by_round, final, mean_costs, tidy
-from mmfl.papers.reproduction import PAPERS, Findings, PaperTrainer
+from mmfl.papers.reproduction import ADDED, PAPERS, Findings, PaperTrainer
+from mmfl.papers.seeds import findings
 from mmfl.papers.store import Results
 from mmfl.report.differences import difference
 
@@ -87,17 +89,6 @@ def test_adjusted_p_values_are_those_of_holm():
     ours, theirs = series(0.71, 0.64, 0.83, 0.62), series(0.60, 0.61, 0.70, 0.66)
     assert p_value(ours, theirs) == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
     assert [p_value(ours, ours), p_value(ours, ours - 1), p_value(series(1), 0.0)] == [1.0, 0.0, 1.0]
-
-
-def test_what_one_comparison_decides_is_open_among_many():
-    ours = series(0.5, 0.5, 0.5, 0.5)
-    near = ours - series(0.01, 0.02, 0.03, 0.015)  # p = 0.02
-    others = [(f"above other {n}", ours, ours + series(0.1, -0.1, 0.05, -0.06)) for n in range(3)]
-    assert [each.verdict for each in all_greater([("above near", ours, near)])] == [HOLDS]
-    assert [each.verdict for each in all_greater([("below ours", near, ours)])] == [FAILS]
-    claims = all_greater([("above near", ours, near), *others])
-    assert [(each.text, each.verdict) for each in claims][:2] == [("above near", OPEN), ("above other 0", OPEN)]
-    assert "p = 0.0" in claims[0].ours
 
 
 def test_a_fact_is_decided_and_a_spread_needs_two():
@@ -277,18 +268,31 @@ def test_discussions_become_a_part_of_their_pages(results):
     folder.mkdir()
     (folder / "t.md").write_text("\nWhy it is so.\n\n")
     (folder / "README.md").write_text("What to know first.\n")
+    (folder / "summary.md").write_text("In short.\n")
     made = table("t", part("one", []))
     list(reproduce.render([made], results, True))
     assert "## Discussion\n\nWhy it is so.\n\n## How" in (results.folder / "t.md").read_text()
-    index = reproduce.index({"t": made}, results, True).read_text()
-    assert index.startswith("# Results\n\nWhat to know first.\n\n## ")
+    index = pages.index({"t": made}, results, True).read_text()
+    assert index.startswith(
+        "# Results\n\nIn short.\n\n| claims of | hold | do not hold | not decided | our own questions |"
+    )
+    assert index.index("What to know first.") < index.index("## ")
 
 
-def test_a_page_is_written_when_all_parts_have_been_run_in_its_form(results):
+def test_a_page_of_which_parts_are_missing_says_so_and_has_no_numbers(results):
+    (results.folder / "discussion").mkdir()
+    (results.folder / "discussion" / "u.md").write_text("Why it is so.\n")
     whole, half = table("t", part("one", [])), table("u", part("one", []), part("two", []))
-    assert list(reproduce.render([whole, half], results, False)) == []
     assert [each.id for each, _ in reproduce.render([whole, half], results, True)] == ["t"]
-    assert not (results.folder / "u.md").exists()
+    text = (results.folder / "u.md").read_text()
+    assert "**Not run in full yet**: 1 of 2 parts have been run" in text
+    assert "Missing: `two`." in text
+    assert "Why it is so." in text
+    assert "| one (quick) | 7 |" in text
+    assert not [words for words in ("## Numbers", "## Claims", ".png") if words in text]
+    assert not (results.folder / "u.png").exists()
+    assert list(reproduce.render([whole], results, False)) == []
+    assert "0 of 1 parts have been run" in (results.folder / "t.md").read_text()
 
 
 def test_the_index_groups_claims_by_paper_in_the_papers_order(results):
@@ -299,20 +303,18 @@ def test_the_index_groups_claims_by_paper_in_the_papers_order(results):
         table("early", one, paper="mfa"),
         table("absent", part("two", []), paper="mfa"),
     ]
-    text = reproduce.index({each.id: each for each in made}, results, True).read_text()
-    places = [text.index(word) for word in (PAPERS["mfa"], "(early.md)", PAPERS["group"], "(late.md)")]
+    text = pages.index({each.id: each for each in made}, results, True).read_text()
+    headings = [f"## {PAPERS[paper]}" for paper in ("mfa", "group")]
+    places = [text.index(word) for word in (headings[0], "(early.md)", headings[1], "(late.md)")]
     assert places == sorted(places)
     assert "Without a claim: [The table quiet](quiet.md)." in text
-    assert "**Not run in full yet:** absent (0 of 1 parts)." in text
-    assert "absent.md" not in text
+    assert "**Not run in full yet:** [absent](absent.md) (0 of 1 parts)." in text
     assert PAPERS["ucb"] not in text
 
 
 def test_seeds_are_written_as_a_range_where_they_are_one(results):
     about = results.about(part("one", []))
-    lines = reproduce.runs_table(
-        [dataclasses.replace(about, seeds=seeds) for seeds in ([3, 4, 5], [0, 1], [2], [0, 2, 5])]
-    )
+    lines = pages.runs_table([dataclasses.replace(about, seeds=seeds) for seeds in ([3, 4, 5], [0, 1], [2], [0, 2, 5])])
     assert lines["seeds"].tolist() == ["3 to 5", "0, 1", "2", "0, 2, 5"]
 
 
@@ -327,26 +329,34 @@ def stored_frames(id):
 RENDERED = [id for id, each in CATALOGUE.items() if all(STORED.done(part, False) for part in each.parts(False))]
 
 
-def test_what_was_not_run_in_full_has_no_page_and_is_listed_as_missing_with_the_number_of_its_parts():
-    missing = []
-    for id in (id for id in CATALOGUE if id not in RENDERED):
-        parts = CATALOGUE[id].parts(False)
-        missing.append((id, str(sum(STORED.done(part, False) for part in parts)), str(len(parts))))
-    assert {path.stem for path in STORED.folder.glob("*.md")} == {*RENDERED, "README"}
+def test_everything_has_a_page_and_the_index_lists_what_was_not_run_in_full():
+    assert {path.stem for path in STORED.folder.glob("*.md")} == {*CATALOGUE, "README"}
     index = (STORED.folder / "README.md").read_text()
-    paragraph = next((line for line in index.splitlines() if line.startswith("**Not run in full yet:**")), "")
-    assert re.findall(r"([\w-]+) \((\d+) of (\d+) parts\)", paragraph) == missing
+    listed = re.findall(r"\[([\w-]+)\]\([\w-]+\.md\) \(\d+ of \d+ parts\)", index)
+    assert listed == [id for id in CATALOGUE if id not in RENDERED]
 
 
-@pytest.mark.parametrize("id", RENDERED)
-def test_stored_measurements_give_the_numbers_claims_and_notes_of_the_documentation(id):
-    made, frames = CATALOGUE[id], stored_frames(id)
-    found = made.find(frames)
-    text = (STORED.folder / f"{id}.md").read_text()
-    assert markdown(found.table) in text
-    assert not found.claims or markdown(reproduce.claims_table(found.claims)) in text
-    assert all(words in text for words in (made.title, made.setting, *found.notes))
-    pyplot.close(made.draw(frames))
+@pytest.mark.parametrize("id", CATALOGUE)
+def test_stored_measurements_give_the_pages_of_the_documentation(id):
+    found = findings(CATALOGUE[id], STORED, False) if id in RENDERED else None
+    assert pages.page(CATALOGUE[id], found, STORED, False) == (STORED.folder / f"{id}.md").read_text()
+    if found:
+        pyplot.close(CATALOGUE[id].draw(stored_frames(id)))
+
+
+def test_the_index_is_that_of_the_stored_measurements(tmp_path):
+    copy = Results(tmp_path)
+    for name in ("data", "discussion"):
+        (tmp_path / name).symlink_to(STORED.folder / name)
+    assert pages.index(CATALOGUE, copy, False).read_text() == (STORED.folder / "README.md").read_text()
+
+
+def test_the_summary_at_the_top_fits_on_a_screen_and_speaks_of_five_papers():
+    top = (STORED.folder / "README.md").read_text().partition("**How to read it.**")[0]
+    lines = [piece for line in top.splitlines() for piece in textwrap.wrap(line, 120) or [""]]
+    assert len(lines) <= 45
+    assert all(name.partition(",")[0] in top for paper, name in PAPERS.items() if paper != "forecast")
+    assert all(words in top for words in ("Holds", "Does not hold", "Open"))
 
 
 # Claims about what does not vary from seed to seed, or about the mean of all runs.
@@ -378,9 +388,8 @@ def test_the_full_forms_are_those_that_were_run():
     assert {part.name: (part.rounds, list(part.seeds)) for part in parts if part.name in run} == {
         name: (about.rounds, about.seeds) for name, about in run.items()
     }
-    assert {str(path.parent.relative_to(STORED.folder / "data")) for path in STORED.folder.rglob("about.json")} == set(
-        run
-    )
+    stored = {str(path.parent.relative_to(STORED.folder / "data")) for path in STORED.folder.rglob("about.json")}
+    assert {name for name in stored if not name.rpartition("/")[2].startswith(ADDED)} == set(run)
 
 
 @pytest.mark.slow
@@ -472,6 +481,15 @@ def test_a_table_is_reproduced_by_name(tmp_path):
         ),
         (["tiny-tabel"], "error: unknown table or figure 'tiny-tabel': did you mean 'tiny-table'?"),
         (["tiny-table", "--part", "tiny/b"], "error: no part matches 'tiny/b': did you mean 'tiny/a'?"),
+        (["tiny-table", "--max-seeds", "9"], "error: reproduce: --max-seeds goes with --until-decided."),
+        (
+            ["tiny-table", "--until-decided", "--redraw"],
+            "error: reproduce: --until-decided trains all parts; it goes with neither --redraw nor --part.",
+        ),
+        (
+            ["tiny-table", "--until-decided", "--max-seeds", "2"],
+            "error: reproduce: --max-seeds is 2, but tiny-table has 3 seeds to begin with.",
+        ),
     ],
 )
 def test_mistakes_end_with_code_2_and_one_line_and_leave_nothing_behind(answer, tmp_path, arguments, message):
@@ -487,13 +505,19 @@ def test_the_list_names_every_table_and_figure(answer):
     assert all(name in output for name in (*CATALOGUE, "The table tiny-table", "Bhuyan & Moharir 2022"))
 
 
-def test_a_table_of_which_a_part_is_missing_has_no_page_yet(answer, tmp_path, monkeypatch):
+def test_a_table_of_which_a_part_is_missing_says_so(answer, tmp_path, monkeypatch):
     monkeypatch.setitem(CATALOGUE, "half", table("half", part("half/a", []), part("half/b", [])))
     code, output, _ = answer("half", "--part", "half/a", "--out", "here")
     assert code == 0
-    assert "half: its page is written when all of its parts have been run" in output
-    assert "half (1 of 2 parts)" in (tmp_path / "here" / "README.md").read_text()
-    assert not (tmp_path / "here" / "half.md").exists()
+    assert "half: not run in full yet; its page says what is missing" in output
+    assert "(half.md) (1 of 2 parts)" in (tmp_path / "here" / "README.md").read_text()
+    assert "Missing: `half/b`." in (tmp_path / "here" / "half.md").read_text()
+
+
+def test_seeds_are_added_through_the_command_until_all_is_decided(answer):
+    code, output, _ = answer("tiny-table", "--quick", "--until-decided")
+    assert code == 0
+    assert "tiny-table: 3 seeds, 0 of 1 claims not decided" in output
 
 
 def test_results_are_drawn_again_without_training(answer, tmp_path):

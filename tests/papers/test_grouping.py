@@ -68,7 +68,7 @@ def test_a_lead_is_measured_against_the_better_baseline():
     assert verdicts("group-fig2a", frames, "is ahead") == [HOLDS] * 2
     assert verdicts("group-fig2a", frames, "10 points") == [FAILS]
     assert found.claims[0].ours.startswith("+0.050")
-    assert found.claims[0].ours.endswith("over mfa-rr")
+    assert found.claims[0].ours.endswith("over mfa-rr, the least certain of 2")
     assert found.table["behind group"].tolist()[:3] == ["0.150", "0.050", ""]
     large = frames_of(("consistent", scores(0.5, 0.4, 0.65)))
     assert verdicts("group-fig2a", large, "10 points") == [HOLDS]

@@ -7,9 +7,10 @@ import torch
 from shared import FAILS, HOLDS, OPEN, quick, verdicts
 
 from mmfl import models
+from mmfl.papers.evidence import every, greater
 from mmfl.papers.mfa.chain import Chain, table
 from mmfl.papers.mfa.quadratic import first
-from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE, find_gains, find_gaps, least_certain, noisier
+from mmfl.papers.mfa.quadratic_findings import RAND, ROTATE, find_gains, find_gaps, noisier
 
 SMALL = Chain(clients=5, block=2, curvature=0.1)
 POINTS = np.random.default_rng(0).normal(size=(7, 11))
@@ -183,7 +184,8 @@ LOW, HIGH, UNCLEAR = (pd.Series(values) for values in ([1.0, 1.1, 1.0], [2.0, 2.
     ],
 )
 def test_several_settings_are_as_certain_as_the_least_certain(second, verdict, where):
-    claim = least_certain("", "", {"a": (HIGH, LOW), "b": second})
+    pairs = {"at a": (HIGH, LOW), "at b": second}
+    claim = every("", "", {where: greater("", "", *pair) for where, pair in pairs.items()})
     assert claim.verdict is verdict
     assert f" at {where}," in claim.ours
 

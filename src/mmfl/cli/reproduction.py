@@ -1,5 +1,6 @@
 """The command that reproduces the papers' tables and figures."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,12 @@ def reproduce(
     ] = False,
     part: Annotated[str, typer.Option(help="Run only the parts whose names match, such as 'lvr-5tasks/*'.")] = "*",
     redraw: Annotated[bool, typer.Option("--redraw", help="Render what has been run; train nothing.")] = False,
+    until_decided: Annotated[
+        bool, typer.Option("--until-decided", help="Add seeds until the papers' claims are decided.")
+    ] = False,
+    max_seeds: Annotated[
+        int | None, typer.Option(help="With --until-decided: go on to at most so many seeds (20).", show_default=False)
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Results folder; by default results/, or results-quick/ with --quick.")
     ] = None,
@@ -45,7 +52,7 @@ def reproduce(
 ) -> None:
     """Reproduce tables and figures of the papers."""
     from mmfl.engine.precision import check_precision
-    from mmfl.papers import CATALOGUE
+    from mmfl.papers import CATALOGUE, pages
     from mmfl.papers import reproduce as experiments
     from mmfl.papers.reproduction import PAPERS, PaperTrainer
     from mmfl.papers.store import Results
@@ -60,21 +67,31 @@ def reproduce(
         raise UserError("reproduce: --json goes with --list.")
     if not ids and not all_:
         raise UserError("reproduce: nothing was named; expected ids, --all or --list.")
+    if until_decided and (redraw or part != "*"):
+        raise UserError("reproduce: --until-decided trains all parts; it goes with neither --redraw nor --part.")
+    if max_seeds is not None and not until_decided:
+        raise UserError("reproduce: --max-seeds goes with --until-decided.")
     chosen = experiments.select(list(CATALOGUE) if all_ else ids or [], CATALOGUE)
     results = Results(out or Path("results-quick" if quick else "results"))
-    if not redraw:
+    if redraw:
+        experiments.check_anything_was_run(chosen, results, quick)
+    else:
         parts = experiments.parts_of(chosen, quick, part)
         trainer = PaperTrainer(device, Display(console), check_precision(precision))
-        experiments.train(parts, results, quick, trainer, lambda text: console.print(text, highlight=False))
+        talk = partial(console.print, highlight=False)
+        if until_decided:
+            experiments.train_until_decided(
+                chosen, results, quick, trainer, talk, 20 if max_seeds is None else max_seeds
+            )
+        else:
+            experiments.train(parts, results, quick, trainer, talk)
     rendered = list(experiments.render(chosen, results, quick))
     for each, findings in rendered:
         show_texts(console, each.title, findings.table)
         if findings.claims:
-            show_texts(console, "claims", experiments.claims_table(findings.claims))
+            show_texts(console, "claims", pages.claims_table(findings.claims))
         say(f"wrote {results.folder / each.id}.md and .png")
-    if redraw and not rendered:
-        raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")
     done = [each.id for each, _ in rendered]
     for name in (each.id for each in chosen if each.id not in done):
-        say(f"{name}: its page is written when all of its parts have been run")
-    say(f"wrote {experiments.index(CATALOGUE, results, quick)}")
+        say(f"{name}: not run in full yet; its page says what is missing")
+    say(f"wrote {pages.index(CATALOGUE, results, quick)}")

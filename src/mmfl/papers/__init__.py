@@ -2,9 +2,10 @@
 and one, `forecast`, for the method of this project.
 
 `reproduction` defines what a reproduction is, `catalogue.toml` what its page says of it, `measurements` what is kept of
-a run, `evidence` how claims are tested, `store` the files on disk, `reproduce` the steps from training to page, and
-`learning_rates` the sweep that chose the learning rates. `CATALOGUE` has every table and
-figure by name. No method is defined here.
+a run, `evidence` how a claim is tested, `families` how claims are judged together, `seeds` how seeds are added until
+they are decided, `store` the files on disk, `reproduce` the steps from training to page, `pages` what a page says, and
+`learning_rates` the sweep that chose the learning rates. `CATALOGUE` has every table and figure by name. No
+method is defined here.
 """
 
 from mmfl.papers import forecast, group, learning_rates, mfa, ucb, variance

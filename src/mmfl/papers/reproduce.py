@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
-from pathlib import Path
-
-import pandas as pd
 
 from mmfl.errors import UserError, nearest
-from mmfl.papers.evidence import markdown
-from mmfl.papers.reproduction import PAPERS, Claim, Findings, PaperTrainer, Part, Reproduction
-from mmfl.papers.store import About, Results, writing
+from mmfl.papers.pages import page
+from mmfl.papers.reproduction import Findings, PaperTrainer, Part, Reproduction
+from mmfl.papers.seeds import findings, parts_with_added, until_decided
+from mmfl.papers.store import Results, writing
 from mmfl.report.plots import save
 
 
@@ -30,6 +28,12 @@ def parts_of(reproductions: Sequence[Reproduction], quick: bool, pattern: str = 
     return found
 
 
+def check_anything_was_run(reproductions: Sequence[Reproduction], results: Results, quick: bool) -> None:
+    """Refuses to render where not even a part has been run."""
+    if not any(results.done(part, quick) for each in reproductions for part in each.parts(quick)):
+        raise UserError(f"results folder '{results.folder}' has none of these yet; run without --redraw.")
+
+
 def train(
     parts: Sequence[Part], results: Results, quick: bool, trainer: PaperTrainer, say: Callable[[str], None]
 ) -> None:
@@ -42,95 +46,34 @@ def train(
             results.run(part, quick, trainer)
 
 
+def train_until_decided(
+    reproductions: Sequence[Reproduction],
+    results: Results,
+    quick: bool,
+    trainer: PaperTrainer,
+    say: Callable[[str], None],
+    most: int,
+) -> None:
+    """Trains each table or figure with more and more seeds, until its claims are decided or there are `most` seeds."""
+    for reproduction in reproductions:
+        until_decided(reproduction, results, quick, most, lambda parts: train(parts, results, quick, trainer, say), say)
+
+
 def render(
     reproductions: Sequence[Reproduction], results: Results, quick: bool
 ) -> Iterator[tuple[Reproduction, Findings]]:
-    """Writes the page `<id>.md` and figure `<id>.png` of each reproduction whose parts have all been run.
+    """Writes the page `<id>.md` of each reproduction, and the figure `<id>.png` if all of its parts have been run.
 
-    A page includes the text in `discussion/<id>.md`. Yields the findings.
+    Yields the findings of those that are whole.
     """
     for reproduction in reproductions:
-        parts = reproduction.parts(quick)
-        if all(results.done(part, quick) for part in parts):
-            frames = results.frames(parts)
-            findings = reproduction.find(frames)
-            abouts = [about for part in parts if (about := results.about(part))]
-            page = _page(reproduction, findings, abouts, _discussion(results, reproduction.id))
-            with writing(results.folder):
-                save(reproduction.draw(frames), results.folder / f"{reproduction.id}.png", dpi=100)
-                (results.folder / f"{reproduction.id}.md").write_text(page)
-            yield reproduction, findings
-
-
-def _page(reproduction: Reproduction, findings: Findings, abouts: Sequence[About], discussion: str) -> str:
-    quick = " --quick" if any(about.quick for about in abouts) else ""
-    paragraphs = [
-        f"# {reproduction.title}",
-        f"{PAPERS[reproduction.paper]}. Repeat with `mmfl reproduce {reproduction.id}{quick}`; "
-        "all pages: [README.md](README.md).",
-        reproduction.setting,
-        f"![{reproduction.title}]({reproduction.id}.png)",
-        "## Numbers",
-        markdown(findings.table),
-        *findings.notes,
-        *(["## Claims", markdown(claims_table(findings.claims))] if findings.claims else []),
-        *(["## Discussion", discussion] if discussion else []),
-        "## How it was run",
-        markdown(runs_table(abouts)),
-    ]
-    return "\n\n".join(paragraphs) + "\n"
-
-
-def index(catalogue: Mapping[str, Reproduction], results: Results, quick: bool) -> Path:
-    """Writes `README.md`: the text in `discussion/README.md`, all claims by paper, and what was not run in full."""
-    tables: dict[str, list[pd.DataFrame]] = {paper: [] for paper in PAPERS}
-    without_claims: dict[str, list[str]] = {paper: [] for paper in PAPERS}
-    missing = []
-    for reproduction in catalogue.values():
-        parts = reproduction.parts(quick)
-        done = [part for part in parts if results.done(part, quick)]
-        if len(done) < len(parts):
-            missing.append(f"{reproduction.id} ({len(done)} of {len(parts)} parts)")
-        elif claims := reproduction.find(results.frames(parts)).claims:
-            page = f"[{reproduction.id}]({reproduction.id}.md)"
-            tables[reproduction.paper].append(claims_table(claims).assign(page=page))
-        else:
-            without_claims[reproduction.paper].append(f"[{reproduction.title}]({reproduction.id}.md)")
-    paragraphs = ["# Results", *filter(None, [_discussion(results, "README")])]
-    if missing:
-        paragraphs.append(f"**Not run in full yet:** {', '.join(missing)}.")
-    for paper, name in PAPERS.items():
-        if tables[paper]:
-            paragraphs += [f"## {name}", markdown(pd.concat(tables[paper]))]
-        if without_claims[paper]:
-            paragraphs.append(f"Without a claim: {', '.join(without_claims[paper])}.")
-    path = results.folder / "README.md"
-    with writing(results.folder):
-        path.write_text("\n\n".join(paragraphs) + "\n")
-    return path
-
-
-def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
-    """A row per claim."""
-    lines = [[claim.text, claim.paper, claim.ours, claim.verdict.value] for claim in claims]
-    return pd.DataFrame(lines, columns=["claim", "paper", "ours", "verdict"])
-
-
-def runs_table(abouts: Sequence[About]) -> pd.DataFrame:
-    """A row per part: what was run, on which device, and how long it took."""
-    lines = []
-    for about in abouts:
-        part, seeds = f"{about.part} (quick)" if about.quick else about.part, _ranges(about.seeds)
-        time, version = f"{about.seconds:,.0f} s", f"{about.version}, commit {about.commit}"
-        lines.append([part, about.rounds, seeds, about.device, time, version])
-    return pd.DataFrame(lines, columns=["part", "rounds", "seeds", "device", "time", "version"])
-
-
-def _ranges(seeds: Sequence[int]) -> str:
-    whole = list(seeds) == list(range(min(seeds), max(seeds) + 1))
-    return f"{min(seeds)} to {max(seeds)}" if whole and len(seeds) > 2 else ", ".join(map(str, seeds))
-
-
-def _discussion(results: Results, name: str) -> str:
-    path = results.folder / "discussion" / f"{name}.md"
-    return path.read_text().strip() if path.is_file() else ""
+        parts = parts_with_added(reproduction, results, quick)
+        whole = all(results.done(part, quick) for part in parts)
+        found = findings(reproduction, results, quick) if whole else None
+        text = page(reproduction, found, results, quick)
+        with writing(results.folder):
+            if found:
+                save(reproduction.draw(results.frames(parts)), results.folder / f"{reproduction.id}.png", dpi=100)
+            (results.folder / f"{reproduction.id}.md").write_text(text)
+        if found:
+            yield reproduction, found

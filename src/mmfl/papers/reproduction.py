@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from inspect import signature
 from pathlib import Path
@@ -32,14 +32,43 @@ class Verdict(StrEnum):
     HOLDS = "holds"
 
 
+OWN = "not in the paper"
+"""In place of a paper's number: no paper makes this claim, the question is ours."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a test says: the verdict that the numbers point to, and the smallest level at which it is one.
+
+    `distance` is that of the mean from the boundary of the claim, `deviation` the standard deviation over seeds; nan
+    where they are unknown.
+    """
+
+    towards: Verdict
+    p: float
+    distance: float = float("nan")
+    deviation: float = float("nan")
+
+    @property
+    def effect(self) -> float:
+        """The distance in standard deviations."""
+        return self.distance / self.deviation if self.deviation else float("nan")
+
+
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper, its number if it has one, our number, and the verdict."""
+    """A claim of a paper, its number if it has one, our number, and the verdict.
+
+    It holds if all of its `outcomes` do, and fails if one of them does; a fact has none. `seeds` are so many as would
+    decide it, where it is open.
+    """
 
     text: str
     paper: str
     ours: str
     verdict: Verdict
+    outcomes: tuple[Outcome, ...] = ()
+    seeds: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,11 +87,20 @@ class PaperTrainer:
     device: str | None = None
     listener: Listener | None = None
     precision: Precision = "float32"
+    seeds: Sequence[int] | None = None
 
-    def compare(self, *arguments: Any, watch: Listener | None = None, **options: Any) -> Comparison:
-        """Trains as `mmfl.compare` does with these arguments; `watch` is another listener."""
-        listeners = [each for each in (self.listener, watch) if each is not None]
-        return compare(*arguments, device=self.device, precision=self.precision, listeners=listeners, **options)
+    def compare(
+        self, federation: Any, methods: Any, rounds: int, rate: float, seeds: Any, watch: Listener | None = None,
+        **options: Any,
+    ) -> Comparison:  # fmt: skip
+        """Trains as `mmfl.compare` does, with the trainer's own seeds if it has some; `watch` is another listener."""
+        options["listeners"] = [each for each in (self.listener, watch) if each is not None]
+        options |= {"device": self.device, "precision": self.precision}
+        return compare(federation, methods, rounds, rate, seeds if self.seeds is None else self.seeds, **options)
+
+
+ADDED = "seeds-"
+"""How the names of parts begin that add seeds to another part."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +114,16 @@ class Part:
     rounds: int
     seeds: Sequence[int]
     run: Callable[[PaperTrainer], Frames]
+
+    @property
+    def adds_seeds(self) -> bool:
+        """Whether it adds seeds to another part."""
+        return self.name.rpartition("/")[2].startswith(ADDED)
+
+    def with_seeds(self, seeds: range) -> "Part":
+        """The same training with other seeds, as a part that is stored within this one's folder."""
+        name = f"{self.name}/{ADDED}{seeds[0]}-{seeds[-1]}"
+        return Part(name, self.rounds, seeds, lambda trainer: self.run(replace(trainer, seeds=seeds)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 import mmfl
 from mmfl.engine.device import choose_device
 from mmfl.errors import UserError
-from mmfl.papers.reproduction import Frames, PaperTrainer, Part
+from mmfl.papers.reproduction import ADDED, Frames, PaperTrainer, Part
 from mmfl.runs.files import write_atomically
 
 
@@ -72,13 +72,24 @@ class Results:
             write_atomically(place / "about.json", (json.dumps(asdict(about), indent=1) + "\n").encode())
 
     def frames(self, parts: Sequence[Part]) -> Frames:
-        """The measurements of the parts; frames with the same name are concatenated."""
+        """The measurements of the parts; frames with the same name are concatenated.
+
+        Of parts that add seeds, only frames with seeds count: the others describe the setting, or what is drawn of the
+        first seeds.
+        """
         found: dict[str, list[pd.DataFrame]] = {}
         for part in parts:
             for path in sorted(self._place(part).glob("*.csv.gz")):
                 with reading(path):
-                    found.setdefault(path.name.removesuffix(".csv.gz"), []).append(pd.read_csv(path))
+                    frame = pd.read_csv(path)
+                if not part.adds_seeds or "seed" in frame:
+                    found.setdefault(path.name.removesuffix(".csv.gz"), []).append(frame)
         return {name: pd.concat(frames, ignore_index=True) for name, frames in found.items()}
+
+    def seeds_added(self, part: Part) -> list[range]:
+        """The seeds that were added to a part, in so many blocks."""
+        blocks = (place.name.removeprefix(ADDED).split("-") for place in self._place(part).glob(f"{ADDED}*-*"))
+        return sorted((range(int(first), int(last) + 1) for first, last in blocks), key=lambda seeds: seeds[0])
 
     def _place(self, part: Part) -> Path:
         return self.folder / "data" / part.name

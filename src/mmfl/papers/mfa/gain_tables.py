@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mmfl.federation.task import Task
-from mmfl.papers.evidence import greater, spread
-from mmfl.papers.mfa.goals import format_gain, smoothed_and_single, train_to_goals
+from mmfl.papers.evidence import spread, spread_of_rounds
+from mmfl.papers.mfa.goals import Gains, format_gain, smoothed_and_single, train_to_goals
 from mmfl.papers.mfa.tasks import (
     face,
     faces,
@@ -100,12 +100,13 @@ def find(paper: Published, frames: Frames) -> Findings:
             lines.append([kind, task, str(before), alone, str(after), together])
         rounds, theirs = (str(paper.rounds_alone), str(paper.together[split])), f"{paper.gain(split):.3f}"
         lines += [
-            [kind, "rounds", rounds[0], spread(smooth["alone"], 1), rounds[1], spread(smooth["together"], 1)],
+            [kind, "rounds", rounds[0], spread(smooth["alone"], 1), rounds[1], spread_of_rounds(smooth["together"], 1)],
             [kind, "gain", "1", "1", theirs, format_gain(smooth, "gain")],
             [kind, "gain as published", "1", "1", theirs, format_gain(single, "published_gain")],
         ]
         text, lead = f"{kind} accuracy: gain - 1 is positive", f"{paper.gain(split) - 1:+.3f}"
-        claims.append(greater(text, lead, smooth.set_index("seed")["gain"], 1.0))
+        gains = Gains.of(smooth)
+        claims.append(gains.above(text, lead, Gains.constant(1.0, gains.values.index)))
     names = ["accuracy", "task", "FedAvg, paper", "FedAvg", f"{METHOD}, paper", METHOD]
     return Findings(pd.DataFrame(lines, columns=names), claims, notes(frames))
 

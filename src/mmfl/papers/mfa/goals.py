@@ -8,8 +8,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from mmfl.federation import Federation
-from mmfl.papers.evidence import spread
-from mmfl.papers.reproduction import PaperTrainer
+from mmfl.papers.evidence import decide, greater, spread
+from mmfl.papers.reproduction import Claim, PaperTrainer
 from mmfl.record import RoundRecord
 from mmfl.runs.listener import Listener, RunInfo
 
@@ -153,5 +153,42 @@ def smoothed_and_single(measured: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFr
 
 
 def format_gain(measured: pd.DataFrame, column: str, digits: int = 3) -> str:
-    """A gain with its spread over seeds; a bound if a seed did not reach the goals."""
-    return ("at most " if measured["together"].isna().any() else "") + spread(measured[column], digits)
+    """A gain with its spread over seeds; a bound, which has none, if a seed did not reach the goals."""
+    if measured["together"].isna().any():
+        return f"at most {measured[column].mean():.{digits}f}"
+    return spread(measured[column], digits)
+
+
+@dataclass(frozen=True)
+class Gains:
+    """Gains by seed; those of seeds that are `late`, without having met their goals, are the largest they can be."""
+
+    values: pd.Series
+    late: pd.Series
+
+    @classmethod
+    def of(cls, measured: pd.DataFrame) -> "Gains":
+        """The gains of some rows, one per seed."""
+        by_seed = measured.set_index("seed")
+        return cls(by_seed["gain"], by_seed["together"].isna())
+
+    @classmethod
+    def constant(cls, value: float, seeds: pd.Index) -> "Gains":
+        """The same for all seeds."""
+        return cls(pd.Series(value, seeds), pd.Series(False, seeds))
+
+    def above(self, text: str, paper: str, others: "Gains") -> Claim:
+        """The claim that these gains exceed others.
+
+        Bounds have no interval. Where there are some, the claim holds or fails if it surely does with every seed.
+        """
+        if not (self.late.any() or others.late.any()):
+            return greater(text, paper, self.values, others.values)
+        higher = ~self.late & (self.values > others.values)
+        lower = ~others.late & (self.values <= others.values)
+        enough, late = len(higher) > 1, int((self.late | others.late).sum())
+        shown = (
+            f"more in {higher.sum()}, less in {lower.sum()} of {len(higher)} seeds, of which {late} missed the target: "
+            "of their gain only a bound is known"
+        )
+        return Claim(text, paper, shown, decide(enough and bool(higher.all()), enough and bool(lower.all())))

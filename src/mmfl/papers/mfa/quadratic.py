@@ -188,7 +188,7 @@ def distances(setting: ChainSetting, reading: str, trainer: PaperTrainer) -> Fra
         "closest": ratio.min(),
         "closest_round": 1 + ratio.argmin(),
     }
-    frames = distance[:-1].reshape(-1, models, len(setting.seeds)).mean(1)
+    frames = distance[:-1].reshape(-1, models, distance.shape[1]).mean(1)
     kept = np.unique(np.geomspace(1, len(frames), 60).round().astype(int)) - 1
     measured = table(watch.replicas, frames, "distance", kept).drop(columns="method")
     measured = measured.assign(round=1 + models * measured["round"], reading=reading, curvature=chain.curvature)

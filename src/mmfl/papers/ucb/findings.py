@@ -1,16 +1,16 @@
 """Findings from the runs of Bhuyan & Moharir 2022: accuracies by policy and start, claims, tables, figures."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from mmfl.papers.evidence import alike, greater, spread
+from mmfl.papers.evidence import alike, every, greater, spread
 from mmfl.papers.measurements import by_round
-from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, Verdict
+from mmfl.papers.reproduction import NOTES, OWN, Claim, Findings, Frames
 from mmfl.papers.ucb.training import CLIENTS, FEDAVG, FIRST, MODELS, MULTI, PARETO, RANKLIST, with_warm_up
 from mmfl.report.plots import curve, legend, panels
 
@@ -92,12 +92,12 @@ class Question:
     tolerance: float | None = None
 
     def claim(self, fair: bool) -> Claim:
-        """One claim with the worst verdict of all respects."""
+        """The claim that it is so in all respects."""
         judge = greater if self.tolerance is None else partial(alike, tolerance=self.tolerance)
-        text, paper = f"{self.text} ({STARTS[fair]})", "not run" if fair else self.paper
+        text, paper = f"{self.text} ({STARTS[fair]})", OWN if fair else self.paper
         judged = {name: judge(text, paper, ours, theirs) for name, (ours, theirs) in self.pairs.items()}
         shown = "; ".join(f"{name}: {claim.ours}" for name, claim in judged.items())
-        return Claim(text, paper, shown, min((claim.verdict for claim in judged.values()), key=list(Verdict).index))
+        return replace(every(text, paper, judged), ours=shown)
 
     def compares_as(self, other: "Question") -> bool:
         """Whether both compare the same numbers, as when all policies have the same start anyway."""

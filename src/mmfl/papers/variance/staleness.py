@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from mmfl.aggregation import FedStale, FedVARP, StaleVR, StaleVRE, Unbiased
 from mmfl.allocation import Fixed, Full
 from mmfl.methods import Method
-from mmfl.papers.evidence import greater, spread
+from mmfl.papers.evidence import greater_than_each, spread
 from mmfl.papers.measurements import KEYS, LAST, Watch, accuracy, by_round, final
 from mmfl.papers.reproduction import (
+    OWN,
     Findings,
     Frames,
     PaperTrainer,
@@ -157,9 +158,12 @@ def find_accuracy(frames: Frames) -> Findings:
             for name in frames["accuracy"]["method"].unique()
         ]
     )
+    rivals = {name: ends[name] for name in trusting}
     claims = [
-        greater(f"StaleVR ends above {name}", "0.74 > 0.71, the best of these", ends["StaleVR"], ends[name])
-        for name in trusting
+        *greater_than_each("StaleVR ends above {}", "0.74 > 0.71, the best of these", ends["StaleVR"], rivals),
+        *greater_than_each(
+            "StaleVR ends above {}", OWN, ends["StaleVR"], {n: ends[n] for n in ("unbiased", "StaleVRE")}
+        ),
     ]
     return Findings(table, claims, [aging.data_note(frames)])
 
