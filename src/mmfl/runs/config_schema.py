@@ -25,8 +25,8 @@ from mmfl.methods import make_method
 from mmfl.privacy import Privacy
 from mmfl.registry import bind, build
 from mmfl.runs.config_parts import Spec, build_named, load_data, make_model, make_partition
-from mmfl.runs.directory import MADE_WITH
 from mmfl.runs.experiment import Experiment, seeds_of
+from mmfl.runs.layout import MADE_WITH
 from mmfl.runs.stopping import Stop
 
 
