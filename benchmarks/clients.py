@@ -3,9 +3,11 @@
 Methods that treat all clients alike should cost what the active clients cost. Each of three tasks has a logistic
 regression on a few features and one example a client. For each method: processor time of one thread by phase, the least
 of many rounds (other work on the machine only adds to it), the bytes of the last round's record, and the bytes of
-arrays that the rounds left behind. With `--losses` it times an allocation by losses instead, which looks at everyone.
+arrays that the rounds left behind. With `--growth` it runs many rounds instead and says what those of each tenth take,
+and with `--losses` it times an allocation by losses, which depends on everyone.
 
     python benchmarks/clients.py [--clients 1000000] [--methods random,mfa-rr] [--active 100] [--rounds 12]
+    python benchmarks/clients.py --growth [--rounds 10000]
     python benchmarks/clients.py --losses
     python benchmarks/clients.py --resume
     python benchmarks/clients.py --profile random
@@ -17,6 +19,7 @@ import json
 import os
 import platform
 import pstats
+import statistics
 import tempfile
 import time
 import tracemalloc
@@ -113,6 +116,42 @@ def measure(federation: mmfl.Federation, method: str, options: argparse.Namespac
     return f"| {method} | {active} | {cells} | {written:,} | {held / (options.rounds // 2 - 1):,.0f} |"
 
 
+def growth(federation: mmfl.Federation, method: str, options: argparse.Namespace) -> None:
+    """Processor time of a round, memory of the process and bytes of a record, by tenths of many rounds.
+
+    The least time is that of rounds which other work on the machine did not slow down.
+    """
+    happening, part = start(federation, method, options.active, Phases()), options.rounds // 10
+    print("| rounds | ms a round, least | median | resident MiB | bytes a record |")
+    print("|---|---|---|---|---|")
+    for tenth in range(10):
+        spent, written = [], 0
+        for _ in range(part):
+            begun = time.process_time()
+            (record,) = next(happening)
+            spent.append(1000 * (time.process_time() - begun))
+            written += len(json.dumps(record.to_json()))
+        done, memory = (tenth + 1) * part, resident_bytes() / 2**20
+        cells = [f"{min(spent):.2f}", f"{statistics.median(spent):.2f}", f"{memory:.1f}", f"{written / part:,.0f}"]
+        print(f"| {done - part + 1:,} to {done:,} | {' | '.join(cells)} |", flush=True)
+
+
+def resident_bytes() -> int:
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def most_in_rounds(federation: mmfl.Federation, method: str, options: argparse.Namespace) -> int:
+    """The most bytes that are held in three rounds after the first one, while memory is traced."""
+    happening = start(federation, method, options.active, Phases())
+    next(happening)
+    if tracemalloc.is_tracing():
+        tracemalloc.reset_peak()
+    for _ in range(3):
+        next(happening)
+    return tracemalloc.get_traced_memory()[1]
+
+
 def profile(federation: mmfl.Federation, method: str, options: argparse.Namespace) -> None:
     """Where the time of some rounds goes, function by function."""
     happening = start(federation, method, options.active, Phases())
@@ -157,31 +196,41 @@ def main() -> None:
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--active", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=12, help="at least 4")
+    parser.add_argument("--growth", action="store_true", help="many rounds of each method, by tenths")
     parser.add_argument("--losses", action="store_true", help="time an allocation by losses")
     parser.add_argument("--resume", action="store_true", help="time a run and its resumption")
     parser.add_argument("--profile", default="", metavar="METHOD", help="functions instead of phases")
     options = parser.parse_args()
     torch.set_num_threads(1)
     print(f"CPU, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}")
+    most_in_rounds(federation_of(1000), "random", options)  # imports what rounds need, which is not the federation's
     tracemalloc.start()
     begun = time.process_time()
     federation = federation_of(options.clients)
     data = sum(part.nbytes for part in (federation.tasks[0].data.x, federation.tasks[0].data.y))
-    held = tracemalloc.get_traced_memory()[0] - data
+    built, held = time.process_time() - begun, [tracemalloc.get_traced_memory()[0]]
+    federation.view(1, rate=options.active / options.clients, seed=0)
+    held.append(tracemalloc.get_traced_memory()[0])
+    methods = options.methods.split(",")
+    held.append(most_in_rounds(federation, methods[0], options))
     tracemalloc.stop()
-    built = time.process_time() - begun
-    pairs = options.clients * TASKS
-    print(f"{options.clients:,} clients x {TASKS} tasks: built in {built:.2f} s, {held / pairs:.1f} bytes a pair")
+    told = ", ".join(f"{(each - data) / (options.clients * TASKS):.1f}" for each in held)
+    print(f"{options.clients:,} clients x {TASKS} tasks: built in {built:.2f} s")
+    print(f"bytes a pair when built, after the first view, at most in rounds of {methods[0]}: {told}")
     if options.profile:
         profile(federation, options.profile, options)
     elif options.losses:
         allocation_by_losses(federation, options)
     elif options.resume:
         resume(federation, options)
+    elif options.growth:
+        for method in methods:
+            print(f"\n{method}:")
+            growth(federation, method, options)
     else:
         print(f"| method | active | {' ms | '.join((*PHASES, 'round'))} ms | bytes a record | bytes left a round |")
         print("|---|---|" + "---|" * (len(PHASES) + 3))
-        for method in options.methods.split(","):
+        for method in methods:
             print(measure(federation, method, options), flush=True)
 
 

@@ -16,7 +16,6 @@ from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.privacy import Privacy
 from mmfl.report.display import Display
-from mmfl.report.sweep_page import SweepDisplay
 from mmfl.runs.config import read, source_of
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment, conduct, seeds_of
@@ -202,5 +201,9 @@ def sweep(
         plan = plan_federations(experiment, grid, methods or ["forecast"], seeds, known, device)
     console = Console()
     shown = progress or (progress is None and console.is_jupyter)
-    display = SweepDisplay(console) if shown else None
+    display = None
+    if shown:
+        from mmfl.report.sweep_page import SweepDisplay  # only here, since the pages take a while to import
+
+        display = SweepDisplay(console)
     return train_sweep(plan, Path(directory) if directory else None, display, lambda common: listeners)

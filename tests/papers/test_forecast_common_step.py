@@ -70,9 +70,11 @@ def test_without_a_sag_share_the_step_is_the_full_one_on_average_over_all_draws(
 
 
 def test_expected_residuals_are_those_of_deviations_and_in_units_of_the_step_if_wanted():
-    rule, units = CommonStep(), CommonStep(step_units=True)
+    rule, units = CommonStep(), CommonStep(units="step")
     (memory, mean), view = after_a_round(rule), replace(VIEW, round=2)
     plain = rule.expected_residuals(memory.aging, view, 0, memory)
     np.testing.assert_allclose(plain[[0, 3]], np.linalg.norm(FIRST[[0, 3]], axis=1), rtol=1e-5)
     length = np.linalg.norm(mean + (BEFORE * D) @ FIRST)
     np.testing.assert_allclose(units.expected_residuals(memory.aging, view, 0, memory), plain / length, rtol=1e-5)
+    between = CommonStep(units="between").expected_residuals(memory.aging, view, 0, memory)
+    np.testing.assert_allclose(between, plain / np.sqrt(length * (plain @ D)), rtol=1e-5)

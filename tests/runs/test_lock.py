@@ -17,7 +17,8 @@ from toy_runs import Heard, train
 from conftest import refused
 from mmfl.errors import UserError
 from mmfl.runs import lock
-from mmfl.runs.lock import Holder, hold, is_alive, start_time
+from mmfl.runs.lock import Holder, hold
+from mmfl.runs.processes import is_alive, start_time
 
 HERE = socket.gethostname()
 WAIT = "wait until it ends, or end it."

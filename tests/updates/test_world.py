@@ -28,11 +28,12 @@ HERE = Path(__file__).parent
 pytestmark = pytest.mark.long
 
 
-def torchrun(processes: int, *command: str, **env: str) -> subprocess.CompletedProcess:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+def torchrun(processes: int, *command: str, cwd: Path, restarts: int = 0) -> subprocess.CompletedProcess:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    launcher += ["--max-restarts", str(restarts), "--monitor-interval", "0.1"]
     path = os.pathsep.join([str(Path(mmfl.__file__).parents[1]), str(HERE)])
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **env}
-    return subprocess.run([*launcher, *command], capture_output=True, text=True, env=variables, timeout=600)
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    return subprocess.run([*launcher, *command], capture_output=True, text=True, env=variables, cwd=cwd, timeout=600)
 
 
 def weights_of(comparison: mmfl.Comparison) -> dict[str, list[torch.Tensor]]:
@@ -131,18 +132,23 @@ def test_what_all_processes_have_alike_is_written_once(two):
     assert not [name for name in names[1] if ".weights." in name or name.endswith((".weight", ".last"))]
 
 
-def test_a_lost_process_ends_the_run_with_a_word_and_it_goes_on(tmp_path):
-    config = tmp_path / "experiment.toml"
+@pytest.fixture
+def fatal(tmp_path, monkeypatch) -> Path:
+    """The file of an experiment in which processes that have a mark are killed."""
+    marks, config = tmp_path / "marks", tmp_path / "experiment.toml"
+    marks.mkdir()
+    monkeypatch.setenv("FATAL_MARKS", str(marks))
     config.write_text(
         f"""
 rounds = 6
 rate = 0.5
-checkpoint_every = 1
+checkpoint_every = 2
+engine = "vectorised"
 python_path = "{HERE}"
-[[methods]]
-name = "fatal"
-allocation = "random-split"
-aggregation = "worlds.Fatal"
+methods = [
+    {{ name = "fatal", allocation = "random-split", aggregation = "worlds.Fatal" }},
+    "mmfl-stalevre", "mmfl-stalevr", "fedvarp", "scaffold", "forecast",
+]
 [federation]
 clients = 10
 [[tasks]]
@@ -151,15 +157,46 @@ data = "digits"
 model = "logistic"
 """
     )
-    run, mark = tmp_path / "run", str(tmp_path / "mark")
-    done = torchrun(2, "-m", "mmfl", "run", str(config), "--out", str(run), FATAL_MARK=mark)
+    return config
+
+
+def test_a_lost_process_ends_the_run_with_a_word_and_it_goes_on(fatal, tmp_path):
+    (tmp_path / "marks" / "1").touch()
+    run = tmp_path / "run"
+    done = torchrun(2, "-m", "mmfl", "run", str(fatal), "--out", str(run), cwd=tmp_path)
     assert done.returncode != 0
     assert "lost" in done.stderr
     assert f"mmfl resume {run}" in done.stderr
-    assert [record["round"] for record in records(run)] == [1, 2, 3]
-    again = prompt.mmfl("resume", str(run), cwd=tmp_path, env={**os.environ, "FATAL_MARK": mark})
+    assert [record["round"] for record in records(run)[::6]] == [1, 2, 3]
+    again = prompt.mmfl("resume", str(run), cwd=tmp_path)
     assert again.returncode == 0, again.stderr[-2000:]
-    assert [record["round"] for record in records(run)] == [1, 2, 3, 4, 5, 6]
+    assert [record["round"] for record in records(run)[::6]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_torchrun_replaces_lost_processes_and_the_run_ends_with_the_same_bits(fatal, tmp_path):
+    undisturbed = prompt.together(4, "run", str(fatal), "--out", "undisturbed", cwd=tmp_path)
+    assert undisturbed.returncode == 0, undisturbed.stderr[-2000:]
+    marks = [tmp_path / "marks" / str(rank) for rank in (0, 1)]
+    for mark in marks:
+        mark.touch()
+    done = torchrun(4, "-m", "mmfl", "run", str(fatal), cwd=tmp_path, restarts=3)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not any(mark.exists() for mark in marks)
+    assert "torchrun starts it again." in done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    log = (run / "log.txt").read_text()
+    assert "resumed after round 2" in log
+    assert "resumed after round 4" in log
+    for part in ("", ".part-1", ".part-2", ".part-3"):
+        name = f"checkpoint/round-000006{part}.safetensors"
+        assert (run / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes(), name
+    assert [record["round"] for record in records(run)[::6]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_two_processes_go_on_to_the_same_bits(two, tmp_path):
+    found = together(2, from_the_middle(two[1], tmp_path / "run"), "resume")
+    for method, tasks in two[0].items():
+        assert all(map(torch.equal, found[method], tasks)), method
 
 
 def test_without_torchrun_a_process_is_alone(monkeypatch):

@@ -145,12 +145,13 @@ OWN = {
 
 
 class Fatal(Unbiased):
-    """Kills the second process in the fourth round, once."""
+    """Kills the second process in the fourth round and the first one in the fifth: each that has a mark, once."""
 
     def aggregate(self, weights, updates, view, state):
-        mark = Path(os.environ["FATAL_MARK"])
-        if view.round == 4 and os.environ.get("RANK") == "1" and not mark.exists():
-            mark.touch()
+        rank = int(os.environ.get("RANK", "0"))
+        mark = Path(os.environ["FATAL_MARKS"]) / str(rank)
+        if view.round == 5 - rank and mark.exists():
+            mark.unlink()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().aggregate(weights, updates, view, state)
 

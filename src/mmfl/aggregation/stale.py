@@ -153,17 +153,9 @@ class StaleVRE(LastUpdates):
         before = last.matrix()
         stale = (state.stale(view.round) / sizes.sum()).float()
         step: Tensor = stale + updates.combine(scale) - before.combine(scale * beta)
-        state.replace(updates, before, self._slope(last.best_beta(updates), updates, view, state), view.round, sizes)
+        slope = slopes(last.best_beta(updates), state.last[updates.client], view.round)
+        state.replace(updates, before, slope, view.round, sizes)
         return step
-
-    def _slope(
-        self, best: NDArray[np.float64], updates: Updates, view: RoundView, state: FadingMemory
-    ) -> NDArray[np.float64]:
-        """(1 - best) / (t - t1) of the round t1 before: how far the best beta of this round had fallen below 1, spread
-        over the rounds since. (Eq. 21 divides by t - t1 - 1, which is 0 after consecutive activity; with ours the line
-        passes above the best beta of round t, and stays unbiased.)"""
-        last = state.last[updates.client]
-        return np.where(last > 0, (1 - np.clip(best, 0, 1)) / np.maximum(view.round - last, 1), 0.0)
 
     def residuals(self, updates: Updates, view: RoundView, state: FadingMemory) -> NDArray[np.float64]:
         """||G - beta h|| with the estimated beta."""
@@ -173,6 +165,13 @@ class StaleVRE(LastUpdates):
     def report(self, view: RoundView, task: int, state: FadingMemory) -> Mapping[str, float]:
         """The estimates for the next round, over all clients seen."""
         return statistics(np.where(state.last > 0, state.beta(view.round + 1), np.nan))
+
+
+def slopes(best: NDArray[np.float64], last: NDArray[np.int64], round: int) -> NDArray[np.float64]:
+    """(1 - best) / (t - t1) of the round t1 in which clients were last active (0: never): how far the best beta of this
+    round had fallen below 1, spread over the rounds since. (Eq. 21 divides by t - t1 - 1, which is 0 after consecutive
+    activity; with ours the line passes above the best beta of round t, and stays unbiased.)"""
+    return np.where(last > 0, (1 - np.clip(best, 0, 1)) / np.maximum(round - last, 1), 0.0)
 
 
 def statistics(beta: NDArray[np.float64]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from mmfl.errors import LostProcessError
 from mmfl.report.terminal_table import listing
+from mmfl.runs.processes import torchrun_restarts_left
 
 console = Console(
     width=None if sys.stdout.isatty() else 120,
@@ -49,7 +50,8 @@ def resumable(path: Path) -> Iterator[None]:
         say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130) from None
     except LostProcessError as error:
-        raise LostProcessError(f"{error} Go on with: mmfl resume {path}") from None
+        again = "torchrun starts it again." if torchrun_restarts_left() else f"Go on with: mmfl resume {path}"
+        raise LostProcessError(f"{error} {again}") from None
 
 
 def show_json(value: Any) -> None:

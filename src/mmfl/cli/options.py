@@ -54,9 +54,13 @@ RootCertificates = Annotated[
 ]
 
 
+RUNS = Path("runs")
+"""Where run directories go if `--out` is not given."""
+
+
 def default_directory(name: str) -> Path:
     """The run directory where `--out` is not given: a new one in runs/, named after the time and the method."""
-    stem = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
+    stem = RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('/', '-')}"
     candidates = [stem, *(Path(f"{stem}-{n}") for n in range(2, 100))]
     return next(path for path in candidates if not path.exists())
 

@@ -1,5 +1,6 @@
 """The commands that train in a simulation: run, compare and resume."""
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ from mmfl.cli import completion, deploy, sweeps
 from mmfl.cli.console import console, resumable, say
 from mmfl.cli.help import command
 from mmfl.cli.options import (
+    RUNS,
     ConfigFile,
     Device,
     Out,
@@ -114,12 +116,15 @@ def start_run(file: Path | None, settings: list[str] | None, out: Path | None, q
     """Trains in a new run directory."""
     from mmfl.runs import config as configuration
     from mmfl.runs.directory import RunDirectory
+    from mmfl.runs.restarts import find_begun, is_begun_by_job
 
     config = configuration.read(file, settings or (), **overrides)
     names = [method if isinstance(method, str) else str(method.get("name")) for method in config.methods]
-    path = out or default_directory(names[0] if len(names) == 1 else "comparison")
-    RunDirectory.refuse_used(path)
-    train_and_show(config, path, config.device, lambda device: RunDirectory.create(path, config.plain(), device), quiet)
+    plain = config.plain()
+    path = out or find_begun(RUNS, plain) or default_directory(names[0] if len(names) == 1 else "comparison")
+    if os.environ.get("RANK", "0") == "0" and not is_begun_by_job(path, plain):
+        RunDirectory.refuse_used(path)  # checked again when training begins; here so that the answer comes at once
+    train_and_show(config, path, config.device, lambda device: RunDirectory.create(path, plain, device), quiet)
 
 
 def train_and_show(

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from PIL import Image
 
 from mmfl.checks import check, is_whole
 from mmfl.data.adapters import read_items
 from mmfl.data.dataset import Dataset, from_arrays
 from mmfl.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
@@ -46,7 +48,9 @@ def image_folder(
     if not classes:
         raise UserError(f"{where}: '{train}' has no folders; expected one for each class.")
 
-    def decode(path: Path) -> Image.Image:
+    def decode(path: Path) -> "Image":
+        from PIL import Image  # only here, so that a start without pictures does not wait for it
+
         with Image.open(path) as file:
             image = file.convert("L" if grey else "RGB")
         return image if shape is None else image.resize((shape[1], shape[0]))

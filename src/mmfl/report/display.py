@@ -15,10 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from mmfl.record import RoundRecord
-from mmfl.report import exports, figures, interactive, page, tables
-from mmfl.report.sources import Source
 from mmfl.report.terminal_table import listing
-from mmfl.runs.directory import RunDirectory
 from mmfl.runs.layout import REPORT_PAGE, REPORT_PICTURES
 from mmfl.runs.listener import Listener, RunInfo
 from mmfl.runs.results import Comparison
@@ -148,6 +145,8 @@ def show_summary(console: Console, texts: dict[str, str]) -> None:
 
 def show_results(console: Console, comparison: Comparison) -> None:
     """The results, a row per method: final metric, cost of a round, and faults of nodes."""
+    from mmfl.report import tables  # here and below, so that the first round does not wait for the report
+
     for title, frame in tables.results(comparison).items():
         show_texts(console, title, frame, justify="right")
 
@@ -155,6 +154,10 @@ def show_results(console: Console, comparison: Comparison) -> None:
 def conclude(console: Console, comparison: Comparison, path: Path, seconds: float) -> str:
     """Shows the result of a run and writes its report into its directory: a page where plotly is installed, pictures
     otherwise. Returns a line that says how long the run took and where the report is."""
+    from mmfl.report import exports, figures, interactive, page
+    from mmfl.report.sources import Source
+    from mmfl.runs.directory import RunDirectory
+
     show_results(console, comparison)
     begun = time.monotonic()
     if interactive.installed():

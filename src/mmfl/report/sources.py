@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mmfl.errors import UserError, shorten
-from mmfl.runs.directory import MADE_WITH, RunDirectory
+from mmfl.runs.directory import RunDirectory
+from mmfl.runs.layout import MADE_WITH
 from mmfl.runs.results import Comparison, Run, load
 
 # Runs may differ in these and still be one experiment.

@@ -23,6 +23,8 @@ from mmfl.errors import UserError
 from mmfl.runs.files import atomically, write_atomically
 from mmfl.updates.world import SINGLE_PROCESS, World
 
+OWN = {"own": True}
+"""Metadata of a dataclass field that each process has for itself."""
 _log = logging.getLogger(__name__)
 _NAME, _VERSION = "mmfl checkpoint", 6
 _FORMAT = f"{_NAME} {_VERSION}"
@@ -74,8 +76,9 @@ def unpack(parts: Sequence[Packed], like: Any, world: World = SINGLE_PROCESS) ->
     """The state again, from what every process packed, the first one's whole; `like`, a state of the same kind, gives
     the dataclasses and the devices.
 
-    Of a dataclass with a method `adopt` it is what that makes of all the restored ones; a sum over clients is the first
-    process's from now on.
+    Of a dataclass with a method `adopt` it is what that makes of all the restored ones. Where there are as many
+    processes as before, each has its part of sums over clients again, to the bit, and its fields that are marked OWN;
+    otherwise the first one has all of the sum, and everyone the fields of the first.
     """
     return _restore([_fill(packed, arrays) for packed, arrays in parts], like, world)
 
@@ -106,7 +109,8 @@ def _restore(parts: Sequence[Any], like: Any, world: World) -> Any:
     if hasattr(like, "adopt"):
         return like.adopt([_as_dataclass(part, like) for part in parts])
     if is_dataclass(type(like)):
-        rules = {f.name: _sum if "partial" in f.metadata else _restore for f in fields(like)}
+        kinds = {"partial": _sum, "own": _own}
+        rules = {f.name: next((kinds[key] for key in kinds if key in f.metadata), _restore) for f in fields(like)}
         return type(like)(**{name: below(name, getattr(like, name), rule) for name, rule in rules.items()})
     if isinstance(whole, dict):
         named = like if isinstance(like, dict) else {}
@@ -119,10 +123,16 @@ def _restore(parts: Sequence[Any], like: Any, world: World) -> Any:
 
 
 def _sum(parts: Sequence[Tensor], like: Tensor, world: World) -> Tensor:
+    if len(parts) == world.size:
+        return parts[world.rank].to(like.device, copy=True)
     total = torch.zeros_like(like)
     for part in parts if world.first else ():
         total += part.to(total.device)
     return total
+
+
+def _own(parts: Sequence[Any], like: Any, world: World) -> Any:
+    return _restore([parts[world.rank if len(parts) == world.size else 0]], like, world)
 
 
 def _as_dataclass(values: Any, like: Any) -> Any:

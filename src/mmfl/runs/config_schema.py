@@ -20,8 +20,8 @@ from mmfl.methods import make_method
 from mmfl.registry import build
 from mmfl.runs.config_parts import Spec, build_named, load_data, make_partition
 from mmfl.runs.config_sections import ConfigSection, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
-from mmfl.runs.directory import MADE_WITH
 from mmfl.runs.experiment import Experiment, seeds_of
+from mmfl.runs.layout import MADE_WITH
 
 
 class Config(ConfigSection):

@@ -18,14 +18,14 @@ import mmfl
 from mmfl.errors import UserError, check_name, first_line, shorten
 from mmfl.record import LastTest, RoundRecord
 from mmfl.runs.files import write_atomically
-from mmfl.runs.layout import CHECKPOINTS, CONFIG, FORMAT, METRICS, TESTED, format_problem
+from mmfl.runs.layout import CHECKPOINTS, CONFIG, FORMAT, MADE_WITH, METRICS, TESTED, format_problem
 from mmfl.runs.listing import read_config_summary
 from mmfl.runs.lock import hold, is_lock
 from mmfl.runs.records import Records
 from mmfl.runs.records import read as read_records
+from mmfl.runs.restarts import is_begun_by_job, job_entry
 from mmfl.runs.status import read as read_state
 
-MADE_WITH = "made_with"  # a table of config.toml that is no part of the configuration
 _MAX_NAMED = 10  # runs that a message lists
 Pair = tuple[str, int]
 """A method and a seed."""
@@ -35,18 +35,22 @@ _log = logging.getLogger(__name__)
 class RunDirectory:
     """A run on disk: `config.toml`, `metrics.jsonl` (a line per replica and round), `checkpoint/`.
 
-    `locked` says that whoever made this object holds the run's lock already.
+    `locked` says that whoever made this object holds the run's lock already, and `begun` that this `torchrun` job made
+    the directory before it lost a process.
     """
 
-    def __init__(self, path: Path, locked: bool = False):
-        self.path, self.locked = path, locked
+    def __init__(self, path: Path, locked: bool = False, begun: bool = False):
+        self.path, self.locked, self.begun = path, locked, begun
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any], device: torch.device | None = None) -> "RunDirectory":
-        """A new directory with the configuration and versions of a run; an existing one is used only if it is empty."""
+        """A new directory with the configuration and versions of a run; an existing one is used only if it is empty, or
+        if this `torchrun` job began the same run there."""
         directory = cls(Path(path))
+        if is_begun_by_job(directory.path, config):
+            return cls(directory.path, begun=True)
         cls.refuse_used(directory.path)
-        content = tomli_w.dumps({"format": FORMAT, **config, MADE_WITH: made_with(device)}).encode()
+        content = tomli_w.dumps({"format": FORMAT, **config, MADE_WITH: made_with(device) | job_entry()}).encode()
         with directory.hold():
             cls.refuse_used(directory.path)  # another process may have been faster
             try:

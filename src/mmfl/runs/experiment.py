@@ -104,7 +104,8 @@ def conduct(
     The directory is opened once everything else is known to be in order, so that a mistake leaves none behind. No other
     process can work on it meanwhile.
 
-    With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped. Ctrl-C stops
+    With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped; so it does
+    without, where the directory was begun by this `torchrun` job, which has lost a process since. Ctrl-C stops
     after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once. Both
     raise `KeyboardInterrupt`. Where a listener asks to stop, the result is that of the rounds so far.
 
@@ -129,6 +130,7 @@ def conduct(
         open_together(open_directory, world) as directory,
         StatusWriter(directory.path if directory and world.first else None, last) as status,
     ):
+        resume = resume or world.any(directory is not None and directory.begun)
         if directory and resume:
             records = restore(directory, mark, replicas, engine)
             progress.add(records)

@@ -9,6 +9,8 @@ FORMAT = 1
 
 CONFIG = "config.toml"
 """The configuration the run was started with, complete, with what it was made with."""
+MADE_WITH = "made_with"
+"""The table of `config.toml` that is no part of the configuration: versions, device and, with `torchrun`, its job."""
 SWEEP = "sweep.toml"
 """In the directory of a sweep: its grid and settings. Beside it is a run directory for each of its parts."""
 METRICS = "metrics.jsonl"

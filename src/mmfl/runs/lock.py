@@ -1,7 +1,8 @@
 """The lock of a run directory: one process at a time writes there, and the file `lock` says which.
 
-A lock that was left by a process which is gone is taken over, if that was on this machine; nothing is known of
-processes on other machines, so their locks stand until somebody deletes them.
+A lock that was left by a process which is gone is taken over, if that was on this machine. Nothing is known of
+processes on other machines, so their locks stand until somebody deletes them; unless they are of this `torchrun` job,
+which ends all of its processes before it starts any again.
 """
 
 import fcntl
@@ -15,25 +16,29 @@ from pathlib import Path
 
 from mmfl.errors import UserError
 from mmfl.runs.layout import LOCK
+from mmfl.runs.processes import is_alive, start_time, torchrun_job
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A process that holds a lock. `birth` tells it from a later one of the same number."""
+    """A process that holds a lock. `birth` tells it from a later one of the same number; its `torchrun` job, if any."""
 
     pid: int
     host: str
     birth: str
+    job: str = ""
 
     @classmethod
     def current(cls) -> "Holder":
         """This process."""
-        return cls(os.getpid(), socket.gethostname(), start_time(os.getpid()))
+        return cls(os.getpid(), socket.gethostname(), start_time(os.getpid()), torchrun_job())
 
     @property
     def gone(self) -> bool:
         """Whether it is known to have ended."""
-        return self.host == socket.gethostname() and not is_alive(self.pid, self.birth)
+        if self.host != socket.gethostname():
+            return self.job != "" and self.job == torchrun_job()
+        return not is_alive(self.pid, self.birth)
 
 
 @contextmanager
@@ -71,26 +76,6 @@ def is_lock(path: Path) -> bool:
     return path.name == LOCK or path.name.startswith(f".{LOCK}.")
 
 
-def is_alive(pid: int, birth: str) -> bool:
-    """Whether the process of this number that began at `birth` still runs, on this machine."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        pass
-    except (OSError, OverflowError):
-        return False
-    return start_time(pid) == birth
-
-
-def start_time(pid: int) -> str:
-    """When a process began, in ticks since the machine did; empty where the system does not say, or it has ended."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if state in "ZX" else fields[18]
-    except (OSError, ValueError, IndexError):
-        return ""
-
-
 def _write(path: Path, text: str) -> None:
     """Writes a new file under another name first, so that readers never find it incomplete."""
     draft = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
@@ -122,6 +107,6 @@ def _read(directory: Path) -> Holder | None:
     """Who holds the lock; None where nobody does."""
     try:
         told = json.loads((directory / LOCK).read_bytes())
-        return Holder(int(told["pid"]), str(told["host"]), str(told["birth"]))
+        return Holder(int(told["pid"]), str(told["host"]), str(told["birth"]), str(told.get("job", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None

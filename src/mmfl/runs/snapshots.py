@@ -25,7 +25,7 @@ class Snapshot:
     """What a checkpoint holds: the states of all replicas, and the engine's choices, so that the bits stay the same."""
 
     replicas: list[Any]
-    choices: dict[str, str] = field(default_factory=dict)
+    choices: dict[str, str] = field(default_factory=dict, metadata=checkpoint.OWN)
 
 
 class CheckpointPace:

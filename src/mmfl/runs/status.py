@@ -88,7 +88,8 @@ class StatusWriter:
         self.path = path
         now, before = time.time(), read(path) if path else None
         began, round = (before.began, before.round) if before else (now, 0)
-        self.state = RunStatus("running", round, rounds, began, now, **asdict(Holder.current()))
+        holder = Holder.current()
+        self.state = RunStatus("running", round, rounds, began, now, holder.pid, holder.host, holder.birth)
         self.warnings = _Warnings(self)
         self.end = RunEnd("finished")
 

@@ -23,7 +23,7 @@ PROBABILITIES = tuple(f"probability_{name}" for name in ("min", "q25", "median",
 class Tally:
     """Running counts of a run: who trained what, and the step sizes so far (Welford's mean and sum of squares)."""
 
-    participation: NDArray[np.int64]
+    participation: NDArray[np.int32]
     rounds: NDArray[np.int64]
     mean: NDArray[np.float64]
     squares: NDArray[np.float64]
@@ -35,7 +35,7 @@ class Tally:
     def start(cls, clients: int, tasks: int) -> "Tally":
         """Nothing yet."""
         return cls(
-            np.zeros((clients, tasks), dtype=np.int64),
+            np.zeros((clients, tasks), dtype=np.int32),
             np.zeros(tasks, dtype=np.int64),
             np.zeros(tasks),
             np.zeros(tasks),

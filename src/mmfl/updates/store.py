@@ -180,11 +180,11 @@ class ClientVectorStore:
 
     def adopt(self, restored: Sequence["ClientVectorStore"]) -> "ClientVectorStore":
         """The vectors of a checkpoint, as one or several processes kept them; each process takes those of its own
-        clients, in blocks of the same sizes if a single process had them and has them again."""
+        clients, in blocks of the same sizes if as many processes had them."""
         adopted = self.keep.start(len(self.slot), self.none)
         adopted.world = self.world
-        if len(restored) == 1 and self.world.size == 1:
-            adopted.starts = restored[0].starts.copy()
+        if len(restored) == self.world.size:
+            adopted.starts = restored[self.world.rank].starts.copy()
             adopted.blocks = [self.keep.block(rows, self.none) for rows in np.diff(adopted.starts).tolist()]
         for store in restored:
             alike = store.keep.precision == self.keep.precision  # rounding twice could differ from rounding once

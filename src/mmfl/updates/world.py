@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.errors import LostProcessError, first_line
+from mmfl.updates.meeting import start_group
 
 PARTIAL = {"partial": True}
 """Metadata of a dataclass field that is a sum over clients: each process holds the part of its own ones."""
@@ -106,7 +107,7 @@ def join(device: torch.device) -> World:
     if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "RANK" not in os.environ:
         return SINGLE_PROCESS
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_PATIENCE)
+        start_group("nccl" if device.type == "cuda" else "gloo", _PATIENCE)
         if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _ended)
     return TorchrunWorld(device)

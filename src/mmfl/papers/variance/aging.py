@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from mmfl.aggregation import StaleVRE
-from mmfl.aggregation.stale import Betas
+from mmfl.aggregation.stale import Betas, slopes
 from mmfl.papers.evidence import alike, fact, greater, spread
 from mmfl.papers.reproduction import NOTES, OWN, Claim, Findings, Frames
 from mmfl.report.plots import COLOURS, legend, panels
@@ -36,7 +36,8 @@ def estimates(best: NDArray[np.float64], active: NDArray[np.bool_]) -> NDArray[n
         client = np.flatnonzero(trains)
         flat = torch.from_numpy(betas[client, None]).float()
         updates = Updates.of(0, Trained(client, flat, np.zeros(len(client)), sizes[client]))
-        memory.replace(updates, ClientRows(torch.ones_like(flat)), flat[:, 0].double().numpy(), t, sizes)
+        slope = slopes(betas[client], memory.last[client], t)
+        memory.replace(updates, ClientRows(torch.ones_like(flat)), slope, t, sizes)
     return np.array(found)
 
 
