@@ -1,5 +1,6 @@
 """The round loop: lockstep, dynamics, faulty clients, diagnostics, and what the methods promise."""
 
+import logging
 from functools import cache, partial
 
 import numpy as np
@@ -110,6 +111,18 @@ def harmed() -> dict[str, tuple[Replica, list[RoundRecord]]]:
     replicas = [Replica.start(federation, make_method(method), 0, 0.6, engine) for method in METHODS]
     history = zip(*rounds(replicas, engine, 12, evaluate_every=12), strict=True)
     return dict(zip(METHODS, zip(replicas, history, strict=True), strict=True))
+
+
+def test_the_user_is_told_once_where_all_updates_of_a_task_are_rejected(caplog):
+    model, data = mmfl.models.LogisticRegression, mmfl.data.digits()
+    large = mmfl.data.from_arrays(1e20 * data.x, data.y, test=(data.x_test, data.y_test))
+    tasks = [mmfl.Task("fine", model, data, lr=0.2), mmfl.Task("wild", model, large, lr=1e30)]
+    federation = mmfl.Federation(tasks, 4, partition=mmfl.partition.iid())
+    with caplog.at_level(logging.WARNING, "mmfl"):
+        run = mmfl.train(federation, "full", rounds=3, seed=5)
+    assert run.frame("rejected")["wild"].tolist() == [4, 4, 4]
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("task 'wild', method 'full', seed 5, round 1: all 4 updates had values that are not fin")
 
 
 @pytest.mark.parametrize("method", METHODS)

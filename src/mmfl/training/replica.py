@@ -1,5 +1,6 @@
 """Replica: one method with one seed on one federation, and all that it remembers."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore, StorageOptions, set_world
+
+_log = logging.getLogger("mmfl")
 
 
 @dataclass
@@ -75,7 +78,8 @@ def start_expected(method: Method, clients: int, memory: list[Any]) -> list[Expe
 class Replica:
     """One method with one seed on one federation. Replicas share nothing but the engine that runs them.
 
-    `tested` holds what the last test of each task found besides single numbers, if it did.
+    `tested` holds what the last test of each task found besides single numbers, if it did. `warned` has the tasks of
+    which the user was told that all updates of a round were rejected.
     """
 
     federation: Federation
@@ -84,6 +88,7 @@ class Replica:
     rate: float
     state: TrainingState
     tested: dict[str, LastTest] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
 
     @classmethod
     def start(
@@ -120,6 +125,17 @@ class Replica:
     def view(self, round: int) -> RoundView:
         """Who is there, how much data, what capacity."""
         return self.federation.view(round, rate=self.rate, seed=self.seed)
+
+    def warn_of_rejected(self, task: int, round: int, updates: int) -> None:
+        """Tells the user once that nothing of a task's updates could be used in a round."""
+        name = self.federation.tasks[task].name
+        if name not in self.warned:
+            self.warned.add(name)
+            count = "the only update" if updates == 1 else f"all {updates} updates"
+            _log.warning(
+                f"task '{name}', method '{self.method.name}', seed {self.seed}, round {round}: {count} had values that "
+                "are not finite; a smaller learning rate or weight decay, or clipping, may help."
+            )
 
     def average_weights(self) -> None:
         """Adds the round that ended to the average of the weights, where that was asked for."""

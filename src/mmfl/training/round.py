@@ -199,6 +199,8 @@ class Round:
             optimiser.put(received.client, received.optimiser_state)  # of those not drawn too: they did train
         drawn = received.without_rows().drawn()
         rejected = int((updates.count > 0).sum()) - len(drawn)
+        if rejected and not len(drawn):
+            self.replica.warn_of_rejected(task, view.round, rejected)
         variance = update_variance(view, self.allocation, received)
         self.outcomes[task] = Outcome(drawn, rejected, variance)
 
