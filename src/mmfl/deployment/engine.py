@@ -1,7 +1,7 @@
 """Deployment: the engine whose clients are real, on nodes that keep their data."""
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mmfl.data.dataset import ELSEWHERE
-from mmfl.deployment.exchange import NodeExchange
+from mmfl.deployment.exchange import NodeExchange, Transport
 from mmfl.deployment.payload import InvalidPayloadError, Payload, fingerprint
 from mmfl.deployment.remote_federation import ServerFederation
 from mmfl.deployment.replies import RemoteTrained, Replies, TrainingReport, add_up, keep_alike
@@ -23,9 +23,6 @@ from mmfl.federation.task import Task
 from mmfl.methods import make_method
 from mmfl.updates import Trained
 from mmfl.updates.world import SINGLE_PROCESS
-
-if TYPE_CHECKING:
-    from mmfl.deployment.flower_transport import FlowerTransport
 
 Requests = dict[int, Payload]
 """The request to each node, by the node's number."""
@@ -44,7 +41,7 @@ class Deployment:
 
     def __init__(
         self,
-        transport: "FlowerTransport",
+        transport: Transport,
         tasks: Sequence[Task],
         settings: DeploymentSettings,
         events: Events,

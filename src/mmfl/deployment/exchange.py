@@ -1,18 +1,15 @@
 """Exchange of messages between the server and its nodes: send, wait until a deadline, check, and go on."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.replies import Replies
 from mmfl.deployment.roster import Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.errors import UserError
-
-if TYPE_CHECKING:
-    from mmfl.deployment.flower_transport import FlowerTransport
 
 _POLL_SECONDS = 0.1  # between two looks for replies
 _RETRY_SECONDS = 5.0  # until a node whose announcement could not be used is asked again
@@ -28,6 +25,39 @@ class Reply:
     error: str = ""
 
 
+class Transport(Protocol):
+    """What carries payloads to nodes and their replies back. A reply has at most `max_reply_bytes`; None: any size."""
+
+    max_reply_bytes: int | None
+
+    def nodes(self) -> set[int]:
+        """The numbers of the connected nodes."""
+
+    def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
+        """Sends each node its payload, with a time limit for the reply; returns the node of each message by its id."""
+
+    def receive(self, messages: Iterable[str]) -> list[Reply]:
+        """The replies and errors that have arrived; each is returned once."""
+
+
+class NoNodes:
+    """The transport of a deployment that is only read: nobody is connected."""
+
+    max_reply_bytes: int | None = None
+
+    def nodes(self) -> set[int]:
+        """No one."""
+        return set()
+
+    def send(self, payloads: Mapping[int, bytes], round: int, seconds: float) -> dict[str, int]:
+        """Sends nothing."""
+        return {}
+
+    def receive(self, messages: Iterable[str]) -> list[Reply]:
+        """No replies."""
+        return []
+
+
 class NodeExchange:
     """Sends requests to nodes and reads their replies; keeps the roster of connected nodes up to date.
 
@@ -37,7 +67,7 @@ class NodeExchange:
 
     def __init__(
         self,
-        transport: "FlowerTransport",
+        transport: Transport,
         roster: Roster,
         settings: DeploymentSettings,
         asked_to_stop: Callable[[], bool],

@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from mmfl.deployment.engine import Deployment
+from mmfl.deployment.exchange import Transport
 from mmfl.deployment.flower_transport import FlowerTransport
 from mmfl.deployment.programs import MODULE
 from mmfl.deployment.remote_federation import UserModule
@@ -27,7 +28,7 @@ from mmfl.runs.status import RunEnd, StatusWriter
 
 
 def run(
-    transport: FlowerTransport, module: UserModule, settings: DeploymentSettings, directory: Path, resume: bool = False
+    transport: Transport, module: UserModule, settings: DeploymentSettings, directory: Path, resume: bool = False
 ) -> Comparison:
     """Runs a deployment from its first round, or from its last checkpoint, to its end.
 

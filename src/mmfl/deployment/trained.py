@@ -3,9 +3,10 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from mmfl.deployment.engine import Deployment
+from mmfl.deployment.exchange import NoNodes
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
@@ -15,9 +16,6 @@ from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment
 from mmfl.runs.results import Comparison
 from mmfl.runs.trained import restore_models
-
-if TYPE_CHECKING:
-    from mmfl.deployment.flower_transport import FlowerTransport
 
 _EXPERIMENT = {"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_every", "keep_best", "average"}
 
@@ -41,6 +39,6 @@ def load_deployed(directory: RunDirectory, config: Mapping[str, Any]) -> Compari
     module, settings = Path(config["deployment"]["module"]), DeploymentSettings.of(config["settings"])
     if not module.is_file():
         raise UserError(f"export: run '{directory.path}' was started with '{module}', which is not there any more.")
-    tasks, no_nodes = UserModule.load(module).tasks, cast("FlowerTransport", None)
-    engine = Deployment(no_nodes, tasks, settings, Events(Path(os.devnull)), lambda: False)
+    tasks = UserModule.load(module).tasks
+    engine = Deployment(NoNodes(), tasks, settings, Events(Path(os.devnull)), lambda: False)
     return restore_models(directory, experiment_of(engine, settings), engine)
