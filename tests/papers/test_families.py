@@ -10,7 +10,7 @@ from shared import FAILS, HOLDS, OPEN
 
 from mmfl.papers.evidence import above_each, alike, every, fact, greater, greater_than_each, holm, selected
 from mmfl.papers.families import judge, judge_looks, seeds_needed
-from mmfl.papers.reproduction import OWN, Claim, Outcome
+from mmfl.papers.reproduction import OWN, Claim, StatisticalTest
 
 NOISY = pd.Series([0.01, 0.02, 0.03, 0.015])  # p = 0.02
 
@@ -83,7 +83,7 @@ def drawn_by_chance(gaps: np.ndarray, seeds: int) -> list[list[Claim]]:
     test = stats.ttest_1samp(gaps[..., :seeds], 0.0, axis=-1)
     return [
         [
-            Claim(f"claim {n}", "", "", OPEN, (Outcome(HOLDS if t > 0 else FAILS, p),))
+            Claim(f"claim {n}", "", "", OPEN, (StatisticalTest(HOLDS if t > 0 else FAILS, p),))
             for n, (t, p) in enumerate(zip(*trial, strict=True))
         ]
         for trial in zip(test.statistic, test.pvalue, strict=True)

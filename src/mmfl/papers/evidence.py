@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from mmfl.papers.reproduction import Claim, Outcome, Verdict
+from mmfl.papers.reproduction import Claim, StatisticalTest, Verdict
 from mmfl.report.differences import difference
 
 Quantity = pd.Series | float
@@ -69,8 +69,8 @@ def every(text: str, paper: str, claims: Mapping[str, Claim]) -> Claim:
     return claim_with(text, paper, f"{claims[where].ours}, {where}{others}", together)
 
 
-def _of_fact(verdict: Verdict) -> Outcome:
-    return Outcome(Verdict.HOLDS, 1.0) if verdict is Verdict.OPEN else Outcome(verdict, 0.0)
+def _of_fact(verdict: Verdict) -> StatisticalTest:
+    return StatisticalTest(Verdict.HOLDS, 1.0) if verdict is Verdict.OPEN else StatisticalTest(verdict, 0.0)
 
 
 def above_each(text: str, paper: str, ours: Quantity, rivals: Mapping[str, Quantity], margin: float = 0.0) -> Claim:
@@ -78,18 +78,18 @@ def above_each(text: str, paper: str, ours: Quantity, rivals: Mapping[str, Quant
     return every(text, paper, {f"over {name}": greater("", "", ours, each, margin) for name, each in rivals.items()})
 
 
-def outcome(gap: pd.Series, boundary: float, distance: float) -> Outcome:
+def outcome(gap: pd.Series, boundary: float, distance: float) -> StatisticalTest:
     """The outcome of a t test of a mean difference against a boundary, on the right side of it by a distance."""
     towards = Verdict.HOLDS if distance > 0 else Verdict.FAILS
-    return Outcome(towards, p_value(gap, boundary), abs(float(distance)), float(gap.std(ddof=1)))
+    return StatisticalTest(towards, p_value(gap, boundary), abs(float(distance)), float(gap.std(ddof=1)))
 
 
-def claim_with(text: str, paper: str, ours: str, outcomes: Sequence[Outcome]) -> Claim:
+def claim_with(text: str, paper: str, ours: str, outcomes: Sequence[StatisticalTest]) -> Claim:
     """A claim with the verdict that follows from its tests, if there were no others."""
     return Claim(text, paper, ours, verdict_of(outcomes), tuple(outcomes))
 
 
-def verdict_of(outcomes: Sequence[Outcome]) -> Verdict:
+def verdict_of(outcomes: Sequence[StatisticalTest]) -> Verdict:
     """The worst verdict of all tests."""
     each = [outcome.towards if outcome.p < LEVEL else Verdict.OPEN for outcome in outcomes]
     return min(each, key=list(Verdict).index)

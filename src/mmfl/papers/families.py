@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from mmfl.papers.evidence import LEVEL, holm, show_p, verdict_of
-from mmfl.papers.reproduction import OWN, Claim, Outcome, Verdict
+from mmfl.papers.reproduction import OWN, Claim, StatisticalTest, Verdict
 
 _POWER = 0.8
 _MOST = 1000  # seeds, of which none is tried any more
@@ -51,7 +51,7 @@ def _open(claim: Claim) -> bool:
     return claim.verdict is Verdict.OPEN
 
 
-def _with_verdict(claim: Claim, adjusted: Sequence[Outcome], level: float) -> Claim:
+def _with_verdict(claim: Claim, adjusted: Sequence[StatisticalTest], level: float) -> Claim:
     verdict = verdict_of(adjusted)
     refuting = [outcome.p for outcome in adjusted if outcome.towards is Verdict.FAILS]
     deciding = min(refuting) if refuting else max(outcome.p for outcome in adjusted)
@@ -61,7 +61,7 @@ def _with_verdict(claim: Claim, adjusted: Sequence[Outcome], level: float) -> Cl
     return replace(claim, verdict=verdict, ours=shown, seeds=seeds)
 
 
-def needed_text(outcomes: Sequence[Outcome], level: float) -> str:
+def needed_text(outcomes: Sequence[StatisticalTest], level: float) -> str:
     """How many seeds would decide a claim; nothing where one seed or no difference gives no idea."""
     refuting = [outcome.effect for outcome in outcomes if outcome.towards is Verdict.FAILS]
     effect = max(refuting) if refuting else min(outcome.effect for outcome in outcomes)

@@ -37,8 +37,8 @@ OWN = "not in the paper"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a test says: the verdict that the numbers point to, and the smallest level at which it is one.
+class StatisticalTest:
+    """What a statistical test says: the verdict that the numbers point to, and the smallest level at which it is one.
 
     `distance` is that of the mean from the boundary of the claim, `deviation` the standard deviation over seeds; nan
     where they are unknown.
@@ -67,7 +67,7 @@ class Claim:
     paper: str
     ours: str
     verdict: Verdict
-    outcomes: tuple[Outcome, ...] = ()
+    outcomes: tuple[StatisticalTest, ...] = ()
     seeds: str = ""
 
 

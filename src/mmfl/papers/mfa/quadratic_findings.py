@@ -10,7 +10,7 @@ from scipy import stats
 from mmfl.papers.evidence import Quantity, alike, claim_with, every, fact, greater, spread
 from mmfl.papers.measurements import by_round
 from mmfl.papers.mfa.chain import Chain
-from mmfl.papers.reproduction import NOTES, OWN, Claim, Findings, Frames, Outcome, Verdict
+from mmfl.papers.reproduction import NOTES, OWN, Claim, Findings, Frames, StatisticalTest, Verdict
 from mmfl.report.plots import COLOURS, DASHES, curve, legend, panels
 
 RAND, ROTATE = "mfa-rand", "mfa-rr"
@@ -85,7 +85,7 @@ def noisier(text: str, ours: pd.Series, theirs: pd.Series) -> Claim:
     seen = f"{ratio:.1f} times the standard deviation ({ratio / factor:.1f} to {ratio * factor:.1f}, 95%)"
     p = 2 * float(stats.f.sf(max(ratio, 1 / ratio) ** 2, runs - 1, runs - 1))
     towards = Verdict.HOLDS if ratio > 1 else Verdict.FAILS
-    return claim_with(text, paper, seen, [Outcome(towards, p)])
+    return claim_with(text, paper, seen, [StatisticalTest(towards, p)])
 
 
 def draw_gaps(frames: Frames) -> Figure:
