@@ -44,6 +44,7 @@ FOLDER = Path(__file__).parent / "methods"
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, BLACK = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 )  # fmt: skip
+TRIMMING = ["trimmed-mean", "krum", "multi-krum"]
 DASHES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))]
 
 
@@ -456,6 +457,43 @@ def priorities() -> Figure:
     return figure
 
 
+def robust() -> Figure:
+    """The accuracy of aggregations by the share of clients that attack, IID and with three labels a client."""
+    rules = {"average": {}, "median": {}, "geometric-median": {}, **{name: {"share": 0.4} for name in TRIMMING}}
+    methods = [
+        {"name": name, "allocation": "random-clients", "aggregation": {"name": name, **options}}
+        for name, options in rules.items()
+    ]
+    task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits(), lr=0.3, epochs=3)
+    shares = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    figure, axes = panels(2, 4.4, 3.2, sharey=True)
+    partitions = {"IID": mmfl.partition.iid(), "three labels a client": mmfl.partition.labels(0.3)}
+    for panel, (title, partition) in zip(axes, partitions.items(), strict=True):
+        reached = [
+            mmfl.compare(
+                partial(attacked_federation, task, partition, share), methods, 30, 0.5, seeds=3, evaluate_every=30
+            ).table()["mean"]
+            for share in shares
+        ]
+        colours = (BLACK, ORANGE, BLUE, GREEN, PINK, SKY)
+        for name, colour, dash in zip(rules, colours, [*DASHES, (0, (1, 1))], strict=True):
+            accuracy = [table[name] for table in reached]
+            panel.plot(shares, accuracy, linestyle=dash, color=colour, linewidth=1.5, label=name)
+        panel.set(xlabel="share of clients that attack", title=title)
+        panel.grid(alpha=0.3)
+    axes[0].set(ylabel="accuracy")
+    axes[0].legend(fontsize=8)
+    return figure
+
+
+def attacked_federation(
+    task: mmfl.Task, partition: mmfl.partition.Partition, share: float, seed: int
+) -> mmfl.Federation:
+    """Forty clients, of which a share send -5 times their update."""
+    attack = mmfl.attacks.SignFlip(share, factor=5.0)
+    return mmfl.Federation([task], 40, partition=partition, attack=attack, seed=seed)
+
+
 def demo() -> Figure:
     """Test metrics of the embedded experiment, as `make demo` trains it."""
     config = read("demo", methods=DEFAULT_METHODS.split(","))
@@ -471,6 +509,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "forecast": forecast,
     "groups": groups,
     "local": local,
+    "robust": robust,
     "theory": theory,
     "priorities": priorities,
     "../demo": demo,

@@ -37,6 +37,7 @@ API = [
     "mmfl.federation.schedules",
     "mmfl.federation.optimisers",
     "mmfl.federation.arrivals",
+    "mmfl.federation.attacks",
     "mmfl.federation.availability",
     "mmfl.methods",
     "mmfl.allocation",

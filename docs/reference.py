@@ -19,6 +19,7 @@ from mmfl.data import SOURCES
 from mmfl.data.augmentation import AUGMENTATIONS
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.federation.arrivals import ARRIVALS
+from mmfl.federation.attacks import ATTACKS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.metrics import METRICS
 from mmfl.federation.objectives import LOSSES
@@ -75,6 +76,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "Sizes": ("`sizes` of a partition: a name, a table, a number or a list of them.", SIZES),
     "Arrivals": ("`arrivals` of the federation.", ARRIVALS),
     "Availability": ("`availability` of the federation.", AVAILABILITIES),
+    "Attacks": ("`attack` of the federation; [robust aggregations](methods/robust.md) describes them.", ATTACKS),
     "Methods": (
         'Entries of `methods`, with options as `{ method = "fedstale", beta = 0.2 }`; [methods](methods/README.md) '
         "describes them.",

@@ -400,9 +400,11 @@ ALLOCATED = [
     {"name": "sequential-tasks", "inner": {"name": "update-variance", "mix": 0.1}, "rounds": 3},
     {"name": "warm-up", "inner": {"name": "loss-variance", "draw": "without-repeats"}},
 ]
-MEMORYLESS = ("average", "unbiased", "self-normalised")
+ROBUST = ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
+MEMORYLESS = ("average", "unbiased", "self-normalised", *ROBUST)
 AGGREGATED = [
-    *(name for name in AGGREGATIONS if name not in ("adam", "momentum")),
+    *(name for name in AGGREGATIONS if name not in ("adam", "momentum", "norm-clipping")),
+    {"name": "norm-clipping", "inner": "fedvarp"},
     {"name": "adam", "inner": "stalevre"},
     {"name": "momentum", "inner": {"name": "stalevr", "keep": {"precision": "float16"}}, "lr": 0.3},
 ]

@@ -18,6 +18,7 @@ from mmfl.aggregation import Unbiased, inverse_probability
 from mmfl.allocation import Allocation
 from mmfl.errors import UserError
 from mmfl.privacy import Budget, NoiseAddress, Privacy, epsilon, epsilons
+from mmfl.randomness import normal
 from mmfl.updates import Trained, Updates
 
 DELTAS = (1e-9, 1e-6, 1e-3)
@@ -115,7 +116,7 @@ def test_noise_is_normal_with_standard_deviation_noise_times_clip(where, clip, m
 
 def test_noise_reaches_far_and_alike_on_both_sides():
     words = torch.tensor([0, 1, -2, -1])
-    least, greatest, *middle = privacy_module._normal(words).tolist()
+    least, greatest, *middle = normal(words).tolist()
     assert -9 < least < -8
     assert greatest == -least
     assert np.abs(middle).max() < 1e-15

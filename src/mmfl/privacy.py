@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mmfl.checks import check, is_number, is_positive, is_whole
 from mmfl.errors import UserError, nearest
-from mmfl.randomness import Purpose, bits
+from mmfl.randomness import Purpose, bits, normal
 from mmfl.tensors import to_device
 
 Change = Literal["replaced", "absent"]
@@ -92,7 +92,7 @@ class Privacy:
         for begin in range(0, len(updates), size):
             rows = slice(begin, begin + size)
             exact = torch.where(finite[rows], updates[rows].double() * scale[rows], 0.0)
-            protected[rows] = exact + self.noise * self.clip * _normal(_random_words(exact, rows, address))
+            protected[rows] = exact + self.noise * self.clip * normal(_random_words(exact, rows, address))
         return protected
 
 
@@ -178,13 +178,6 @@ def _random_words(like: Tensor, rows: slice, address: NoiseAddress | None) -> Te
     client = to_device(np.ascontiguousarray(address.client[rows]), like.device)
     key = bits(address.seed, Purpose.NOISE, address.round, address.task, client)
     return bits(key[:, None], torch.arange(like.shape[1], device=like.device))
-
-
-def _normal(words: Tensor) -> Tensor:
-    """Standard normal numbers (float64), each from 64 random bits: one for the sign, 53 for the magnitude."""
-    lower = (((words >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-54
-    normal: Tensor = torch.special.ndtri(lower) * (1 - 2 * (words & 1))
-    return normal
 
 
 def _accounting() -> Any:

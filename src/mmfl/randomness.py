@@ -38,6 +38,7 @@ class Purpose(IntEnum):
     ARRIVALS = 13
     NOISE = 14
     AUGMENTATION = 15
+    ATTACK = 16
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64
@@ -79,6 +80,13 @@ def bits(*address: int | Tensor) -> Tensor:
 def uniform(*address: int | Tensor) -> Tensor:
     """Uniform numbers in [0, 1), float64, one for each address."""
     return _shift(bits(*address), 11).double() * 2.0**-53
+
+
+def normal(words: Tensor) -> Tensor:
+    """Standard normal numbers (float64), each from 64 random bits: one for the sign, 53 for the magnitude."""
+    lower = (((words >> 11) & (2**53 - 1)).double() + 0.5) * 2.0**-54
+    numbers: Tensor = torch.special.ndtri(lower) * (1 - 2 * (words & 1))
+    return numbers
 
 
 def clients_uniform(clients: int, *address: int, columns: int = 1) -> np.ndarray:

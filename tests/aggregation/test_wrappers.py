@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from conftest import refusals, refused, table_of, toy_task, view_of
 from draws import told
 from mmfl import Federation
-from mmfl.aggregation import AGGREGATIONS, AggregationRule, AggregationWrapper, ServerAdam, ServerMomentum, Unbiased
+from mmfl.aggregation import (
+    AGGREGATIONS,
+    AggregationRule,
+    AggregationWrapper,
+    NormClipping,
+    ServerAdam,
+    ServerMomentum,
+    Unbiased,
+)
 from mmfl.allocation import (
     ALLOCATIONS,
     AllocationRule,
@@ -330,6 +338,7 @@ def test_shares_capacity_and_budget_are_those_of_who_has_not_departed():
 CHANGED = {
     ServerMomentum: {"start", "aggregate"},
     ServerAdam: {"start", "aggregate"},
+    NormClipping: {"start", "aggregate", "residuals", "report"},
     RoundRobinTasks: {"allocate"},
     SequentialTasks: {"allocate"},
     WarmUp: {"asks", "allocate"},

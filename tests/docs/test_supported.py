@@ -143,6 +143,7 @@ SUPPORTED: dict[str, Callable[[], object] | str] = {
     "stop at a target, when nothing improves, after some time": "tests/runs/test_stopping.py",
     "priorities of tasks": "tests/allocation/test_priorities.py",
     "several processes and GPUs": "tests/updates/test_world.py",
+    "clients that attack, aggregations that bear them": "tests/federation/test_attacks.py",
     "several federations in one run that differ in settings": "tests/runs/test_sweep.py",
 }
 

@@ -138,6 +138,17 @@ OWN = {
     "smoothed": mmfl.Method("smoothed", mmfl.allocation.RandomClients(), Smoothed()),
     "momentum": mmfl.Method("momentum", mmfl.allocation.RandomClients(), Average(), ClientMomentum()),
     "3-bit": make_method({"method": "fedvarp", "keep": {"precision": "3-bit"}, "name": "3-bit"}),
+    **{
+        name: make_method({"name": name, "allocation": "random-clients", "aggregation": name})
+        for name in ("multi-krum", "geometric-median")
+    },
+    "norm-clipping": make_method(
+        {
+            "name": "norm-clipping",
+            "allocation": "residual-variance",
+            "aggregation": {"name": "norm-clipping", "inner": "stalevr"},
+        }
+    ),
     "alike": mmfl.Method("alike", AlikeEverywhere(), Forecast()),
     "3-bit forecast": make_method({"method": "forecast", "keep": {"precision": "3-bit"}, "name": "3-bit forecast"}),
 }

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from mmfl.aggregation.average import Average
 from mmfl.aggregation.base import AggregationRule, AggregationWrapper
+from mmfl.aggregation.clipping import NormClipping
 from mmfl.aggregation.forecast import Forecast
+from mmfl.aggregation.robust import GeometricMedian, Krum, Median, MultiKrum, TrimmedMean
 from mmfl.aggregation.server import ServerAdam, ServerMomentum, ServerOptimiser
 from mmfl.aggregation.stale import MIFA, FedStale, FedVARP, StaleVR, StaleVRE
 from mmfl.aggregation.unbiased import SelfNormalised, Unbiased, inverse_probability
@@ -24,6 +26,12 @@ AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
     "forecast": Forecast,
     "momentum": ServerMomentum,
     "adam": ServerAdam,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+    "krum": Krum,
+    "multi-krum": MultiKrum,
+    "geometric-median": GeometricMedian,
+    "norm-clipping": NormClipping,
 }
 
 __all__ = [
@@ -35,12 +43,18 @@ __all__ = [
     "FedStale",
     "FedVARP",
     "Forecast",
+    "GeometricMedian",
+    "Krum",
+    "Median",
+    "MultiKrum",
+    "NormClipping",
     "SelfNormalised",
     "ServerAdam",
     "ServerMomentum",
     "ServerOptimiser",
     "StaleVR",
     "StaleVRE",
+    "TrimmedMean",
     "Unbiased",
     "inverse_probability",
 ]

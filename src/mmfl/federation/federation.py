@@ -9,8 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from mmfl.checks import check, check_memory, check_whole
 from mmfl.errors import UserError, nearest
 from mmfl.federation.arrivals import Arrivals
+from mmfl.federation.attacks import Attack
 from mmfl.federation.availability import Always, Availability, Trace
 from mmfl.federation.capacities import Capacity, are_whole_numbers, client_capacities, missing_tasks
+from mmfl.federation.false_labels import with_flipped_labels
 from mmfl.federation.presence import KnownView, Presence
 from mmfl.federation.task import Task
 from mmfl.federation.view import RoundView
@@ -37,7 +39,9 @@ class Federation:
     - `arrivals` and `task_arrivals` give the round from which a client or a task takes part (default 1); for clients
       also a process such as `mmfl.arrivals.exponential`. `departures` gives the round from which a client is gone for
       good (0: never). Lists with an entry per client are in the order of `client_names`.
-    - `seed` determines partition, capacities and missing tasks; a run has its own seed.
+    - `attack` makes some of the clients send false updates or train on false labels, such as
+      `mmfl.attacks.SignFlip(clients=0.2)`; `attackers` says which, [clients].
+    - `seed` determines partition, capacities, missing tasks and attackers; a run has its own seed.
 
     If the partition made clusters, `groups` holds the true cluster of each client, by task.
 
@@ -49,6 +53,7 @@ class Federation:
 
     _owner_names: NDArray[Any] | None = None
     _known: KnownView | None = None
+    attack: Attack | None = None
 
     def __init__(
         self,
@@ -62,6 +67,7 @@ class Federation:
         task_arrivals: Mapping[str, int] | None = None,
         departures: Sequence[int] | None = None,
         availability: Availability | None = None,
+        attack: Attack | None = None,
         seed: int = 0,
     ):
         check(not isinstance(tasks, Task), "federation", "tasks", tasks, "a list of tasks")
@@ -84,6 +90,7 @@ class Federation:
         self.arrivals = self._rounds("arrivals", arrival_rounds, 1)
         self.departures = self._rounds("departures", departures, 0)
         self.task_arrivals = self._task_arrivals(task_arrivals)
+        self._set_attack(attack)
 
     def view(self, round: int, *, rate: float, seed: int) -> RoundView:
         """What the server knows at the start of a round; shares and budget refer to the clients that are present."""
@@ -123,13 +130,16 @@ class Federation:
     def describe(self) -> dict[str, str]:
         """A short summary, from label to text."""
         sizes = self.sizes[self.sizes > 0]
-        return {
+        summary = {
             "tasks": ", ".join(
                 f"{task.name} ({n:,} examples)" for task, n in zip(self.tasks, self.sizes.sum(0), strict=True)
             ),
             "clients": f"{self.clients:,} with {sizes.min():,} to {sizes.max():,} examples a task",
             "processors": f"{int(self.capacity.sum()):,} (capacity {self.capacity.min()} to {self.capacity.max()})",
         }
+        if self.attack is not None:
+            summary["attackers"] = f"{int(self.attackers.sum()):,} of {self.clients:,} ({type(self.attack).__name__})"
+        return summary
 
     def __repr__(self) -> str:
         return f"Federation({self.clients} clients, tasks: {', '.join(self.task_names)})"
@@ -187,6 +197,18 @@ class Federation:
             else rule(task.data, self.clients, rng)
             for task, rule, rng in zip(self.tasks, rules, rngs, strict=True)
         ]
+
+    def _set_attack(self, attack: Attack | None) -> None:
+        """Who attacks; where labels are flipped, tasks get data with the attackers' labels."""
+        self.attackers: NDArray[np.bool_] = np.zeros(self.clients, dtype=bool)
+        if attack is None:
+            return
+        expected = "an attack, such as mmfl.attacks.SignFlip(clients=0.2)"
+        check(isinstance(attack, Attack), "federation", "attack", attack, expected)
+        self.attack, self.attackers = attack, attack.attackers(self.clients, self.seed)
+        if attack.flips_labels:
+            pairs = zip(self.tasks, self.shards, strict=True)
+            self.tasks = tuple(with_flipped_labels(task, attack, shards, self.attackers) for task, shards in pairs)
 
     def describe_client(self, client: int) -> str:
         """The client's number and, if it is an owner, its name."""

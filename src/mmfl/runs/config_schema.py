@@ -14,6 +14,7 @@ from mmfl.engine.precision import Precision
 from mmfl.errors import UserError, at_place
 from mmfl.federation import Federation
 from mmfl.federation.arrivals import ARRIVALS
+from mmfl.federation.attacks import ATTACKS
 from mmfl.federation.availability import AVAILABILITIES
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
@@ -155,6 +156,7 @@ class Config(ConfigSection):
         with at_place(self.source):
             arrivals = build_named("arrivals", given.arrivals, ARRIVALS)
             availability = build("availability", given.availability, AVAILABILITIES)
+            attack = build_named("attack", given.attack, ATTACKS)
         return Federation(
             tasks,
             given.clients,
@@ -165,6 +167,7 @@ class Config(ConfigSection):
             task_arrivals=given.task_arrivals,
             departures=given.departures,
             availability=availability,
+            attack=attack,
             seed=seed,
         )
 

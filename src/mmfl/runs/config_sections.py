@@ -144,8 +144,11 @@ class FederationConfig(ConfigSection):
     """The round from which each client is gone for good, one for each; 0: never."""
     availability: Spec = Field(default="always", examples=[{"name": "bernoulli", "probability": 0.8}])
     """Who can be reached in which round."""
+    attack: Spec | None = Field(default=None, examples=[{"name": "sign-flip", "clients": 0.2}])
+    """What some of the clients do to harm the models, to measure what methods bear. Without it all are honest."""
     seed: int | None = Field(default=None, examples=[0])
-    """Fixes partition, capacities and missing tasks for all seeds of the run. Without it each seed has its own."""
+    """Fixes partition, capacities, missing tasks and attackers for all seeds of the run. Without it each seed has its
+    own."""
 
 
 SECTIONS: dict[str, type[ConfigSection]] = {

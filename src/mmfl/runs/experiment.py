@@ -198,6 +198,11 @@ def run_info(
         first=first,
         directory=directory.path if directory else None,
         config=with_task_settings(directory.config() if directory else {}, federation),
+        attackers={
+            replica.seed: np.flatnonzero(replica.federation.attackers).tolist()
+            for replica in replicas
+            if replica.federation.attack is not None
+        },
         stop=stop,
         states=lambda method, seed: named[method, seed].state,
     )

@@ -38,7 +38,8 @@ class RunInfo:
 
     Every method runs with every seed. `first` is the round that comes first, after 1 where the run is resumed, and
     `rounds` the last one. `config` is the configuration as far as it is known: `config.toml` of a run with a directory,
-    and of any simulation the number of clients and the tasks' settings.
+    and of any simulation the number of clients and the tasks' settings. `attackers` are the clients that attack, by
+    seed, where the federation has an attack.
     """
 
     methods: Sequence[str]
@@ -50,6 +51,7 @@ class RunInfo:
     first: int = 1
     directory: Path | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    attackers: Mapping[int, Sequence[int]] = field(default_factory=dict)
     stop: Callable[[str], None] = field(default_factory=StopRequest)
     states: "Callable[[str, int], TrainingState] | None" = None
 

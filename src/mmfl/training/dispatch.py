@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.engine import Engine
+from mmfl.training.attacked import attacked
 from mmfl.training.round import Round, RoundTests
 from mmfl.updates import Trained, World
 from mmfl.updates.updates import finite_rows, row_sums
@@ -115,7 +116,7 @@ class Dispatch:
         trained = self.engine.train([each.training(s, self._owned(clients)) for each, s, clients in wanted])
         everybody = [clients for _, _, clients in wanted]
         for (each, s, _), answer in zip(wanted, _exchange(self.engine.world, everybody, trained), strict=True):
-            self._trained[each, s] = answer
+            self._trained[each, s] = attacked(answer, each.federation, each.replica.seed, each.view.round, s)
 
     def _collect(self) -> None:
         """Has those that trained before the draw, and were drawn, send their updates, if they have not."""

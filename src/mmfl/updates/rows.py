@@ -127,7 +127,8 @@ class ClientRows:
     def __truediv__(self, divisors: NDArray[np.floating[Any]]) -> "ClientRows":
         """Each row divided by a number of its own, [rows]."""
         column = to_device(self.take_held(divisors), self.matrix)[:, None]
-        return replace(self, matrix=self.matrix / column, norm=None, inner=None)
+        norm, inner = (None if known is None else known / divisors for known in (self.norm, self.inner))
+        return replace(self, matrix=self.matrix / column, norm=norm, inner=inner)
 
     def take_held(self, values: NDArray[Any]) -> NDArray[Any]:
         """The values of those rows that are in this process, given those of all."""
