@@ -116,7 +116,7 @@ def test_each_process_keeps_the_updates_of_its_own_clients_alone(alone, two):
     parts = [two[1] / "checkpoint" / f"round-000006{part}.safetensors" for part in ("", ".part-1")]
     everyone, even, odd = map(stored_clients, (whole, *parts))
     remembered = [name for name in everyone if "batch_norm" not in name and "optimiser" not in name]
-    assert len(remembered) == 28  # thirteen rules that remember updates and SCAFFOLD, for two tasks
+    assert len(remembered) == 30  # fourteen rules that remember updates and SCAFFOLD, for two tasks
     for kept in ("batch_norm", "optimiser"):  # each for one task
         assert sum(kept in name for name in everyone) == len(METHODS) + len(OWN)
     for name, clients in everyone.items():

@@ -104,7 +104,7 @@ def draw(names: Sequence[str], frames: Frames) -> Figure:
         panel.set(title=title, xlabel=f"relative accuracy, less that of {OURS}")
         panel.grid(axis="x", alpha=0.3)
     axes[0].set_yticks(range(len(names)), names)
-    axes[0].invert_yaxis()
+    axes[0].set_ylim(len(names) - 0.5, -0.5)
     return figure
 
 
