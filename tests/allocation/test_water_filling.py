@@ -65,7 +65,7 @@ def test_budget_and_limits_are_kept_and_the_conditions_of_karush_kuhn_and_tucker
 
 
 def test_thousands_of_random_instances_meet_their_dual_bound():
-    """By weak duality no feasible p does better than min_p sum B U^2/p + x (spending - budget) + sum_i B y_i (sum p - 1)
+    """By weak duality no feasible p is better than min_p sum B U^2/p + x (spending - budget) + sum_i B y_i (sum p - 1),
     at any x, y >= 0; here at the x and y that the solution itself implies where a client is below its limit."""
     rng, bounded = np.random.default_rng(0), 0
     for _ in range(2000):

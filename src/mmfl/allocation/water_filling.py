@@ -1,6 +1,8 @@
 """The probabilities under which a sampled sum varies least, within a budget of trainings, device-seconds or bytes."""
 
+from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,98 +72,96 @@ def _least_variance_at_cost(
 ) -> NDArray[np.float64]:
     """p = y U / sqrt(c + t_i), where y spends the budget, and t_i >= 0 is the price of client i's time: 0 if sum_s p is
     below its limit."""
-    bound = np.ones(len(importance)) if limit is None else limit
-    active = np.flatnonzero((capacity > 0) & (bound > 0) & (importance @ np.ones(importance.shape[1]) > 0))
+    limit = np.ones(len(importance)) if limit is None else limit
+    active = np.flatnonzero((capacity > 0) & (limit > 0) & (importance @ np.ones(importance.shape[1]) > 0))
     p = np.zeros_like(importance)
     if budget > 0 and len(active):
-        U, c = importance[active].T.copy(), cost[active].T.copy()
-        unit = c[U > 0].max()
-        p[active] = _probabilities(U / U.max(), c / unit, capacity[active], bound[active], budget / unit).T
+        important, priced = importance[active].T.copy(), cost[active].T.copy()
+        unit = priced[important > 0].max()
+        clients = _Clients.of(important / important.max(), priced / unit, capacity[active], limit[active])
+        p[active] = clients.probabilities(budget / unit).T
     return p
 
 
-def _probabilities(
-    U: NDArray[np.float64], c: NDArray[np.float64], B: NDArray[np.int64], bound: NDArray[np.float64], budget: float
-) -> NDArray[np.float64]:
-    """The probabilities [tasks, clients] of clients that all have some importance."""
-    c = np.where(U > 0, c, 1.0)
-    most = bound * U / U.sum(0)
-    spent = B * (c * most).sum(0)
-    if budget >= spent.sum() * (1 - _PRECISION):
-        return most
-    y = None
-    if (step := len(bound) // _BLOCK) > 1:  # begin where some of the clients would end
-        some = slice(step // 2, None, step)
-        share = spent[some].sum() / spent.sum()
-        y, _ = _prices(U[:, some], c[:, some], B[some], bound[some], min(share, 1 - _PRECISION) * budget)
-    y, time = _prices(U, c, B, bound, budget, y)
-    p: NDArray[np.float64] = y * U / np.sqrt(c + time)
-    return p / np.maximum(p.sum(0) / bound, 1.0)
+@dataclass(frozen=True, eq=False)
+class _Clients:
+    """Clients that all have some importance: tables [tasks, clients] of U and c, and of B and the limits [clients]."""
 
+    importance: NDArray[np.float64]
+    cost: NDArray[np.float64]
+    capacity: NDArray[np.int64]
+    limit: NDArray[np.float64]
 
-def _prices(
-    U: NDArray[np.float64],
-    c: NDArray[np.float64],
-    B: NDArray[np.int64],
-    bound: NDArray[np.float64],
-    budget: float,
-    start: float | None = None,
-) -> tuple[float, NDArray[np.float64]]:
-    """The y that spends the budget, and the t of every client.
+    @classmethod
+    def of(cls, importance: NDArray[np.float64], cost: NDArray[np.float64], *clients: NDArray[Any]) -> "_Clients":
+        """What costs without importance are does not matter."""
+        return cls(importance, np.where(importance > 0, cost, 1.0), *clients)
 
-    What is spent grows with y, and all but linearly until clients reach their limits one after another, so Newton's
-    method finds y in a few steps, from a guess or from the y at which nobody's limit counts. (It is kept within the
-    bounds known.)
-    """
-    root = np.sqrt(c)
-    free = B * (U * root).sum(0)  # spent for each unit of y by a client below its limit
-    reached = bound / (U / root).sum(0)  # the y at which a client reaches it
-    time = np.zeros(len(bound))
-    low, high = budget / free.sum(), np.inf
-    y = low if start is None else max(start, low)
-    for _ in range(_STEPS):
-        full = np.flatnonzero(reached < y)
-        growth = free[reached >= y].sum()
-        surplus = y * growth - budget
-        for begin in range(0, len(full), _BLOCK):
-            part = full[begin : begin + _BLOCK]
-            time[part], spent, slope = _price_of_time(U[:, part], c[:, part], B[part], bound[part], y, time[part])
-            surplus, growth = surplus + spent, growth + slope
-        if abs(surplus) <= _PRECISION * budget or high - low <= _PRECISION * y:
-            break
-        low, high = (low, y) if surplus > 0 else (y, high)
-        step = y - surplus / growth if growth > 0 else np.inf
-        y = step if low < step < high else (low + high) / 2 if np.isfinite(high) else 2 * y
-    return y, np.where(reached < y, time, 0.0)
+    def __getitem__(self, some: slice | NDArray[np.int64]) -> "_Clients":
+        return _Clients(self.importance[:, some], self.cost[:, some], self.capacity[some], self.limit[some])
 
+    def probabilities(self, budget: float) -> NDArray[np.float64]:
+        """p, [tasks, clients]."""
+        most: NDArray[np.float64] = self.limit * self.importance / self.importance.sum(0)
+        spent = self.capacity * (self.cost * most).sum(0)
+        if budget >= spent.sum() * (1 - _PRECISION):
+            return most
+        y = 0.0
+        if (step := len(self.limit) // _BLOCK) > 1:  # begin where some of the clients would end
+            some = slice(step // 2, None, step)
+            y, _ = self[some].prices(budget * min(spent[some].sum() / spent.sum(), 1 - _PRECISION))
+        y, time = self.prices(budget, y)
+        p = y * self.importance / np.sqrt(self.cost + time)
+        return np.asarray(p / np.maximum(p.sum(0) / self.limit, 1.0))
 
-def _price_of_time(
-    U: NDArray[np.float64],
-    c: NDArray[np.float64],
-    B: NDArray[np.int64],
-    bound: NDArray[np.float64],
-    y: float,
-    time: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], float, float]:
-    """The t at which y sum_s U / sqrt(c + t) is the limit, for clients that reach it; what they spend, and its slope in
-    y.
+    def prices(self, budget: float, start: float = 0.0) -> tuple[float, NDArray[np.float64]]:
+        """The y that spends the budget, and the t of every client.
 
-    (sum_s U / sqrt(c + t))^-2 is concave in t, and linear if the costs of a client are equal, so Newton's method is
-    exact then and otherwise comes from below.
-    """
-    if not len(bound):
-        return time, 0.0, 0.0
-    target = (y / bound) ** 2
-    weight = U.sum(0)
-    time = np.maximum(time, target * weight**2 - (U * c).sum(0) / weight)  # still below, by Jensen's inequality
-    for _ in range(_STEPS):
-        inverse = 1 / (c + time)
-        terms = U * np.sqrt(inverse)
-        total, curve = terms.sum(0), (terms * inverse).sum(0)
-        missing = target * total**2 - 1
-        if np.abs(missing).max() <= _PRECISION:
-            break
-        time = np.maximum(time + missing * total / curve, 0.0)
-    spent = bound * (c * terms).sum(0) / total
-    slope = spent - bound * (c * terms * inverse).sum(0) / curve
-    return time, float(B @ spent), float(B @ slope) / y
+        What is spent grows with y, and all but linearly until clients reach their limits one after another, so Newton's
+        method finds y in a few steps, from a guess or from the y at which nobody's limit counts. (It is kept within the
+        bounds known.)
+        """
+        root = np.sqrt(self.cost)
+        free = self.capacity * (self.importance * root).sum(0)  # spent for each unit of y by a client below its limit
+        reached = self.limit / (self.importance / root).sum(0)  # the y at which a client reaches it
+        time = np.zeros(len(self.limit))
+        low, high = budget / free.sum(), np.inf
+        y = max(start, low)
+        for _ in range(_STEPS):
+            full = np.flatnonzero(reached < y)
+            growth = free[reached >= y].sum()
+            surplus = y * growth - budget
+            for begin in range(0, len(full), _BLOCK):
+                part = full[begin : begin + _BLOCK]
+                time[part], spent, slope = self[part].price_of_time(y, time[part])
+                surplus, growth = surplus + spent, growth + slope
+            if abs(surplus) <= _PRECISION * budget or high - low <= _PRECISION * y:
+                break
+            low, high = (low, y) if surplus > 0 else (y, high)
+            step = y - surplus / growth if growth > 0 else np.inf
+            y = step if low < step < high else (low + high) / 2 if np.isfinite(high) else 2 * y
+        return y, np.where(reached < y, time, 0.0)
+
+    def price_of_time(self, y: float, time: NDArray[np.float64]) -> tuple[NDArray[np.float64], float, float]:
+        """The t at which y sum_s U / sqrt(c + t) is the limit, for clients that reach it; what they spend, and its
+        slope in y.
+
+        (sum_s U / sqrt(c + t))^-2 is concave in t, and linear if the costs of a client are equal, so Newton's method is
+        exact then and otherwise comes from below.
+        """
+        target = (y / self.limit) ** 2
+        weight = self.importance.sum(0)
+        below = target * weight**2 - (self.importance * self.cost).sum(0) / weight  # by Jensen's inequality
+        time = np.maximum(time, below)
+        for _ in range(_STEPS):
+            inverse = 1 / (self.cost + time)
+            terms = self.importance * np.sqrt(inverse)
+            total, curve = terms.sum(0), (terms * inverse).sum(0)
+            missing = target * total**2 - 1
+            if np.abs(missing).max() <= _PRECISION:
+                break
+            time = np.maximum(time + missing * total / curve, 0.0)
+        most = self.capacity * self.limit
+        spent = most * (self.cost * terms).sum(0) / total
+        slope = spent - most * (self.cost * terms * inverse).sum(0) / curve
+        return time, float(spent.sum()), float(slope.sum()) / y
