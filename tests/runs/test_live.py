@@ -87,7 +87,9 @@ def test_many_clients_are_cut_short():
     assert describe_clients([]) == ""
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"nodes": 3, "left": []}', '{"nodes": [{}], "left": []}', "null"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"nodes": 3, "left": []}', '{"nodes": [{}], "left": []}', "null"]
+)
 def test_a_damaged_file_counts_as_none(tmp_path, content):
     (tmp_path / "live.json").write_text(content)
     assert read_live(tmp_path) is None

@@ -116,7 +116,9 @@ def nodes_table(live: LiveState) -> RenderableType:
     table = listing("node", "state", "clients", "since", "last reply")
     for node in live.nodes:
         replied = clock(node.last_reply) if node.last_reply else "none"
-        table.add_row(escape(node.name), "late" if node.is_late else "connected", node.clients, clock(node.since), replied)
+        table.add_row(
+            escape(node.name), "late" if node.is_late else "connected", node.clients, clock(node.since), replied
+        )
     if live.nodes_not_listed:
         table.add_row(f"{live.nodes_not_listed} more", "", "", "", "")
     for gone in live.left:

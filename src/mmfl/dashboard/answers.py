@@ -83,7 +83,6 @@ class Answers:
         texts = {id: (self.index.run(id).path / CONFIG).read_text(errors="replace") for id in _ids(query)[0]}
         return json.dumps([{"id": id, "text": text} for id, text in texts.items()])
 
-
     def _deployment(self, query: Query) -> str:
         """The live states and events of deployments; of other runs nothing."""
         found = []

@@ -14,8 +14,8 @@ from mmfl.deployment.programs import SERVER_APP, ControlAPI, write_app
 from mmfl.errors import UserError
 from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory
-from mmfl.runs.files import TailReader
 from mmfl.runs.events import read_events
+from mmfl.runs.files import TailReader
 from mmfl.runs.layout import ENDED, METRICS, STOP
 from mmfl.runs.listener import Listener, RunInfo, interruptible
 from mmfl.runs.records import parse

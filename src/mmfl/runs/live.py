@@ -1,7 +1,7 @@
 """The live state of a deployment, in `live.json` of its run directory: nodes, stage of the round, messages under way.
 
-The server writes it at most once a second, and whoever shows a deployment reads it: `mmfl status`, the dashboard and the
-metrics. A run does not depend on it.
+The server writes it at most once a second. `mmfl status`, the dashboard and the metrics read it; a run does not depend
+on it.
 """
 
 import json
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ class LiveStateWriter:
         self.shown = {number: (name, describe_clients(clients)) for number, (name, clients) in nodes.items()}
         rows = sorted((number not in late, number) for number in nodes)
         starts = self.round_starts
-        lengths = [after - before for before, after in zip(starts, starts[1:], strict=False)]
+        lengths = [after - before for before, after in pairwise(starts)]
         state = LiveState(
             **{**self.known, **known, "messages_out": messages_out},
             updated=now,
