@@ -32,7 +32,6 @@ _SECONDS_BETWEEN_LOOKS = 1.0
     app,
     "mmfl status runs/try",
     "mmfl status runs/try --watch",
-    "mmfl status runs/try --json",
     "mmfl status --server 127.0.0.1:8001",
 )
 def status(
