@@ -81,7 +81,7 @@ class Allocation:
         if wanted.all():
             return self
         columns = self.client[wanted], self.task[wanted], self.count[wanted], self.probability[wanted]
-        return Allocation(*columns, self.given_probabilities, self.certain, self.beyond_capacity)  # type: ignore[arg-type]
+        return Allocation(*columns, self.given_probabilities, self.certain, self.beyond_capacity)
 
     def drawn_clients(self, task: int) -> NDArray[np.int64]:
         """The clients drawn for a task, in ascending order."""

@@ -121,7 +121,7 @@ class Federation:
 
     def present_clients(self, round: int) -> NDArray[np.bool_]:
         """Which clients take part in a round by their arrivals and departures, reachable or not, [clients]."""
-        return (self.arrivals <= round) & ((self.departures == 0) | (round < self.departures))
+        return np.asarray((self.arrivals <= round) & ((self.departures == 0) | (round < self.departures)))
 
     def present_tasks(self, round: int) -> NDArray[np.bool_]:
         """Which tasks have arrived by a round, [tasks]."""

@@ -97,7 +97,7 @@ def chance_among_first(law: Durations, reachable: Numbers, k: int) -> Numbers:
     nodes, weights = np.polynomial.legendre.leggauss(min(max(n // 2 + 1, 16), 64))
     times = law.quantile(in_reach[:, None] * ((1 + nodes) / 2))
     fewer = _fewer_exact(law, limit, times, k) if n <= _MANY else _fewer_normal(law, limit, times, k)
-    return in_reach * (fewer @ (weights / 2))
+    return np.asarray(in_reach * (fewer @ (weights / 2)))
 
 
 def _fewer_exact(law: Durations, limit: Numbers, times: Numbers, k: int) -> Numbers:
