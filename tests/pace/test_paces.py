@@ -16,6 +16,9 @@ from mmfl.pace import Barrier, Deadline, First, Requests
 from mmfl.pace.deadline import Intervals
 from mmfl.pace.first import chance_among_first
 from mmfl.record import RoundRecord
+from mmfl.report import tables
+from mmfl.report.figures import figures
+from mmfl.runs.config import read
 from mmfl.updates import Updates
 
 INF = np.inf
@@ -320,3 +323,50 @@ def test_methods_with_a_pace_of_their_own_keep_it():
     )
     assert found.methods == ["random", "random(pace=deadline(seconds=20))"]
     assert found.runs[1].records[0].time.seconds == 20 or not found.runs[1].records[0].time.dropped
+
+
+# --- results ---
+
+
+def test_a_run_knows_when_it_reached_a_target_and_how_busy_devices_were():
+    run = train("full", "barrier", federation(tasks=2), rounds=6)
+    metric = run.accuracy["toy-1"]
+    found = run.time_to({"toy-1": metric.max(), "toy-0": 2.0})
+    assert found["toy-1"] == run.times["end"][metric.idxmax()]
+    assert np.isnan(found["toy-0"])
+    assert np.isnan(found["all"])
+    assert run.time_to(0.0).to_dict() == dict.fromkeys(("toy-0", "toy-1", "all"), run.times["end"][1])
+    assert (run.times["utilisation"] <= 1).all()
+    assert list(run.times["begin"][1:]) == list(run.times["end"][:-1])
+    with refused("unknown task 'toy-2'"):
+        run.time_to({"toy-2": 0.5})
+    with refused("this run has no clock"):
+        train(of=federation(devices=None), rounds=1).time_to(0.5)
+
+
+def test_a_report_shows_the_clock_where_there_is_one(tmp_path):
+    deadline = {"method": "random", "name": "deadline", "pace": {"name": "deadline", "seconds": 25}}
+    result = mmfl.compare(federation(tasks=2), ["random", deadline], 5, 0.5, directory=tmp_path / "run")
+    made = {figure.name: figure for figure in figures(mmfl.load(tmp_path / "run"))}
+    assert [panel.title for panel in made["seconds"].panels] == ["toy-0", "toy-1", "mean of the tasks", "worst task"]
+    assert made["timeline"].table["cause"].eq("deadline").any()
+    wasted = made["utilisation"].table.set_index("method")["wasted"]
+    assert wasted["deadline"] > wasted["random"] == 0
+    table = tables.results(result)["on the devices' clock"].set_index("method")
+    assert float(table.loc["deadline", "seconds a round"]) < float(table.loc["random", "seconds a round"])
+    untimed = {figure.name for figure in figures(mmfl.compare(federation(devices=None), ["random"], 2, 0.5))}
+    assert not {"seconds", "timeline", "utilisation"} & untimed
+
+
+def test_a_configuration_names_devices_and_paces(tmp_path):
+    settings = [
+        "federation.devices.name=uniform",
+        "federation.devices.high=30",
+        "pace.name=deadline",
+        "pace.seconds=20",
+    ]
+    experiment = read("demo", settings).experiment()
+    assert experiment.federation_of(0).durations().mean().max() <= 30
+    assert all(method.pace.seconds == 20 for method in experiment.methods)
+    with refused("devices 'uniform': unknown option 'hihg': did you mean 'high'?"):
+        read("demo", ["federation.devices.name=uniform", "federation.devices.hihg=30"]).experiment().federation_of(0)

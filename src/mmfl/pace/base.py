@@ -160,13 +160,14 @@ class RoundPace(Pace):
             return np.ones(durations.mean().shape)
         return durations.completion(np.minimum(reachable, deadline)[:, None])
 
-    def with_completion(self, view: RoundView, completion: Numbers) -> RoundView:
-        """The view with these probabilities, and without the pairs that are as good as never completed."""
+    def with_completion(self, view: RoundView, completion: Numbers, seconds: Numbers | None = None) -> RoundView:
+        """The view with these probabilities, and without the pairs that are as good as never completed; `seconds` is
+        how long a training keeps a device on average, where it is not to its end."""
         rare = view.able & (completion < self.least)
         left = view.without_pairs(rare) if rare.any() else view
         assert left.time is not None
         assert left.seconds is not None
-        return left.timed(left.time, left.seconds, completion)
+        return left.timed(left.time, left.seconds if seconds is None else seconds, completion)
 
     def end(self, requests: Requests, view: RoundView, durations: Durations, state: Any) -> Ending:
         """How the round ends, given how long everything would take."""
