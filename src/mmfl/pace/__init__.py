@@ -9,12 +9,26 @@ from mmfl.pace.barrier import Barrier, Rounds
 from mmfl.pace.base import CAUSES, Ending, Pace, Requests, RoundPace
 from mmfl.pace.deadline import Deadline
 from mmfl.pace.first import First
+from mmfl.pace.window import Window
 
 PACES: dict[str, Callable[..., Pace]] = {
     "rounds": Rounds,
     "barrier": Barrier,
     "deadline": Deadline,
     "first": First,
+    "window": Window,
 }
 
-__all__ = ["CAUSES", "PACES", "Barrier", "Deadline", "Ending", "First", "Pace", "Requests", "RoundPace", "Rounds"]
+__all__ = [
+    "CAUSES",
+    "PACES",
+    "Barrier",
+    "Deadline",
+    "Ending",
+    "First",
+    "Pace",
+    "Requests",
+    "RoundPace",
+    "Rounds",
+    "Window",
+]

@@ -50,7 +50,7 @@ def clock(comparison: Comparison) -> pd.DataFrame:
                     "seconds a round": f"{times['seconds'].mean():,.4g}",
                     "seconds in all": f"{times['seconds'].sum() / len(comparison.of(method)):,.4g}",
                     "utilisation": f"{times['busy'].sum() / max(times['offered'].sum(), 1e-12):.1%}",
-                    **{name.replace("_", ": "): f"{share:.1%}" for name, share in wasted.items()},
+                    **{str(name).replace("_", ": "): f"{share:.1%}" for name, share in wasted.items()},
                 }
             )
     return pd.DataFrame(rows).fillna("")

@@ -193,7 +193,8 @@ class Round:
         if self.timed is not None:
             completion = self.timed.completion(self.allocation, trained.client, task)
         updates = Updates.of(task, trained, self.arrived, completion)
-        received = updates.valid(finite)
+        returned = updates.valid(finite)
+        received = returned if self.timed is None else self.timed.join(task, returned)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
         expected, remembered = state.expected[task], method.aggregation.remembered(memory)
@@ -210,11 +211,11 @@ class Round:
             check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
             state.local[task] = observed
         if (batch_norm := state.batch_norm[task]) is not None:
-            batch_norm.observe(received, view.sizes_of(task))
-        if (optimiser := state.optimiser[task]) is not None and received.optimiser_state is not None:
-            optimiser.put(received.client, received.optimiser_state)  # of those not drawn too: they did train
+            batch_norm.observe(returned, view.sizes_of(task))
+        if (optimiser := state.optimiser[task]) is not None and returned.optimiser_state is not None:
+            optimiser.put(returned.client, returned.optimiser_state)  # of those not drawn too: they did train
         drawn = received.without_rows().drawn()
-        rejected = int((updates.count > 0).sum()) - len(drawn)
+        rejected = int((updates.count > 0).sum() - (returned.count > 0).sum())
         if rejected and not len(drawn):
             self.replica.warn_of_rejected(task, view.round, rejected)
         variance = update_variance(view, self.allocation, received)
