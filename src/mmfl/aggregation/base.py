@@ -22,11 +22,13 @@ class AggregationRule:
     returns a new one. A rule without memory uses None. `aggregate` is called every round, without rows if nobody was
     drawn. With `needs_everyone` every client trains, and the rule also gets the updates of clients that were not drawn.
     If the norms of these updates and their inner products with last updates (`StoredRows`) are enough, set
-    `reads_undrawn = False`: then clients of a deployment need not send them.
+    `reads_undrawn = False`: then clients of a deployment need not send them. In asynchronous training a rule that says
+    `needs_starts` gets the weights with which each client began, in `updates.sent`.
     """
 
     needs_everyone: bool = False
     reads_undrawn: bool = True
+    needs_starts: bool = False
 
     def start(self, clients: int, weights: Tensor) -> Any:
         """The state of one task before the first round."""
@@ -38,6 +40,10 @@ class AggregationRule:
 
     def remembered(self, state: Any) -> ClientVectorStore | None:
         """The clients' last updates, for rules that compare new ones with them."""
+        return None
+
+    def stands_for(self, view: RoundView, task: int, state: Any) -> Tensor | None:
+        """What the memory contributes to a step before updates correct it, [parameters]; None where it does not."""
         return None
 
     def residuals(self, updates: Updates, view: RoundView, state: Any) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.aggregation.stale import LastUpdates, StorageSetting
+from mmfl.aggregation.stale import LastUpdates, StorageSetting, stale_mean
 from mmfl.aggregation.unbiased import inverse_probability
 from mmfl.checks import check, is_number
 from mmfl.federation import RoundView
@@ -29,10 +29,14 @@ class Forecast(LastUpdates):
         sizes, scale = view.sizes_of(updates.task), corrections(updates, view, self.bias)
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
-        forecast = (state.total / int(view.examples[updates.task])).float()
+        forecast = stale_mean(self, updates, view, state).float()
         step: Tensor = forecast + updates.combine(scale) - before.combine(scale)
         state.replace(updates, before, updates.rows, sizes)
         return step
+
+    def stands_for(self, view: RoundView, task: int, state: ClientMemory) -> Tensor:
+        """sum d h."""
+        return state.total / int(view.examples[task])
 
     def residuals(self, updates: Updates, view: RoundView, state: ClientMemory) -> NDArray[np.float64]:
         """||G - h||."""

@@ -16,6 +16,7 @@ from mmfl.record import LastTest
 from mmfl.training.average import AveragedWeights
 from mmfl.training.best import BestWeights
 from mmfl.training.diagnostics import Tally
+from mmfl.training.pending import RequestState
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore, StorageOptions, set_world
@@ -38,6 +39,7 @@ class TrainingState:
     expected: list[ExpectedResiduals | None]
     best: BestWeights | None = None
     average: AveragedWeights | None = None
+    requests: RequestState | None = None
 
     @property
     def memories(self) -> list[Any]:
