@@ -7,10 +7,27 @@ from collections.abc import Callable
 
 from mmfl.pace.barrier import Barrier, Rounds
 from mmfl.pace.base import CAUSES, Ending, Pace, Requests, RoundPace
+from mmfl.pace.buffered import Buffered
+from mmfl.pace.fedast import FedAST
+from mmfl.pace.slots import AsynchronousPace
 
 PACES: dict[str, Callable[..., Pace]] = {
     "rounds": Rounds,
     "barrier": Barrier,
+    "buffered": Buffered,
+    "fedast": FedAST,
 }
 
-__all__ = ["CAUSES", "PACES", "Barrier", "Ending", "Pace", "Requests", "RoundPace", "Rounds"]
+__all__ = [
+    "CAUSES",
+    "PACES",
+    "AsynchronousPace",
+    "Barrier",
+    "Buffered",
+    "Ending",
+    "FedAST",
+    "Pace",
+    "Requests",
+    "RoundPace",
+    "Rounds",
+]

@@ -1,14 +1,17 @@
 """Buffered: FedBuff's pace, and FedAsync's with a buffer of one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from torch import Tensor
 
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import AllocationRule
 from mmfl.checks import check, check_whole
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
-from mmfl.pace.requests import QueueOptions, RequestQueue
+from mmfl.pace.requests import QueueOptions, Request, RequestQueue
 from mmfl.pace.schedule import RequestRules
 from mmfl.pace.slots import AsynchronousPace, SlotState, fill_slots
 
@@ -54,18 +57,17 @@ class Buffered(AsynchronousPace):
         where, rule = f"method '{method}': pace '{self.name}'", type(aggregation).__name__
         expected = f"1 for {rule}, which takes every update for itself"
         check(not aggregation.needs_starts or self.buffer == 1, where, "buffer", self.buffer, expected)
-        keeps = type(aggregation).stands_for is not AggregationRule.stands_for
         expected = f"'current' for {rule}, of which no earlier memory can be kept"
-        check(keeps or not self.keeps_memory, where, "memory", self.memory, expected)
+        check(aggregation.has_stale_mean or not self.keeps_memory, where, "memory", self.memory, expected)
 
     @property
     def keeps_memory(self) -> bool:
         """Whether updates are compared with the memory of the time when they were asked for."""
         return self.memory == "sent"
 
-    def start(self, tasks: int, trainings: int) -> SlotState:
+    def start(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> SlotState:
         """Slots that all tasks share."""
-        return SlotState(self.concurrency or trainings, None)
+        return SlotState(self.concurrency or trainings, None, [None] * len(weights))
 
     def options(self, one_each: bool) -> QueueOptions:
         """Busy clients are passed over, or have requests wait."""
@@ -84,9 +86,17 @@ class _BufferedRules:
     buffer: int
     batches_ties: bool = True
 
+    @property
+    def over(self) -> bool:
+        """Never."""
+        return False
+
     def fill(self, queue: RequestQueue) -> None:
         """All slots."""
         fill_slots(queue, self.state)
+
+    def note(self, request: Request) -> None:
+        """Nothing to remember."""
 
     def number_due(self, queue: RequestQueue, task: int) -> int:
         """A full buffer, and no more than that."""

@@ -6,7 +6,7 @@ waits in its task's buffer and is aggregated with others, which makes the next v
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mmfl.pace.reach import Reach
 from mmfl.pace.routing import RequestDurations, Routes
 
 
@@ -35,22 +36,20 @@ class Request(NamedTuple):
     lost: bool = False
 
 
-Availability = Callable[[int, float, float], bool]
-"""Whether a client can be reached at a time, and stays to the end of a training that lasts until another time."""
-
-
 @dataclass(frozen=True)
 class QueueOptions:
     """How requests meet clients.
 
-    `at_once` is how many requests one client works on at a time is its capacity; with `waits` further ones wait at the
-    client, in their order, and without, a busy client is passed over and another one drawn. With `one_each` no client
-    has two requests for a task that are not aggregated yet. No more than `most_busy` clients are busy at a time.
+    A client works on as many requests at a time as its capacity. With `waits` further ones wait there, in their order;
+    without, a busy client is passed over and another one drawn. With `one_each` no client has two requests for a task
+    that are not aggregated yet. No more than `most_busy` clients are busy at a time.
+    Unless it `draws_again`, a slot stays free until something else arrives where the drawn client can take no request.
     """
 
     waits: bool = False
     one_each: bool = False
     most_busy: int | None = None
+    draws_again: bool = True
 
 
 @dataclass
@@ -115,11 +114,11 @@ class RequestQueue:
         durations: RequestDurations,
         seed: int,
         options: QueueOptions | None = None,
-        stays: Availability | None = None,
+        reach: Reach | None = None,
     ):
         self.state, self.capacity, self.durations, self.seed = state, capacity, durations, seed
         self.options = options or QueueOptions()
-        self.stays = stays
+        self.reach = reach
         tasks = len(state.version)
         self.buffers: list[list[Request]] = [[] for _ in range(tasks)]
         for request in _requests(state.buffered):
@@ -192,13 +191,14 @@ class RequestQueue:
         routes, state = self.routes[task], self.state
         found = None
         if routes is not None and routes.total > 0:
-            for _ in range(_TRIES + len(self.capacity) // 256):
+            for _ in range(_TRIES + len(self.capacity) // 256 if self.options.draws_again else 1):
                 found = routes.draw()
                 if self._takes(found[0], task):
                     break
                 state.tallies.passed_over[task] += 1
             else:
-                found = routes.draw_among(self._free(task, routes.weight))
+                free = self._free(task, routes.weight) if self.options.draws_again else None
+                found = None if free is None else routes.draw_among(free)
             state.drawn[task] = routes.drawn
         if found is None:
             return False
@@ -208,7 +208,10 @@ class RequestQueue:
         processors = int(self.capacity[client])
         begun = now if len(own) < processors else max(now, own[-processors])
         arrival = begun + seconds
-        lost = self.stays is not None and not self.stays(client, begun, arrival)
+        end = np.inf if self.reach is None else self.reach.until(client, now)
+        lost = arrival > end
+        if lost:
+            begun, arrival = min(begun, end), end
         state.serial += 1
         request = Request(arrival, state.serial, task, client, state.version[task], now, begun, chance, lost)
         heappush(self._heap, request)
@@ -223,8 +226,18 @@ class RequestQueue:
         state.tallies.sent[task] += 1
         return True
 
-    def arrive(self) -> Request | None:
-        """Moves the clock to the next arrival, and that request into its buffer; None where it is lost."""
+    def wait(self) -> bool:
+        """Moves the clock to when the next client can be reached; False where there will be none."""
+        if self.reach is None:
+            return False
+        weight = sum(routes.weight for routes in self.routes if routes is not None)
+        start = self.reach.next_start(self.state.time, np.asarray(weight) > 0)
+        if np.isfinite(start):
+            self.state.time = start
+        return bool(np.isfinite(start))
+
+    def arrive(self) -> Request:
+        """Moves the clock to the next arrival, and that request into its buffer unless it is lost."""
         request = heappop(self._heap)
         self.state.time = request.arrival
         self._release(request)
@@ -233,7 +246,7 @@ class RequestQueue:
             tallies.lost[task] += 1
             tallies.seconds_lost[task] += request.arrival - request.begun
             self._forget(request)
-            return None
+            return request
         tallies.seconds_done[task] += request.arrival - request.begun
         self.buffers[task].append(request)
         return request
@@ -278,6 +291,8 @@ class RequestQueue:
     def _takes(self, client: int, task: int) -> bool:
         """Whether a client can be sent a request for a task now."""
         options, own = self.options, self._arrivals.get(client)
+        if self.reach is not None and self.reach.until(client, self.state.time) <= self.state.time:
+            return False
         if options.most_busy is not None and own is None and len(self._arrivals) >= options.most_busy:
             return False
         if own is not None and not options.waits and len(own) >= self.capacity[client]:
@@ -288,9 +303,11 @@ class RequestQueue:
         """Who can be sent a request for a task now, [clients]."""
         full = self.options.most_busy is not None and len(self._arrivals) >= self.options.most_busy
         free = np.full(len(weight), not full)
+        if self.reach is not None:
+            free &= self.reach.of_all(self.state.time) > self.state.time
         busy = {*self._arrivals, *(client for client, s in self._pairs if s == task)}
         for client in busy:
-            free[client] = self._takes(client, task)
+            free[client] = self._takes(client, task)  # also where only new clients are not taken
         return free
 
     def _release(self, request: Request) -> None:

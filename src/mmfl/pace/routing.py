@@ -77,17 +77,17 @@ class Routes:
 
     def _make(self, client: NDArray[np.int64]) -> list[Candidate]:
         """Candidates, each with the ordinal that its request has if all before it are sent."""
-        ordinal = self.sent[client] + _repetition(client)
+        ordinal = self.sent[client] + repetition(client)
         seconds = self.durations.sample(client, self.task, ordinal, self.seed)
         chance = self.weight[client] / self.total
         columns = client.tolist(), chance.tolist(), ordinal.tolist(), np.asarray(seconds, dtype=np.float64).tolist()
         return list(zip(*columns, strict=True))
 
 
-def _repetition(values: NDArray[np.int64]) -> NDArray[np.int64]:
+def repetition(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """How often each value has occurred before.
 
-    >>> _repetition(np.array([4, 2, 4, 4, 2])).tolist()
+    >>> repetition(np.array([4, 2, 4, 4, 2])).tolist()
     [0, 0, 1, 2, 1]
     """
     order = np.argsort(values, kind="stable")

@@ -19,10 +19,10 @@ class Version(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What happened at an arrival: the request, None if it was lost, and the versions that are due then. They must be
-    gone through: requests leave the queue one version after another."""
+    """What happened at an arrival: the request, and the versions that are due then. They must be gone through:
+    requests leave the queue one version after another."""
 
-    request: Request | None
+    request: Request
     versions: Iterator[Version]
 
 
@@ -31,8 +31,15 @@ class RequestRules(Protocol):
 
     batches_ties: bool
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is to be sent any more."""
+
     def fill(self, queue: RequestQueue) -> None:
         """Dispatches requests where there is room for more."""
+
+    def note(self, request: Request) -> None:
+        """Is told of every arrival."""
 
     def number_due(self, queue: RequestQueue, task: int) -> int:
         """How many requests of a task's buffer make a version now; 0 for none."""
@@ -54,18 +61,21 @@ class Schedule:
         queue, rules = self.queue, self.rules
         if not rules.batches_ties or queue.settled:
             rules.fill(queue)
+        while not queue.in_flight and queue.wait():
+            rules.fill(queue)
         if not queue.in_flight:
             raise UserError(f"no client can be asked to train any more, after {queue.time:.0f} seconds.")
         request = queue.arrive()
+        rules.note(request)
         return Step(request, self._due() if not rules.batches_ties or queue.settled else iter(()))
 
     def until(self, arrivals: int) -> Iterator[Step]:
         """Steps until so many requests have arrived and all versions that are due then have been made."""
         arrived = lost = 0
-        while arrived < arrivals:
+        while arrived < arrivals and not self.rules.over:
             step = self.step()
-            lost = lost + 1 if step.request is None else 0
-            arrived += step.request is not None
+            lost = lost + 1 if step.request.lost else 0
+            arrived += not step.request.lost
             if lost > _MOST_LOST:
                 raise UserError(f"the last {lost:,} requests were all lost: no client stays until it has trained.")
             yield step if arrived < arrivals else Step(step.request, self._due())

@@ -2,18 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mmfl.errors import UserError
+from mmfl.federation import Federation
+from mmfl.local import LocalRule
+from mmfl.methods import Method
 from mmfl.pace.requests import QueueState
-from mmfl.pace.slots import SlotState
+from mmfl.pace.slots import AsynchronousPace, SlotState
 from mmfl.tensors import to_device
 from mmfl.updates import Trained
 from mmfl.updates.world import SINGLE_PROCESS, World
+
+Part = TypeVar("Part")
 
 
 @dataclass(eq=False)
@@ -105,6 +111,7 @@ class TrainedRequests:
 
     def __post_init__(self) -> None:
         self.world: World = SINGLE_PROCESS
+        self.blocks = [_as(TrainedBlock, block) for block in self.blocks]
         self._left = [np.ones(len(block.serial), dtype=bool) for block in self.blocks]
         self._find()
 
@@ -141,11 +148,9 @@ class TrainedRequests:
             found.append(self.blocks[number].where(marks))
         return TrainedBlock.join(found)
 
-    def drop(self, serials: Sequence[int]) -> None:
-        """Forgets requests that were cancelled."""
-        known = [serial for serial in serials if serial in self]
-        if known:
-            self.take(known)
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self.blocks, self._left, self._place = [], [], {}
 
     def saved(self) -> "TrainedRequests":
         """What a checkpoint holds: in every process, the rows of its own clients that are left."""
@@ -174,8 +179,8 @@ class TrainedRequests:
 
     def adopt(self, restored: Sequence[Any]) -> "TrainedRequests":
         """The requests of a checkpoint, as one or several processes kept them; each takes the rows of its clients."""
-        parts = [[TrainedBlock(**block) for block in each.blocks] for each in restored]
-        adopted = TrainedRequests([self._own(together) for together in zip(*parts, strict=True)])
+        parts = zip(*(each.blocks for each in restored), strict=True)
+        adopted = TrainedRequests([self._own(together) for together in parts])
         adopted.world = self.world
         return adopted
 
@@ -210,6 +215,7 @@ class OldVersions:
     kept: list[OldVersion] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.kept = [_as(OldVersion, each) for each in self.kept]
         self._by_number = {(each.task, each.version): each for each in self.kept}
 
     def __getitem__(self, number: tuple[int, int]) -> OldVersion:
@@ -227,7 +233,12 @@ class OldVersions:
 
     def adopt(self, restored: Sequence[Any]) -> "OldVersions":
         """Those of a checkpoint, which all processes have alike."""
-        return OldVersions([OldVersion(**each) for each in restored[0].kept])
+        return OldVersions(restored[0].kept)
+
+
+def _as(kind: type[Part], value: Any) -> Part:
+    """A dataclass, or its fields as a checkpoint holds them."""
+    return value if isinstance(value, kind) else kind(**value)
 
 
 @dataclass(eq=False)
@@ -241,12 +252,23 @@ class RequestState:
     trained: list[TrainedRequests]
 
     @classmethod
-    def start(cls, clients: int, tasks: int, pace: SlotState, world: World) -> "RequestState":
-        """Before the first request."""
+    def start(
+        cls, method: Method, federation: Federation, weights: Sequence[Tensor], rate: float, world: World
+    ) -> "RequestState | None":
+        """Before the first request; None where the method has rounds."""
+        pace, clients, tasks = method.pace, federation.clients, len(federation.tasks)
+        if not isinstance(pace, AsynchronousPace):
+            return None
+        if type(method.local).start is not LocalRule.start:
+            raise UserError(
+                f"method '{method.name}': local rule {type(method.local).__name__} remembers what clients of a round did, "
+                f"and pace '{pace.name}' has no rounds; expected a local rule without memory, such as 'sgd'."
+            )
         trained = [TrainedRequests() for _ in range(tasks)]
         for each in trained:
             each.world = world
-        return cls(QueueState.start(clients, tasks), pace, OldVersions(), trained)
+        trainings = max(1, round(rate * float(federation.capacity.sum())))
+        return cls(QueueState.start(clients, tasks), pace.start(federation, weights, trainings), OldVersions(), trained)
 
     def to(self, device: torch.device) -> None:
         """Moves what was restored from a checkpoint to a device."""

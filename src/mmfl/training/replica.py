@@ -121,6 +121,7 @@ class Replica:
             start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
             None if average is None else AveragedWeights.start(average, weights, batch_norm),
+            RequestState.start(method, federation, weights, rate, engine.world),
         )
         set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)
