@@ -7,12 +7,11 @@ import pytest
 import torch
 
 import mmfl
+from conftest import refused, toy_task
 from mmfl.engine import Simulation
 from mmfl.methods import make_method
 from mmfl.training import Replica
 from mmfl.training.asynchronous import asynchronous_rounds
-from mmfl.training.loop import rounds
-from tests.conftest import refused, toy_task
 
 POOL = {"clients": 12, "partition": mmfl.partition.dirichlet(1.0)}
 
@@ -137,7 +136,7 @@ def test_replicas_with_and_without_rounds_run_in_lockstep_as_they_do_alone():
     together = mmfl.compare(pool(batch_size=4), methods, rounds=5, rate=0.4, seeds=2)
     assert [(run.method, run.seed) for run in together.runs][:3] == [("a", 0), ("a", 1), ("random", 0)]
     for run in together.runs:
-        given = next(each for each in methods if each == run.method or each["name"] == run.method)
+        given = next(each for each in methods if make_method(each).name == run.method)
         alone = mmfl.train(pool(batch_size=4), given, rounds=5, rate=0.4, seed=run.seed)
         torch.testing.assert_close(weights_of(run), weights_of(alone), rtol=1e-4, atol=1e-5)
         assert [r.drawn for r in run.records] == [r.drawn for r in alone.records]

@@ -1,6 +1,6 @@
 """Aggregations of updates that began at different times: FedBuff, FedAsync, and other rules with staleness weights."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,6 +114,13 @@ class FedAsync(AggregationRule):
         return weights - moved - updates.combine(scale), state
 
 
+@dataclass
+class InnerState:
+    """The state of the rule inside."""
+
+    inner: Any
+
+
 class StalenessWeighted(AggregationWrapper):
     """Another rule, of updates that are multiplied by a weight s(k) of their staleness.
 
@@ -123,25 +130,21 @@ class StalenessWeighted(AggregationWrapper):
     def __init__(self, inner: AggregationRule, staleness: StalenessWeight = 0.5):
         super().__init__(inner)
         self.staleness = _weight("staleness-weighted", staleness)
-        if type(inner).remembered is not AggregationRule.remembered:
+
+    def start(self, clients: int, weights: Tensor) -> InnerState:
+        """Refuses a rule that remembers updates: it would remember them scaled down."""
+        state = self.inner.start(clients, weights)
+        if self.inner.remembered(state) is not None:
             raise UserError(
-                f"aggregation 'staleness-weighted': {type(inner).__name__} remembers updates, and would remember them "
-                "scaled down; expected a rule without memory, such as 'unbiased'."
+                f"aggregation 'staleness-weighted': {type(self.inner).__name__} remembers updates, and would remember "
+                "them scaled down; expected a rule without memory, such as 'unbiased'."
             )
+        return InnerState(state)
 
-    def to_inner(self, name: str, value: Any) -> Any:
-        """Both share one state."""
-        return value
-
-    def start(self, clients: int, weights: Tensor) -> Any:
-        """The inner rule's."""
-        return self.inner.start(clients, weights)
-
-    def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
+    def aggregate(
+        self, weights: Tensor, updates: Updates, view: RoundView, state: InnerState
+    ) -> tuple[Tensor, InnerState]:
         """The inner rule's step for s(k) G."""
-        scale = self.staleness(_staleness(updates))
-        return self.inner.aggregate(weights, replace(updates, rows=updates.rows / (1 / scale)), view, state)
-
-    def report(self, view: RoundView, task: int, state: Any) -> Mapping[str, float]:
-        """The inner rule's."""
-        return self.inner.report(view, task, state)
+        scaled = replace(updates, rows=updates.rows / (1 / self.staleness(_staleness(updates))))
+        weights, inner = self.inner.aggregate(weights, scaled, view, state.inner)
+        return weights, InnerState(inner)

@@ -67,9 +67,8 @@ class FedAST(AsynchronousPace):
 
     def __post_init__(self) -> None:
         where = f"pace '{self.name}'"
-        several = isinstance(self.requests, Sequence) and not isinstance(self.requests, str)
-        given = list(self.requests) if several else [self.requests]  # type: ignore[arg-type]
-        valid = bool(given) and all(is_whole(each, 1) for each in given)
+        given = self.requests if isinstance(self.requests, Sequence) else [self.requests]
+        valid = len(given) > 0 and all(is_whole(each, 1) for each in given)
         check(valid, where, "requests", self.requests, "a whole number of at least 1, or one for each task")
         if isinstance(self.buffer, str) and self.buffer != "dynamic":
             raise UserError(f"{where}: unknown buffer '{self.buffer}': {nearest(self.buffer, ['dynamic'])}")
@@ -89,8 +88,7 @@ class FedAST(AsynchronousPace):
         """Also refuses slots of another number of tasks, and rules for which a client may not be asked twice."""
         super().check(method, allocation, aggregation, federation)
         where, tasks = f"method '{method}': pace '{self.name}'", len(federation.tasks)
-        several = isinstance(self.requests, Sequence)
-        right = not several or len(self.requests) == tasks  # type: ignore[arg-type]
+        right = not isinstance(self.requests, Sequence) or len(self.requests) == tasks
         check(right, where, "requests", self.requests, f"one number for each of {tasks} tasks")
         expected = f"'buffered' for {type(aggregation).__name__}, which takes every update for itself"
         check(not aggregation.needs_starts, where, "pace", self.name, expected)
@@ -111,8 +109,7 @@ class FedAST(AsynchronousPace):
     def start(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> FedASTState:
         """Slots of each task."""
         tasks = len(weights)
-        several = isinstance(self.requests, Sequence)
-        slots = list(self.requests) if several else [self.requests] * tasks  # type: ignore[arg-type, list-item]
+        slots = [self.requests] * tasks if isinstance(self.requests, int) else list(self.requests)
         window = [each.new_empty(0, len(each)) for each in weights]
         return FedASTState(sum(slots), slots, [None] * tasks, _EVERYONE, 0, window, [0.0] * tasks, [0] * tasks)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from heapq import heapify, heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,10 @@ class Tallies:
     @classmethod
     def start(cls, tasks: int) -> "Tallies":
         """Nothing yet."""
-        return cls(*([0.0 if each.name.startswith("seconds") else 0] * tasks for each in fields(cls)))
+        empty: dict[str, Any] = {
+            each.name: [0.0 if each.name.startswith("seconds") else 0] * tasks for each in fields(cls)
+        }
+        return cls(**empty)
 
 
 @dataclass

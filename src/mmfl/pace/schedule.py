@@ -29,7 +29,9 @@ class Step(NamedTuple):
 class RequestRules(Protocol):
     """What a pace decides about requests."""
 
-    batches_ties: bool
+    @property
+    def batches_ties(self) -> bool:
+        """Whether what arrives at one time is aggregated together, and before anything is sent."""
 
     @property
     def over(self) -> bool:

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +26,7 @@ from mmfl.training.pending import OldVersion, TrainedBlock
 from mmfl.training.replica import Replica
 from mmfl.training.round import Outcome, Round
 from mmfl.training.rule_checks import check_allocation, check_signals
-from mmfl.updates import ClientVectorStore, SentFrom, Updates
+from mmfl.updates import ClientRows, ClientVectorStore, SentFrom, Updates
 from mmfl.updates.batch_norm import LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.partial_sum import add_up
 
@@ -323,15 +325,22 @@ class AsynchronousRound(Round):
 
 
 def _joined(task: int, versions: Sequence[Updates], weights: Tensor) -> Updates:
-    """All updates of a round's versions; their step size is the mean over the versions."""
+    """All updates of a round's versions, without rows; their step size is the mean over the versions."""
     if not versions:
         nobody, nothing = np.zeros(0, dtype=np.int64), np.zeros(0)
-        return Updates(task, nobody, nobody, nothing, weights.new_empty(0, len(weights)), nothing, nobody)
-    joined = {
-        name: np.concatenate([getattr(each, name) for each in versions])
-        for name in ("client", "count", "probability", "loss", "steps")
-    }
-    joined["probability"] = joined["probability"] * len(versions)
-    sent = [each.sent for each in versions if each.sent is not None]
-    columns = (np.concatenate([getattr(each, name) for each in sent]) for name in ("version", "staleness"))
-    return Updates(task, **joined, rows=versions[0].rows, sent=SentFrom(*columns))
+        rows = ClientRows(weights.new_empty(0, len(weights)))
+        return Updates(task, nobody, nobody, nothing, rows, nothing, nobody)
+
+    def all_of(name: str) -> Any:
+        return np.concatenate([attrgetter(name)(each) for each in versions])
+
+    return Updates(
+        task,
+        all_of("client"),
+        all_of("count"),
+        all_of("probability") * len(versions),
+        versions[0].rows,
+        all_of("loss"),
+        all_of("steps"),
+        sent=SentFrom(all_of("sent.version"), all_of("sent.staleness")),
+    )

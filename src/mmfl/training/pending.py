@@ -1,7 +1,7 @@
 """What asynchronous training keeps between aggregations: requests that have trained, and weights that others need."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,9 +47,11 @@ class TrainedBlock:
     ) -> "TrainedBlock":
         """What an engine returned, and the serial number of each of its rows."""
         here = np.arange(len(trained.client)) if trained.here is None else trained.here
-        kept = (trained.flat[:, :0] if each is None else each for each in (trained.batch_norm, trained.optimiser_state))
+        nothing = trained.flat[:, :0]
+        batch_norm = nothing if trained.batch_norm is None else trained.batch_norm
+        optimiser_state = nothing if trained.optimiser_state is None else trained.optimiser_state
         columns = trained.client, trained.loss, trained.steps, here, total, finite
-        return cls(serial, *columns, trained.flat, *kept)
+        return cls(serial, *columns, trained.flat, batch_norm, optimiser_state)
 
     def where(self, wanted: NDArray[np.bool_]) -> "TrainedBlock":
         """The wanted rows alone."""
@@ -57,13 +59,10 @@ class TrainedBlock:
             return self
         held = wanted[self.here]
         rows = to_device(np.flatnonzero(held), self.flat.device)
-        return TrainedBlock(
-            *(getattr(self, name)[wanted] for name in _COLUMNS),
-            (np.cumsum(wanted) - 1)[self.here[held]],
-            self.total[held],
-            self.finite[held],
-            *(getattr(self, name)[rows] for name in _MATRICES),
-        )
+        changed: dict[str, Any] = {name: getattr(self, name)[wanted] for name in _COLUMNS}
+        changed |= {name: getattr(self, name)[rows] for name in _MATRICES}
+        changed |= {"total": self.total[held], "finite": self.finite[held]}
+        return replace(self, here=(np.cumsum(wanted) - 1)[self.here[held]], **changed)
 
     @classmethod
     def join(cls, blocks: Sequence["TrainedBlock"]) -> "TrainedBlock":
@@ -71,28 +70,24 @@ class TrainedBlock:
         if len(blocks) == 1:
             return blocks[0]
         first = np.cumsum([0, *(len(each.serial) for each in blocks)])
-        return cls(
-            *(np.concatenate([getattr(each, name) for each in blocks]) for name in _COLUMNS),
-            np.concatenate([each.here + begin for each, begin in zip(blocks, first, strict=False)]),
-            np.concatenate([each.total for each in blocks]),
-            np.concatenate([each.finite for each in blocks]),
-            *(torch.cat([getattr(each, name) for each in blocks]) for name in _MATRICES),
-        )
+        joined: dict[str, Any] = {
+            name: np.concatenate([getattr(each, name) for each in blocks]) for name in (*_COLUMNS, "total", "finite")
+        }
+        joined |= {name: torch.cat([getattr(each, name) for each in blocks]) for name in _MATRICES}
+        here = [each.here + begin for each, begin in zip(blocks, first, strict=False)]
+        return cls(here=np.concatenate(here), **joined)
 
     def trained(self, world: World) -> Trained:
         """As an engine returns it."""
-        own = None if world.size == 1 else self.here
-        kept = (each if each.shape[1] else None for each in (self.batch_norm, self.optimiser_state))
-        batch_norm, optimiser_state = kept
         return Trained(
             self.client,
             self.flat,
             self.loss,
             self.steps,
-            own,
+            None if world.size == 1 else self.here,
             world,
-            batch_norm=batch_norm,
-            optimiser_state=optimiser_state,
+            batch_norm=self.batch_norm if self.batch_norm.shape[1] else None,
+            optimiser_state=self.optimiser_state if self.optimiser_state.shape[1] else None,
         )
 
 
@@ -113,6 +108,7 @@ class TrainedRequests:
         self.world: World = SINGLE_PROCESS
         self.blocks = [_as(TrainedBlock, block) for block in self.blocks]
         self._left = [np.ones(len(block.serial), dtype=bool) for block in self.blocks]
+        self._place: dict[int, tuple[int, int]] = {}
         self._find()
 
     def __contains__(self, serial: int) -> bool:
@@ -190,10 +186,11 @@ class TrainedRequests:
         here = np.concatenate([each.here for each in parts])
         owned = self.world.owns(first.client[here]) if self.world.size > 1 else np.ones(len(here), dtype=bool)
         order = np.flatnonzero(owned)[np.argsort(here[owned], kind="stable")]
-        columns = (getattr(first, name).copy() for name in _COLUMNS)
-        numbers = (np.concatenate([getattr(each, name) for each in parts])[order] for name in ("total", "finite"))
-        matrices = (torch.cat([getattr(each, name) for each in parts])[torch.from_numpy(order)] for name in _MATRICES)
-        return TrainedBlock(*columns, here[order], *numbers, *matrices)
+        rows = torch.from_numpy(order)
+        own: dict[str, Any] = {name: getattr(first, name).copy() for name in _COLUMNS}
+        own |= {name: np.concatenate([getattr(each, name) for each in parts])[order] for name in ("total", "finite")}
+        own |= {name: torch.cat([getattr(each, name) for each in parts])[rows] for name in _MATRICES}
+        return TrainedBlock(here=here[order], **own)
 
 
 @dataclass(eq=False)
@@ -261,8 +258,8 @@ class RequestState:
             return None
         if type(method.local).start is not LocalRule.start:
             raise UserError(
-                f"method '{method.name}': local rule {type(method.local).__name__} remembers what clients of a round did, "
-                f"and pace '{pace.name}' has no rounds; expected a local rule without memory, such as 'sgd'."
+                f"method '{method.name}': local rule {type(method.local).__name__} remembers what clients of a round "
+                f"did, and pace '{pace.name}' has no rounds; expected a local rule without memory, such as 'sgd'."
             )
         trained = [TrainedRequests() for _ in range(tasks)]
         for each in trained:
@@ -272,7 +269,8 @@ class RequestState:
 
     def to(self, device: torch.device) -> None:
         """Moves what was restored from a checkpoint to a device."""
-        for each in [*self.old.kept, *(block for trained in self.trained for block in trained.blocks)]:
-            for part in fields(each):
-                if isinstance(value := getattr(each, part.name), Tensor):
-                    setattr(each, part.name, value.to(device))
+        blocks = [block for trained in self.trained for block in trained.blocks]
+        for names, parts in ((_MATRICES, blocks), (("weights", "batch_norm", "memory"), self.old.kept)):
+            for each in parts:
+                for name in names:
+                    setattr(each, name, getattr(each, name).to(device))
