@@ -65,7 +65,7 @@ class Buffered(AsynchronousPace):
         """Whether updates are compared with the memory of the time when they were asked for."""
         return self.memory == "sent"
 
-    def start(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> SlotState:
+    def start_slots(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> SlotState:
         """Slots that all tasks share."""
         return SlotState(self.concurrency or trainings, None, [None] * len(weights))
 

@@ -106,7 +106,7 @@ class FedAST(AsynchronousPace):
         """Reallocation compares updates."""
         return self.reallocate
 
-    def start(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> FedASTState:
+    def start_slots(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> FedASTState:
         """Slots of each task."""
         tasks = len(weights)
         slots = [self.requests] * tasks if isinstance(self.requests, int) else list(self.requests)

@@ -68,7 +68,7 @@ class AsynchronousPace(Pace):
         """Whether what the aggregation's memory stood for is kept for every version that clients began with."""
         return False
 
-    def start(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> SlotState:
+    def start_slots(self, federation: Federation, weights: Sequence[Tensor], trainings: int) -> SlotState:
         """The slots before the first request, given the weights of each task and how many trainings a synchronous round
         has."""
         raise TypeError(f"{type(self).__name__} does not say how many requests are in flight.")

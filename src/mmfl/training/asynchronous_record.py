@@ -45,12 +45,12 @@ def _cost(each: AsynchronousRound, cost: Cost) -> Cost:
         ]
     )
     asked = np.array(each.requesting.queue.state.tallies.sent) - before.sent
-    arrived = np.bincount([request.task for request in each.arrived], minlength=len(lengths))
+    arrived = np.bincount([request.task for request in each.returned], minlength=len(lengths))
     downloads = each.replica.method.local.downloads
     return replace(
         cost,
-        trainings=len(each.arrived),
-        processors=len(each.arrived),
+        trainings=len(each.returned),
+        processors=len(each.returned),
         bytes_up=int(4 * arrived @ lengths),
         bytes_down=int(4 * downloads * asked @ lengths),
     )
@@ -65,7 +65,7 @@ def _timing(each: AsynchronousRound) -> Timing:
     dropped["failed"] = sum(each.rejected.values())
     counted = {cause: number - before.dropped.get(cause, 0) for cause, number in dropped.items()}
     spent = {cause: number - before.wasted[cause] for cause, number in wasted.items()}
-    chosen = np.unique(np.linspace(0, len(each.arrived) - 1, min(len(each.arrived), MAX_SPANS)).astype(np.int64))
+    chosen = np.unique(np.linspace(0, len(each.returned) - 1, min(len(each.returned), MAX_SPANS)).astype(np.int64))
     ended = zip(each.federation.task_names, each.requesting.state.pace.ended, strict=True)
     return Timing(
         before.time,
@@ -77,6 +77,6 @@ def _timing(each: AsynchronousRound) -> Timing:
         extras={f"ended_{task}": time for task, time in ended if time is not None},
         spans=tuple(
             Span(request.client, request.task, request.begun, request.arrival)
-            for request in (each.arrived[n] for n in chosen.tolist())
+            for request in (each.returned[n] for n in chosen.tolist())
         ),
     )

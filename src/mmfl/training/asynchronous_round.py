@@ -110,7 +110,7 @@ class AsynchronousRound(Round):
 
     requesting: Requesting = field(init=False)
     before: Counts = field(init=False)
-    arrived: list[Request] = field(default_factory=list)
+    returned: list[Request] = field(default_factory=list)
     versions: dict[int, list[Updates]] = field(default_factory=dict)
     taken: list[Request] = field(default_factory=list)  # for the version that is being made
     rejected: Counter[int] = field(default_factory=Counter)
@@ -152,7 +152,7 @@ class AsynchronousRound(Round):
         """Goes on to the end of the round, and stops wherever requests have to be trained before it can go on."""
         for step in self.requesting.schedule.until(self.arrivals):
             if not step.request.lost:
-                self.arrived.append(step.request)
+                self.returned.append(step.request)
                 if self.requesting.pace.observes_updates:
                     self.taken = [step.request]
                     if self.untrained(self.taken):
@@ -237,7 +237,7 @@ class AsynchronousRound(Round):
 
     def close(self) -> None:
         """What has happened, as in a synchronous round: who trained, and what went into the weights."""
-        self.allocation = self._trained_pairs()
+        self.arrived = self.allocation = self._trained_pairs()
         for s in range(len(self.weights)):
             self.outcomes[s] = Outcome(_joined(s, self.versions.get(s, []), self.weights[s]), self.rejected[s], None)
         self.end()
@@ -316,7 +316,7 @@ class AsynchronousRound(Round):
 
     def _trained_pairs(self) -> Allocation:
         """The pairs whose requests arrived, with the probabilities of this round."""
-        pairs = Counter((each.task, each.client) for each in self.arrived)
+        pairs = Counter((each.task, each.client) for each in self.returned)
         task, client = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2).T
         count = np.array([pairs[pair] for pair in sorted(pairs)], dtype=np.int64)
         given = self.allocation.given_probabilities

@@ -265,7 +265,9 @@ class RequestState:
         for each in trained:
             each.world = world
         trainings = max(1, round(rate * float(federation.capacity.sum())))
-        return cls(QueueState.start(clients, tasks), pace.start(federation, weights, trainings), OldVersions(), trained)
+        return cls(
+            QueueState.start(clients, tasks), pace.start_slots(federation, weights, trainings), OldVersions(), trained
+        )
 
     def to(self, device: torch.device) -> None:
         """Moves what was restored from a checkpoint to a device."""
