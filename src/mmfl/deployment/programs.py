@@ -72,14 +72,24 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def superlink(address: Address, keys: Keys | None) -> list[str]:
-    """Starts a SuperLink; with keys, it has a certificate and lets in only nodes with a registered key."""
+def superlink(address: Address, keys: Keys | None, database: Path, secret: Path) -> list[str]:
+    """Starts a SuperLink, whose state outlives it in a database; `secret` is the file by which it knows its SuperExec.
+
+    With keys, it has a certificate and lets in only nodes with a registered key.
+    """
     command = ["flower-superlink", "--host", address.host, "--port", str(address.port)]
-    command += ["--disable-runtime-dependency-installation"]
+    command += ["--disable-runtime-dependency-installation", "--database", str(database)]
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     if keys is None:
         return [*command, "--insecure"]
     command += ["--ssl-ca-certfile", str(keys.authority), "--ssl-certfile", str(keys.certificate)]
     return [*command, "--ssl-keyfile", str(keys.server_key), "--enable-supernode-auth"]
+
+
+def superexec(address: Address, keys: Keys | None, secret: Path) -> list[str]:
+    """Starts the SuperExec of a SuperLink, which starts the ServerApps of runs."""
+    command = ["flower-superexec", "--runtime-api-address", str(address), "--superexec-auth-secret-file", str(secret)]
+    return [*command, "--insecure"] if keys is None else [*command, "--root-certificates", str(keys.authority)]
 
 
 def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path | None) -> list[str]:
