@@ -1,5 +1,6 @@
 """What runs on a node's machine: a worker that holds data and models, and a SuperNode that passes messages to it."""
 
+import os
 import re
 import sys
 import time
@@ -16,6 +17,7 @@ from mmfl.deployment.supervision import GrowingPauses
 from mmfl.errors import UserError
 from mmfl.runs.files import TailReader
 
+_PROGRAM = Path(__file__).with_name("flower_node.py")
 WORKER = (sys.executable, "-m", "mmfl.deployment.worker")
 _MAX_STARTS = 5  # of a worker that keeps dying soon after its start
 _STABLE_SECONDS = 60.0  # after which earlier ends of a process no longer count
@@ -79,6 +81,8 @@ class RunningNode:
         self.processes, self.spec, self.name, self.say = processes, spec, name, say
         folder = processes.folder / name
         folder.mkdir(mode=0o700)
+        self.programs = folder / "programs"
+        self.programs.mkdir()
         self.socket, self.environment = folder / "worker", programs.environment(folder / "home")
         self.starts_left = _MAX_STARTS
         self.pauses = GrowingPauses()
@@ -150,9 +154,11 @@ class RunningNode:
     def _start_supernode(self) -> None:
         spec, now = self.spec, time.monotonic()
         command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key)
+        command = [sys.executable, "-P", str(_PROGRAM), str(self.programs), *command]
+        environment = self.environment | {"PATH": f"{self.programs}{os.pathsep}{self.environment['PATH']}"}
         self._printed = TailReader(self.processes.logs / f"{self.name}-supernode.log")
         self._printed.new_lines()  # of earlier attempts
-        self.supernode: Child = self.processes.start(f"{self.name}-supernode", command, self.environment)
+        self.supernode: Child = self.processes.start(f"{self.name}-supernode", command, environment)
         self.supernode_started, self._reconnect_at, self._id = now, None, None
         self._next_look = now + _SECONDS_BETWEEN_LOOKS
 
