@@ -71,9 +71,9 @@ def fork_programs(listener: socket.socket, programs: Programs, parent: int) -> N
 
 
 def run(programs: Programs, command: list[str]) -> None:
-    """Runs a program with its options, and ends this process with it."""
+    """Runs a program with its options; it ends this process, or returns."""
     sys.argv = command
-    sys.exit(programs[command[0]]())
+    programs[command[0]]()
 
 
 def main() -> None:

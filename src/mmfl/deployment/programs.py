@@ -30,6 +30,7 @@ CONNECTION = "mmfl"  # the name of the connection in the settings that we write
 FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those who start runs
 # The variable by which a SuperLink behind a proxy, and its runs, know the largest request of a node.
 MAX_BYTES_VARIABLE = "MMFL_MAX_MESSAGE_BYTES"
+_FLOWER_NODE = Path(__file__).with_name("flower_node.py")
 _REGISTER = """
 import sys
 from importlib.metadata import entry_points
@@ -92,9 +93,13 @@ def superexec(address: Address, keys: Keys | None, secret: Path) -> list[str]:
     return [*command, "--insecure"] if keys is None else [*command, "--root-certificates", str(keys.authority)]
 
 
-def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path | None) -> list[str]:
-    """Starts a SuperNode; `port` is for its own processes, on loopback, and `worker` the socket of its worker."""
-    command = ["flower-supernode", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
+def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path | None, folder: Path) -> list[str]:
+    """Starts a SuperNode; `port` is for its own processes, on loopback, and `worker` the socket of its worker.
+
+    The programs that it starts are found in `folder`, which must come first in PATH.
+    """
+    command = [sys.executable, "-P", str(_FLOWER_NODE), str(folder)]
+    command += ["flower-supernode", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--node-config", f'worker="{worker}"']
     command += ["--insecure"] if root is None else ["--root-certificates", str(root)]
     return command if key is None else [*command, "--auth-supernode-private-key", str(key)]

@@ -17,7 +17,6 @@ from mmfl.deployment.supervision import GrowingPauses
 from mmfl.errors import UserError
 from mmfl.runs.files import TailReader
 
-_PROGRAM = Path(__file__).with_name("flower_node.py")
 WORKER = (sys.executable, "-m", "mmfl.deployment.worker")
 _MAX_STARTS = 5  # of a worker that keeps dying soon after its start
 _STABLE_SECONDS = 60.0  # after which earlier ends of a process no longer count
@@ -153,8 +152,7 @@ class RunningNode:
 
     def _start_supernode(self) -> None:
         spec, now = self.spec, time.monotonic()
-        command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key)
-        command = [sys.executable, "-P", str(_PROGRAM), str(self.programs), *command]
+        command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key, self.programs)
         environment = self.environment | {"PATH": f"{self.programs}{os.pathsep}{self.environment['PATH']}"}
         self._printed = TailReader(self.processes.logs / f"{self.name}-supernode.log")
         self._printed.new_lines()  # of earlier attempts
