@@ -7,6 +7,7 @@ import numpy as np
 
 from mmfl.record import MAX_SPANS, Cost, RoundRecord, Span, Timing
 from mmfl.training.asynchronous_round import AsynchronousRound
+from mmfl.training.clock import rounded
 from mmfl.training.record import record
 from mmfl.training.round import RoundTests
 from mmfl.updates.batch_norm import SharedBatchNorm
@@ -68,15 +69,15 @@ def _timing(each: AsynchronousRound) -> Timing:
     chosen = np.unique(np.linspace(0, len(each.returned) - 1, min(len(each.returned), MAX_SPANS)).astype(np.int64))
     ended = zip(each.federation.task_names, each.requesting.state.pace.ended, strict=True)
     return Timing(
-        before.time,
-        queue.time,
-        busy=each.requesting.seconds_worked() - before.worked,
-        offered=slots * (queue.time - before.time),
-        wasted={cause: number for cause, number in spent.items() if number},
+        rounded(before.time),
+        rounded(queue.time),
+        busy=rounded(each.requesting.seconds_worked() - before.worked),
+        offered=rounded(slots * (queue.time - before.time)),
+        wasted={cause: rounded(number) for cause, number in spent.items() if number},
         dropped={cause: number for cause, number in counted.items() if number},
-        extras={f"ended_{task}": time for task, time in ended if time is not None},
+        extras={f"ended_{task}": rounded(time) for task, time in ended if time is not None},
         spans=tuple(
-            Span(request.client, request.task, request.begun, request.arrival)
+            Span(request.client, request.task, rounded(request.begun), rounded(request.arrival))
             for request in (each.returned[n] for n in chosen.tolist())
         ),
     )
