@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 from mmfl.pace.barrier import Barrier, Rounds
 from mmfl.pace.base import CAUSES, Ending, Pace, Requests, RoundPace
+from mmfl.pace.buffered import Buffered
 from mmfl.pace.deadline import Deadline
+from mmfl.pace.fedast import FedAST
 from mmfl.pace.first import First
+from mmfl.pace.slots import AsynchronousPace
 from mmfl.pace.window import Window
 
 PACES: dict[str, Callable[..., Pace]] = {
@@ -17,14 +20,19 @@ PACES: dict[str, Callable[..., Pace]] = {
     "deadline": Deadline,
     "first": First,
     "window": Window,
+    "buffered": Buffered,
+    "fedast": FedAST,
 }
 
 __all__ = [
     "CAUSES",
     "PACES",
+    "AsynchronousPace",
     "Barrier",
+    "Buffered",
     "Deadline",
     "Ending",
+    "FedAST",
     "First",
     "Pace",
     "Requests",

@@ -29,14 +29,14 @@ class Window(RoundPace):
     keeps_late: ClassVar[bool] = True
 
     seconds: float
-    late: float = np.inf
+    late: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         where = f"pace '{self.name}'"
         right = self.seconds == np.inf or is_number(self.seconds, 1e-9, np.inf)
         check(right, where, "seconds", self.seconds, "a positive number of seconds")
-        right = self.late == np.inf or is_number(self.late, 0, np.inf)
+        right = self.late is None or is_number(self.late, 0, np.inf)
         check(right, where, "late", self.late, "a number of seconds, at least 0")
 
     def check(
@@ -54,11 +54,16 @@ class Window(RoundPace):
 
     def begin(self, view: RoundView, durations: Durations, reachable: Numbers, state: Any) -> RoundView:
         """The probability that nothing is too late."""
-        return self.with_completion(view, self.chance(durations, reachable, self.seconds + self.late))
+        return self.with_completion(view, self.chance(durations, reachable, self._limit))
+
+    @property
+    def _limit(self) -> float:
+        """After how many seconds a training is dropped."""
+        return np.inf if self.late is None else self.seconds + self.late
 
     def end(self, requests: Requests, view: RoundView, durations: Durations, state: Any) -> Ending:
         """Who is done when the window closes is used now, others later."""
-        limit = self.seconds + self.late
+        limit = self._limit
         used = requests.finish <= limit
         completion = np.ones(len(requests))
         if np.isfinite(limit) and len(requests):
