@@ -223,9 +223,9 @@ def test_a_window_that_never_closes_is_a_barrier_and_a_run_with_late_updates_goe
 def test_late_updates_keep_the_expected_step_and_what_is_too_late_is_divided_by_its_chance():
     of = federation(12, mmfl.devices.shifted_exponential(20, 10, factors=[1, 4]))
     for options in ({}, {"late": 30}):
-        run = train("random", {"name": "window", "seconds": 25, **options}, of, rounds=500, rate=0.08)
+        run = train("random", {"name": "window", "seconds": 25, **options}, of, rounds=150, rate=0.08)
         sizes = run.step_size["toy-0"]
-        assert abs(sizes.mean() - 1) < 4 * sizes.std() / len(sizes) ** 0.5 + 0.02  # a few are still under way
+        assert abs(sizes.mean() - 1) < 4 * sizes.std() / len(sizes) ** 0.5 + 0.05  # a few are still under way
     assert any(r.time.dropped for r in run.records)
 
 

@@ -1,6 +1,7 @@
 """LateUpdates: updates of a task that came too late for their round, until they join a later one."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ def joined(updates: Updates, late: LateUpdates) -> Updates:
     if not len(late):
         return updates
     names = ("client", "count", "probability", "completion", "loss", "steps")
-    columns = {name: np.concatenate([getattr(updates, name), getattr(late, name)]) for name in names}
+    columns: dict[str, Any] = {n: np.concatenate([getattr(updates, n), getattr(late, n)]) for n in names}
     rows, number = updates.rows, len(updates) + len(late)
     if rows.places is None:
         both = ClientRows(torch.cat([rows.matrix, late.flat]), world=rows.world)
