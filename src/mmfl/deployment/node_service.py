@@ -1,5 +1,6 @@
 """NodeService: answers the server's requests with the data and the engine of one node."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,6 +49,8 @@ class NodeService:
         for task in federation.tasks:
             check_private_batch_norm(task, self.privacy)
         self.states = ClientStates(folder)
+        self.announcement = _announcement(federation)
+        self.announced = hashlib.blake2b(json.dumps(self.announcement).encode(), digest_size=8).hexdigest()
         self.newest: dict[Pair, tuple[int, Tensor, Tensor | None]] = {}
         self.sent: dict[Pair, Tensor] = {}
 
@@ -59,6 +62,7 @@ class NodeService:
             max_bytes = request.fields.get("max_reply_bytes")
             for part in (self._announce, self._losses, self._train, self._collect, self._test):
                 part(request, reply)
+            reply.fields["announced"] = self.announced
         except InvalidPayloadError as error:
             reply = Payload({"error": f"the request is {error}"})
         except Exception as error:  # the node goes on, and the server's events say what failed
@@ -68,12 +72,8 @@ class NodeService:
 
     def _announce(self, request: Payload, reply: Payload) -> None:
         """The node's clients, each with its capacity and examples by task; and the number of test examples by task."""
-        federation, names = self.federation, self.federation.task_names
         if request.fields.get("announce"):
-            for client in federation.members:
-                sizes = dict(zip(names, federation.sizes[client].tolist(), strict=True))
-                reply.add("clients", client, int(federation.capacity[client]), sizes)
-            reply.fields["tested"] = dict(zip(names, federation.test_examples, strict=True))
+            reply.fields.update(self.announcement)
 
     def _losses(self, request: Payload, reply: Payload) -> None:
         """The mean loss of the weights on each client's data."""
@@ -197,6 +197,14 @@ class NodeService:
         if name not in self.federation.task_names:
             raise InvalidPayloadError(f"about task '{name}', which is unknown here")
         return self.federation.task_names.index(name)
+
+
+def _announcement(federation: NodeFederation) -> dict[str, Any]:
+    names, rows = federation.task_names, []
+    for client in federation.members:
+        sizes = dict(zip(names, federation.sizes[client].tolist(), strict=True))
+        rows.append([client, int(federation.capacity[client]), sizes])
+    return {"clients": rows, "tested": dict(zip(names, federation.test_examples, strict=True))}
 
 
 def _run(request: Payload) -> str:

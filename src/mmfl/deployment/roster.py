@@ -12,6 +12,8 @@ from mmfl.deployment.remote_federation import ServerFederation
 
 _MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
 _MAX_EXAMPLES = 2**40  # that a client may announce
+_MAX_TASKS = 1000  # that a client may announce, known to the run or not
+_NO_FAULTS = ("joined", "waiting", "control", "changed", "version")
 
 
 class Events:
@@ -34,17 +36,19 @@ class Events:
             file.write(json.dumps(event) + "\n")
 
     def take_faults(self) -> dict[str, int]:
-        """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
+        """Counts, by kind, of the faults since the last call; what concerns no fault is left out."""
         counts, self.counts = self.counts, Counter()
-        return {kind: count for kind, count in counts.items() if kind not in ("joined", "waiting")}
+        return {kind: count for kind, count in counts.items() if kind not in _NO_FAULTS}
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A connected node: its clients, each with capacity and examples by task, and its test examples by task."""
+    """A connected node: its clients, each with capacity and examples by task, and its test examples by task. It may
+    have tasks that the run does not have, or not yet. `announced` is the fingerprint of all this."""
 
-    clients: dict[int, tuple[int, list[int]]]
+    clients: dict[int, tuple[int, dict[str, int]]]
     test_examples: dict[str, int]
+    announced: str = ""
 
 
 class Roster:
@@ -77,15 +81,14 @@ class Roster:
 
     def register(self, number: int, announcement: Payload) -> None:
         """Enters a node with the clients that it announces."""
-        names, last = self.federation.task_names, self.federation.clients - 1
+        last = self.federation.clients - 1
         clients, outside = {}, []
         for (client,), (capacity, sizes) in announcement.table("clients", (int,), (int, dict)).items():
-            counts = [sizes.get(name, 0) for name in names]
-            valid = all(map(_is_count, counts)) and capacity >= 1 and sum(counts) > 0
-            if not valid or set(sizes) - set(names):
+            valid = all(map(_is_count, sizes.values())) and capacity >= 1 and sum(sizes.values()) > 0
+            if not valid or len(sizes) > _MAX_TASKS:
                 raise InvalidPayloadError(f"client {client} announces {str(sizes)[:200]} with capacity {capacity}")
             if 0 <= client <= last:
-                clients[client] = (capacity, counts)
+                clients[client] = (capacity, sizes)
             else:
                 outside.append(client)
         if outside:
@@ -93,7 +96,7 @@ class Roster:
         tested = announcement.fields.get("tested", {})
         if not isinstance(tested, dict) or not all(map(_is_count, tested.values())):
             raise InvalidPayloadError("'tested' does not read as a table of numbers")
-        self.nodes[number] = RosterEntry(clients, {name: tested[name] for name in names if name in tested})
+        self.nodes[number] = RosterEntry(clients, tested, str(announcement.fields.get("announced", "")))
         self.events.add("joined", number, detail=f"clients {', '.join(map(str, sorted(clients)))}")
         self.assign_clients()
         taken = [client for client in sorted(clients) if self._server[client] != number]
@@ -103,12 +106,29 @@ class Roster:
     def assign_clients(self) -> None:
         """Assigns clients without a responsive node to one that announced them; updates who is connected."""
         for number in self._responsive():
-            for client, (capacity, counts) in self.nodes[number].clients.items():
+            for client in self.nodes[number].clients:
                 if self.node_of(client) is None:
                     self._server[client] = number
-                    self.federation.announce(client, counts, capacity)
+                    self._announce(number, client)
         self.federation.connected[:] = False
         self.federation.connected[[client for client in self._server if self.node_of(client) is not None]] = True
+
+    def announce_again(self) -> None:
+        """Enters what the nodes announced once more, since the tasks have changed."""
+        for client, number in self._server.items():
+            self._announce(number, client)
+
+    def _announce(self, number: int, client: int) -> None:
+        capacity, sizes = self.nodes[number].clients[client]
+        counts = [sizes.get(name, 0) for name in self.federation.task_names]
+        self.federation.announce(client, counts, capacity)
+
+    def check_announced(self, number: int, announced: object) -> None:
+        """Has a node announce its clients again where it no longer has what it announced, as after an upgrade."""
+        entry = self.nodes.get(number)
+        if entry is not None and entry.announced and announced != entry.announced:
+            self.events.add("changed", number, detail="its clients or tasks are others now; it is asked again")
+            self.forget(number)
 
     def node_of(self, client: int) -> int | None:
         """The node that serves a client; None if no responsive node does."""

@@ -123,9 +123,9 @@ class StatusWriter:
         self._set("running")
         self.note(f"waiting for {what}")
 
-    def round(self, round: int) -> None:
-        """A round has ended."""
-        self._set("running", round=round)
+    def round(self, round: int, rounds: int) -> None:
+        """A round of so many has ended."""
+        self._set("running", round=round, rounds=rounds)
 
     def note(self, text: str) -> None:
         """Adds a line to the log."""
