@@ -24,8 +24,11 @@ _MAX_REQUEST_BYTES = 10_000
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a deployment. `value` is a rate, a number of rounds, or a task's name; of a task that is added, `module`
-    is the file with it, in the run directory. `after` is the round that it follows, once it is made."""
+    """A change of a deployment. `value` is a rate, a number of rounds, or a task's name.
+
+    `module` is the file with a task that is added, in the run directory, and `after` the round that the change follows,
+    once it is made.
+    """
 
     kind: ChangeKind
     value: Any

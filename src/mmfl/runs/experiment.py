@@ -91,7 +91,7 @@ class Experiment:
 
 
 Adjust = Callable[[Sequence[Replica]], int]
-"""Is called before every round, may change rates and tasks of the replicas, and returns the number of the last round."""
+"""Is called before every round; may change rates and tasks of the replicas, and returns the last round."""
 
 
 def conduct(
@@ -112,8 +112,9 @@ def conduct(
     With `resume` it goes on from the last good checkpoint, to the same result as if it had never stopped; so it does
     without, where the directory was begun by this `torchrun` job, which has lost a process since. Ctrl-C stops
     after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once. Both
-    raise `KeyboardInterrupt`. Where a listener asks to stop, the result is that of the rounds so far. `adjust` may change
-    the replicas between two rounds.
+    raise `KeyboardInterrupt`. Where a listener asks to stop, the result is that of the rounds so far.
+
+    `adjust` may change the replicas between two rounds.
 
     Several experiments advance in lockstep as one run: their federations and rates may differ, and the names of their
     methods must; all else is that of the first.
@@ -161,12 +162,12 @@ def conduct(
                 diagnose=experiment.diagnose,
                 time_is_up=lambda: world.any(progress.read_clock()),
             )
-            for t, (last, fresh) in enumerate(adjusted_rounds(run_to, last, replicas, adjust), first):
+            for t, (end, fresh) in enumerate(adjusted_rounds(run_to, last, replicas, adjust), first):
                 records += fresh
                 if directory:
                     if world.first:
                         directory.append(fresh)
-                    status.round(t, last)
+                    status.round(t, end)
                 if adjust:
                     progress.set_tasks(lower_is_better(replicas[0]))
                 progress.add(fresh)
@@ -175,12 +176,12 @@ def conduct(
                 listener.round(fresh)
                 asked = np.array([interrupted.is_set() or asked_to_stop(), stop.asked], dtype=np.float64)
                 broken_off, stopped = world.sums(asked) > 0
-                if directory and (world.any(pace.due(t)) or t == last or broken_off or stopped):
+                if directory and (world.any(pace.due(t)) or t == end or broken_off or stopped):
                     pace.write(partial(save, directory, mark(), replicas, engine))
                     status.note(f"checkpoint after round {t}")
-                if t < last and broken_off:
+                if t < end and broken_off:
                     raise KeyboardInterrupt
-                if t < last and stopped:
+                if t < end and stopped:
                     status.end = stop.end
                     break
     return comparison(replicas, records)
