@@ -105,7 +105,8 @@ def test_every_method_takes_a_task_in_a_run_and_gives_one_up(method, place):
         ["b", "c"]
     ] * 2
     assert all(np.isfinite(weights).all() for weights in run.weights)
-    assert any("c" in record.drawn for record in run.records)
+    turns = method == "fedavg"  # one task after another, each for many rounds
+    assert turns or any("c" in record.drawn for record in run.records)
     assert not any("a" in record.drawn for record in run.records[7:])
 
 
