@@ -7,10 +7,11 @@ import typer
 
 from mmfl.cli.console import say
 from mmfl.cli.help import command
-from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
+from mmfl.cli.options import AppFile, Capacity, Device, MetricsPort, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
 from mmfl.deployment.machines import MAX_MESSAGE_BYTES, NodeSpec, RunningNode, control_address, serve, start_superlink
+from mmfl.deployment.metrics import Sample, process_samples, serving_metrics, why_ended
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
 from mmfl.errors import UserError
 
@@ -31,6 +32,7 @@ def link(
         int | None, typer.Option(help=f"Largest message of a node, in megabytes; by default {MAX_MESSAGE_BYTES >> 20}.")
     ] = None,
     logs: Logs = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Start the server that nodes connect to."""
     programs.require_flower()
@@ -45,7 +47,13 @@ def link(
         registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
         say(f"nodes connect to {where}{registered}")
         say(f"runs are started on this machine: mmfl deploy APP.py --server {inner}{trust}")
-        check_repeatedly(running.check)
+        keys_known = len(key_folder.public_keys) if key_folder else 0
+
+        def samples() -> list[Sample]:
+            return [*process_samples(processes), Sample("mmfl_link_registered_keys", keys_known)]
+
+        with serving_metrics(metrics_port, samples, lambda: why_ended(processes)):
+            check_repeatedly(running.check)
 
 
 @command(
@@ -65,6 +73,7 @@ def node(
     clip: Annotated[float | None, typer.Option(help="Largest norm of an update that leaves this node.")] = None,
     noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
     logs: Logs = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Start a node, which holds clients' data and trains on it."""
     from mmfl.privacy import Privacy
@@ -83,9 +92,20 @@ def node(
     spec.check()
     Privacy(clip, noise or 0.0)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
-        running = RunningNode(processes, spec)
-        running.connect()
-        serve(running, say)
+        connected: list[RunningNode] = []
+
+        def samples() -> list[Sample]:
+            return [*process_samples(processes), Sample("mmfl_node_clients", len(spec.clients))]
+
+        def why_not_ready() -> str:
+            ready = bool(connected) and connected[0].id is not None
+            return why_ended(processes) or ("" if ready else f"not connected to {spec.server} yet")
+
+        with serving_metrics(metrics_port, samples, why_not_ready):
+            running = RunningNode(processes, spec)
+            running.connect()
+            connected.append(running)
+            serve(running, say)
 
 
 @command(app, "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5")
