@@ -9,6 +9,7 @@ from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.replies import Replies
 from mmfl.deployment.roster import Roster
 from mmfl.deployment.settings import DeploymentSettings
+from mmfl.deployment.versions import Versions
 from mmfl.errors import UserError
 from mmfl.runs.live import LiveStateWriter
 
@@ -171,7 +172,7 @@ class NodeExchange:
         now = time.monotonic()
         due = [node for node in sorted(nodes) if self._retry_at.get(node, 0.0) <= now]
         if due:
-            sent = self._send(dict.fromkeys(due, Payload({"announce": True})))
+            sent = self._send(dict.fromkeys(due, Payload({"announce": True, "versions": Versions.here().to_json()})))
             self.roster.unanswered |= {node: message for message, node in sent.items()}
 
     def _read_late_replies(self) -> None:

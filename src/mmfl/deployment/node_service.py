@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,12 +17,15 @@ from torch import Tensor
 from mmfl.deployment.client_states import ClientStates
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
+from mmfl.deployment.versions import Versions
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.engine.simulation import check_private_batch_norm
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
 from mmfl.updates import Trained, Updates
+
+_log = logging.getLogger(__name__)
 
 
 class NodeService:
@@ -49,6 +53,7 @@ class NodeService:
         for task in federation.tasks:
             check_private_batch_norm(task, self.privacy)
         self.states = ClientStates(folder)
+        self.problem = ""  # of the versions, as told last
         self.announcement = _announcement(federation)
         self.announced = hashlib.blake2b(json.dumps(self.announcement).encode(), digest_size=8).hexdigest()
         self.newest: dict[Pair, tuple[int, Tensor, Tensor | None]] = {}
@@ -73,7 +78,11 @@ class NodeService:
     def _announce(self, request: Payload, reply: Payload) -> None:
         """The node's clients, each with its capacity and examples by task; and the number of test examples by task."""
         if request.fields.get("announce"):
-            reply.fields.update(self.announcement)
+            reply.fields.update(self.announcement, versions=Versions.here().to_json())
+            problem = Versions.here().why_incompatible(Versions.read(request.fields.get("versions")))
+            if problem and problem != self.problem:
+                self.problem = problem
+                _log.error("the server does not take this node: %s", problem)
 
     def _losses(self, request: Payload, reply: Payload) -> None:
         """The mean loss of the weights on each client's data."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.remote_federation import ServerFederation
+from mmfl.deployment.versions import Versions
 
 _MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
 _MAX_EXAMPLES = 2**40  # that a client may announce
@@ -63,6 +64,7 @@ class Roster:
         self.federation, self.events = federation, events
         self.nodes: dict[int, RosterEntry] = {}
         self.unanswered: dict[int, str] = {}  # the message to each such node
+        self._version_problems: dict[int, str] = {}  # as told last
         self._server: dict[int, int] = {}  # the node that serves a client, or did so last
 
     def update_connected(self, connected: set[int]) -> set[int]:
@@ -80,7 +82,13 @@ class Roster:
         self._server = {client: node for client, node in self._server.items() if node != number}
 
     def register(self, number: int, announcement: Payload) -> None:
-        """Enters a node with the clients that it announces."""
+        """Enters a node with the clients that it announces; not one whose version the server does not understand."""
+        theirs, here = Versions.read(announcement.fields.get("versions")), Versions.here()
+        if problem := theirs.why_incompatible(here):
+            if self._version_problems.get(number) != problem:
+                self._version_problems[number] = problem
+                self.events.add("refused", number, detail=problem)
+            return
         last = self.federation.clients - 1
         clients, outside = {}, []
         for (client,), (capacity, sizes) in announcement.table("clients", (int,), (int, dict)).items():
@@ -97,6 +105,8 @@ class Roster:
         if not isinstance(tested, dict) or not all(map(_is_count, tested.values())):
             raise InvalidPayloadError("'tested' does not read as a table of numbers")
         self.nodes[number] = RosterEntry(clients, tested, str(announcement.fields.get("announced", "")))
+        if difference := theirs.differences(here):
+            self.events.add("version", number, detail=difference)
         self.events.add("joined", number, detail=f"clients {', '.join(map(str, sorted(clients)))}")
         self.assign_clients()
         taken = [client for client in sorted(clients) if self._server[client] != number]
