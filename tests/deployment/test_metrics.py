@@ -24,7 +24,7 @@ from mmfl.runs.live import LiveStateWriter
 from mmfl.runs.status import StatusWriter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-LINE = re.compile(r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)')
+LINE = re.compile(r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)")
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"(?:,|$)')
 ESCAPED = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
@@ -51,7 +51,9 @@ def parse(text: str) -> dict[tuple[str, tuple], float]:
             assert match["name"] == family
             labels = match["labels"] or ""
             assert LABEL.sub("", labels) == ""
-            pairs = tuple((name, re.sub(r"\\.", lambda m: ESCAPED[m[0]], value)) for name, value in LABEL.findall(labels))
+            pairs = tuple(
+                (name, re.sub(r"\\.", lambda m: ESCAPED[m[0]], value)) for name, value in LABEL.findall(labels)
+            )
             assert (family, pairs) not in found
             found[family, pairs] = float(match["value"])
     for name, kind in kinds.items():

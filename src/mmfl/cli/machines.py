@@ -10,8 +10,9 @@ from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, MetricsPort, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
-from mmfl.deployment.machines import MAX_MESSAGE_BYTES, NodeSpec, RunningNode, control_address, serve, start_superlink
-from mmfl.deployment.metrics import Sample, process_samples, serving_metrics, why_ended
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES, control_address, start_superlink
+from mmfl.deployment.metrics import link_metrics, node_metrics
+from mmfl.deployment.running_node import NodeSpec, RunningNode, serve
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
 from mmfl.errors import UserError
 
@@ -31,6 +32,9 @@ def link(
     most: Annotated[
         int | None, typer.Option(help=f"Largest message of a node, in megabytes; by default {MAX_MESSAGE_BYTES >> 20}.")
     ] = None,
+    state: Annotated[Path, typer.Option(help="Folder that keeps nodes and runs when the link is restarted.")] = Path(
+        "link-state"
+    ),
     logs: Logs = None,
     metrics_port: MetricsPort = None,
 ) -> None:
@@ -42,17 +46,12 @@ def link(
     size = None if most is None else most << 20
     inner = control_address(where, key_folder, insecure, control_port, size)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
-        running = start_superlink(processes, where, inner, key_folder, size)
+        running = start_superlink(processes, where, inner, key_folder, size, state.resolve(), say)
         trust = f" --root-certificates {key_folder.authority}" if key_folder else ""
         registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
         say(f"nodes connect to {where}{registered}")
         say(f"runs are started on this machine: mmfl deploy APP.py --server {inner}{trust}")
-        keys_known = len(key_folder.public_keys) if key_folder else 0
-
-        def samples() -> list[Sample]:
-            return [*process_samples(processes), Sample("mmfl_link_registered_keys", keys_known)]
-
-        with serving_metrics(metrics_port, samples, lambda: why_ended(processes)):
+        with link_metrics(metrics_port, processes, key_folder):
             check_repeatedly(running.check)
 
 
@@ -92,19 +91,9 @@ def node(
     spec.check()
     Privacy(clip, noise or 0.0)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
-        connected: list[RunningNode] = []
-
-        def samples() -> list[Sample]:
-            return [*process_samples(processes), Sample("mmfl_node_clients", len(spec.clients))]
-
-        def why_not_ready() -> str:
-            ready = bool(connected) and connected[0].id is not None
-            return why_ended(processes) or ("" if ready else f"not connected to {spec.server} yet")
-
-        with serving_metrics(metrics_port, samples, why_not_ready):
-            running = RunningNode(processes, spec)
+        running = RunningNode(processes, spec, say=say)
+        with node_metrics(metrics_port, processes, running):
             running.connect()
-            connected.append(running)
             serve(running, say)
 
 

@@ -6,7 +6,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,6 +14,8 @@ from socketserver import TCPServer
 from typing import Any
 
 from mmfl.deployment.child_processes import ChildProcesses
+from mmfl.deployment.running_node import RunningNode
+from mmfl.deployment.security import Keys
 from mmfl.errors import UserError
 from mmfl.runs.live import LiveState, read_live
 from mmfl.runs.status import read as read_status
@@ -155,6 +157,29 @@ def serving_metrics(
         finally:
             server.shutdown()
             thread.join()
+
+
+def link_metrics(port: int | None, processes: ChildProcesses, keys: Keys | None) -> AbstractContextManager[None]:
+    """While active, serves the metrics of a link at a port, if there is one."""
+
+    def samples() -> list[Sample]:
+        registered = 0 if keys is None else len(Keys(keys.folder).public_keys)
+        return [*process_samples(processes), Sample("mmfl_link_registered_keys", registered)]
+
+    return serving_metrics(port, samples, lambda: why_ended(processes))
+
+
+def node_metrics(port: int | None, processes: ChildProcesses, node: RunningNode) -> AbstractContextManager[None]:
+    """While active, serves the metrics of a node at a port, if there is one; the node may not have connected yet."""
+
+    def samples() -> list[Sample]:
+        return [*process_samples(processes), Sample("mmfl_node_clients", len(node.spec.clients))]
+
+    def why_not_ready() -> str:
+        connected = hasattr(node, "supernode") and node.id is not None
+        return why_ended(processes) or ("" if connected else f"not connected to {node.spec.server} yet")
+
+    return serving_metrics(port, samples, why_not_ready)
 
 
 class MetricsServer(ThreadingHTTPServer):

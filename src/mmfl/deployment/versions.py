@@ -10,7 +10,7 @@ import torch
 import mmfl
 
 PROTOCOL = 1
-"""Version of the messages between server and nodes; raised with every change that the other side would not understand."""
+"""Version of the messages between server and nodes; a change that the other side would not understand raises it."""
 OLDEST_PROTOCOL = 1
 """The oldest version of the messages that is still understood."""
 _MAX_LENGTH = 40  # characters of a version that someone else tells
@@ -46,7 +46,8 @@ class Versions:
 
     def why_incompatible(self, server: "Versions") -> str:
         """Why this node cannot work with a server; empty if it can: the ranges of protocols must overlap."""
-        sides = f"node: mmfl {self.mmfl}, protocol {self.protocol}; server: mmfl {server.mmfl}, protocol {server.protocol}"
+        ours = f"node: mmfl {self.mmfl}, protocol {self.protocol}"
+        sides = f"{ours}; server: mmfl {server.mmfl}, protocol {server.protocol}"
         if self.protocol < server.oldest:
             return f"{sides}; upgrade the node"
         if server.protocol < self.oldest:
