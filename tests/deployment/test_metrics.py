@@ -115,7 +115,7 @@ def test_health_and_readiness_are_different_questions():
     with serving_metrics(port, lambda: [Sample("mmfl_node_clients", 4)], lambda: problem[0]):
         assert ask(port, "/healthz")[:2] == (200, "alive\n")
         assert ask(port, "/readyz")[:2] == (503, "not ready: the worker is starting\n")
-        status, text, headers = ask(port, "/metrics")
+        _, text, headers = ask(port, "/metrics")
         assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert parse(text) == {("mmfl_node_clients", ()): 4, ("mmfl_ready", ()): 0}
         problem[0] = ""

@@ -1,7 +1,7 @@
 """Metrics and health of the processes of a deployment, over HTTP on loopback, for Prometheus and for supervisors.
 
-`/metrics` is Prometheus's text format (version 0.0.4), `/healthz` answers while the process lives, and `/readyz` answers
-200 once it can do its work, 503 with the reason until then.
+`/metrics` is Prometheus's text format (version 0.0.4). `/healthz` answers while the process lives; `/readyz` answers
+200 once it can do its work, and 503 with the reason until then.
 """
 
 import threading

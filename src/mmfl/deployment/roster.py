@@ -10,6 +10,8 @@ from typing import Any
 from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.remote_federation import ServerFederation
 from mmfl.deployment.versions import Versions
+from mmfl.runs.files import append_bounded
+from mmfl.runs.layout import MAX_LOG_BYTES
 
 _MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
 _MAX_EXAMPLES = 2**40  # that a client may announce
@@ -33,8 +35,7 @@ class Events:
         event = {"time": round(time.time(), 3), "round": self.round, "kind": kind}
         event |= {name: str(value) for name, value in (("node", node), ("client", client)) if value is not None}
         event |= {"detail": detail[:_MAX_DETAIL_LENGTH]} if detail else {}
-        with self.path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+        append_bounded(self.path, json.dumps(event) + "\n", MAX_LOG_BYTES)
 
     def take_faults(self) -> dict[str, int]:
         """Counts, by kind, of the faults since the last call; what concerns no fault is left out."""

@@ -23,6 +23,8 @@ STATE = "state.json"
 """How the run is doing: round, condition and the process that works on it."""
 LOG = "log.txt"
 """What happened, a line each, with its time."""
+MAX_LOG_BYTES = 10 << 20
+"""Of the log, and of the events of a deployment; what is older is in a second file, `.1`, and then gone."""
 LOCK = "lock"
 """The process that may write to the directory, while it does."""
 REPORT_PAGE = "report.html"
