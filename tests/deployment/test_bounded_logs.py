@@ -18,8 +18,9 @@ WRITES = """
 import sys, time
 for n in range(2000):
     print(f"line {n:06d}", "x" * 100, flush=True)
-print("end", flush=True)
-time.sleep(600)
+while True:  # a line may be lost while a log is moved
+    print("end", flush=True)
+    time.sleep(0.1)
 """
 
 
