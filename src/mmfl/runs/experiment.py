@@ -23,7 +23,7 @@ from mmfl.runs.results import Comparison, Run
 from mmfl.runs.snapshots import CheckpointPace, Mark, end_together, restore, save
 from mmfl.runs.status import RunEnd, StatusWriter
 from mmfl.runs.stopping import Progress, Stop
-from mmfl.training import Replica, rounds
+from mmfl.training import Replica, all_rounds
 from mmfl.training.average import check_average
 from mmfl.updates.world import World
 
@@ -154,7 +154,7 @@ def conduct(
             if world.any(stop.asked):  # as for a run that had ended before it was resumed
                 status.end, last = stop.end, first - 1
             run_to = partial(
-                rounds,
+                all_rounds,
                 replicas,
                 engine,
                 evaluate_every=experiment.evaluate_every,
@@ -162,7 +162,8 @@ def conduct(
                 diagnose=experiment.diagnose,
                 time_is_up=lambda: world.any(progress.read_clock()),
             )
-            for t, (end, fresh) in enumerate(adjusted_rounds(run_to, last, replicas, adjust), first):
+            happened = adjusted_rounds(run_to, last, replicas, None if stop.asked else adjust)
+            for t, (end, fresh) in enumerate(happened, first):
                 records += fresh
                 if directory:
                     if world.first:
