@@ -82,9 +82,9 @@ def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0
     try:
         work()
     except (KeyboardInterrupt, UserError) as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
     except BaseException as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
         raise
     finally:
         directory.mkdir(parents=True, exist_ok=True)

@@ -141,7 +141,7 @@ class Submission:
             with interruptible() as interrupted:
                 end = self._follow(listener, check, interrupted)
         except BaseException as error:
-            self.watcher.tell_end(listener, RunEnd.by(error))
+            self.watcher.tell_end(listener, RunEnd.from_error(error))
             raise
         self.watcher.tell_end(listener, end)
         return end
