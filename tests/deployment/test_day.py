@@ -147,7 +147,7 @@ def spend(day: Day, clean: Path) -> None:
     # One node sends what cannot be right; the models stay as they are.
     day.end("node-3")
     day.node(3, POISON)
-    day.until(lambda: day.saw("rejected") or day.saw("failed"))
+    day.until(lambda: any((each["kind"], each.get("client")) == ("rejected", "3") for each in events(day.run)))
     rounds = len(day.records())
     day.until(lambda: len(day.records()) > rounds + 1)
     assert day.records()[-1]["tasks"]["linear"]["metric"] > 0.7
