@@ -19,7 +19,7 @@ from mmfl.allocation import ExpectedResidualVariance
 from mmfl.methods import METHODS, make_method
 from mmfl.updates.world import leave
 
-ROUNDS = 6
+ROUNDS = 4
 
 
 def federation(seed: int) -> mmfl.Federation:
@@ -39,7 +39,7 @@ def federation(seed: int) -> mmfl.Federation:
         ),
         mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
     ]
-    arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]
+    arrivals, departures = [1] * 9 + [2, 3], [0] * 8 + [4, 0, 0]
     return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)
 
 
@@ -60,7 +60,7 @@ def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
         [3],
         directory=directory,
         resume=resume,
-        checkpoint_every=3,
+        checkpoint_every=2,
         engine="vectorised",
         device="cpu",
     )
