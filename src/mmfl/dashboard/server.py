@@ -26,7 +26,7 @@ from mmfl.report.interactive import plotly_script, require_plotly
 PORT = 8421
 _log = logging.getLogger(__name__)
 _JSON = "application/json"
-_FILES = ("style.css", "app.js", "figures.js", "parts.js")
+_FILES = ("style.css", "app.js", "deployment.js", "figures.js", "parts.js")
 _KINDS = {"css": "text/css", "js": "text/javascript"}
 _RARELY = (100_000, 20, 20)  # collections of garbage: they pass over all records, in which there is none
 _HEADERS = {
@@ -55,7 +55,7 @@ class Server(ThreadingHTTPServer):
             problem = "can be reached by others" if _is_public(host) else "is not an IPv4 loopback address"
             raise UserError(f"dashboard: host '{host}' {problem}; expected 127.0.0.1 or localhost.")
         require_plotly()
-        self.said: set[str] = set()
+        self.complaints: set[str] = set()
         self.answers = Answers(folder.resolve())
         try:
             self._listen(host, PORT if port is None else port)
@@ -88,9 +88,9 @@ class Server(ThreadingHTTPServer):
 
     def complain(self, problem: str) -> None:
         """Prints an error once, although the page keeps asking."""
-        if problem not in self.said:
+        if problem not in self.complaints:
             _log.exception(problem)
-        self.said.add(problem)
+        self.complaints.add(problem)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has gone away is no error."""

@@ -22,6 +22,7 @@ from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import conduct
 from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import ENDED, EVENTS, STOP
+from mmfl.runs.live import LiveStateWriter
 from mmfl.runs.lock import hold
 from mmfl.runs.results import Comparison
 from mmfl.runs.status import RunEnd, StatusWriter
@@ -35,7 +36,10 @@ def run(
     When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
     """
     asked_to_stop = (directory / STOP).exists
-    engine = Deployment(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop, _mark(directory))
+    live = LiveStateWriter(directory)
+    live.known |= {"rounds": settings.rounds, "rate": settings.rate}
+    events = Events(directory / EVENTS)
+    engine = Deployment(transport, module.tasks, settings, events, asked_to_stop, _mark(directory), live)
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
         return conduct(
@@ -73,16 +77,24 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0) -> None:
-    """Does the work, and writes to `ended.json` how it ended."""
-    end = RunEnd("finished")
+    """Does the work, and writes to `ended.json` how it ended.
+
+    Where Flower ends the process, because the SuperLink was away for too long, nothing is written: the run goes on with
+    another process.
+    """
+    end: RunEnd | None = RunEnd("finished")
     try:
         work()
     except (KeyboardInterrupt, UserError) as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
+    except SystemExit:
+        end = None
+        raise
     except BaseException as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
         raise
     finally:
-        directory.mkdir(parents=True, exist_ok=True)
-        outcome = {"state": end.condition, "message": end.reason, "run": run}
-        write_atomically(directory / ENDED, json.dumps(outcome).encode())
+        if end:
+            directory.mkdir(parents=True, exist_ok=True)
+            outcome = {"state": end.condition, "message": end.reason, "run": run}
+            write_atomically(directory / ENDED, json.dumps(outcome).encode())

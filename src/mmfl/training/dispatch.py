@@ -106,7 +106,7 @@ class Dispatch:
         if (each, 0) in self._trained:
             return [np.zeros(0, dtype=np.int64) for _ in tasks]
         if marks is None:
-            return [each.allocation.drawn_clients(s) for s in tasks]
+            return [each.arrived.drawn_clients(s) for s in tasks]
         return [np.flatnonzero(marks[:, s]) for s in tasks]
 
     def _train(self, wanted: Sequence[_Request]) -> None:
@@ -115,13 +115,13 @@ class Dispatch:
             return
         trained = self.engine.train([each.training(s, self._owned(clients)) for each, s, clients in wanted])
         everybody = [clients for _, _, clients in wanted]
-        for (each, s, _), answer in zip(wanted, _exchange(self.engine.world, everybody, trained), strict=True):
+        for (each, s, _), answer in zip(wanted, exchange(self.engine.world, everybody, trained), strict=True):
             self._trained[each, s] = attacked(answer, each.federation, each.replica.seed, each.view.round, s)
 
     def _collect(self) -> None:
         """Has those that trained before the draw, and were drawn, send their updates, if they have not."""
         pairs = list(self._trained)
-        wanted = [each.allocation.drawn_clients(s) for each, s in pairs]
+        wanted = [each.arrived.drawn_clients(s) for each, s in pairs]
         collected = self.engine.collect([self._trained[pair] for pair in pairs], wanted)
         self._trained = dict(zip(pairs, collected, strict=True))
 
@@ -130,7 +130,7 @@ class Dispatch:
         return clients[self.engine.world.owns(clients)]
 
 
-def _exchange(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:
+def exchange(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:
     """What all processes have trained: of these clients, in this order, everyone knows losses and steps. The updates
     stay where they are."""
     if world.size == 1:

@@ -12,10 +12,13 @@ from mmfl.engine import Engine, Evaluation
 from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
+from mmfl.pace import RoundPace
 from mmfl.record import LastTest
 from mmfl.training.average import AveragedWeights
 from mmfl.training.best import BestWeights
+from mmfl.training.clock import Clock, TimedRound
 from mmfl.training.diagnostics import Tally
+from mmfl.training.pending import RequestState
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore, StorageOptions, set_world
@@ -38,6 +41,8 @@ class TrainingState:
     expected: list[ExpectedResiduals | None]
     best: BestWeights | None = None
     average: AveragedWeights | None = None
+    clock: Clock | None = None
+    requests: RequestState | None = None
 
     @property
     def memories(self) -> list[Any]:
@@ -66,7 +71,7 @@ def start_expected(method: Method, clients: int, memory: list[Any]) -> list[Expe
     if "expected_residuals" not in method.allocation.needs:
         return [None for _ in memory]
     rule = method.aggregation
-    if any(rule.remembered(each) is None for each in memory):
+    if any(rule.last_updates(each) is None for each in memory):
         raise UserError(
             f"method '{method.name}': allocation {type(method.allocation).__name__} needs expected residuals, but "
             f"aggregation {type(rule).__name__} remembers no updates; expected one that does, such as 'forecast'."
@@ -102,10 +107,12 @@ class Replica:
         average: float | None = None,
     ) -> "Replica":
         """A replica before its first round."""
+        method.pace.check(method.name, method.allocation, method.aggregation, federation)
         clients, tasks = federation.clients, len(federation.tasks)
         weights = [engine.initial(federation, s, seed) for s in range(tasks)]
         batch_norm = [start_batch_norm(federation, s, seed, engine) for s in range(tasks)]
         memory = [method.aggregation.start(clients, w) for w in weights]
+        requests = RequestState.start(method, federation, weights, rate, engine.world)
         state = TrainingState(
             0,
             weights,
@@ -118,6 +125,8 @@ class Replica:
             start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
             None if average is None else AveragedWeights.start(average, weights, batch_norm),
+            None if federation.devices is None or requests else Clock(0.0, method.pace.start(clients, tasks)),
+            requests,
         )
         set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)
@@ -125,6 +134,11 @@ class Replica:
     def view(self, round: int) -> RoundView:
         """Who is there, how much data, what capacity."""
         return self.federation.view(round, rate=self.rate, seed=self.seed)
+
+    def timed_round(self, round: int, clock: Clock) -> tuple[TimedRound, RoundView]:
+        """A round on the clock, and the view of those who can train in it."""
+        assert isinstance(self.method.pace, RoundPace)
+        return TimedRound.start(self.federation, self.method.pace, clock, round, self.rate, self.seed)
 
     def warn_of_rejected(self, task: int, round: int, updates: int) -> None:
         """Tells the user once that nothing of a task's updates could be used in a round."""

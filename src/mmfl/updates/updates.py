@@ -1,7 +1,7 @@
 """Trained and Updates: what an engine returns of local training, and the part of it that belongs to one task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -47,12 +47,34 @@ class Trained:
 
 
 @dataclass(frozen=True, eq=False)
+class SentFrom:
+    """What asynchronous training knows of each update besides: from which version of the task's weights its client
+    began, [rows], and how many versions have been made since (`staleness`).
+
+    `weights` [rows, parameters] are those that clients began with, for rules that say `needs_starts`. `memory`
+    [parameters] is what the rule's memory stood for when the requests were sent, their mean, where that is kept.
+    """
+
+    version: NDArray[np.int64]
+    staleness: NDArray[np.int64]
+    weights: Tensor | None = None
+    memory: Tensor | None = None
+
+    def where(self, wanted: NDArray[np.bool_]) -> "SentFrom":
+        """Of the wanted rows alone; the mean of the memory stays that of all."""
+        weights = None if self.weights is None else self.weights[torch.from_numpy(wanted).to(self.weights.device)]
+        return replace(self, version=self.version[wanted], staleness=self.staleness[wanted], weights=weights)
+
+
+@dataclass(frozen=True, eq=False)
 class Updates:
     """The local updates G of one task, a row per client that trained it.
 
     `flat` [rows, parameters] is the global weights minus the locally trained ones: the step to subtract. `loss` is
     the mean loss seen during local training, in `steps` local steps. `count` and `probability` are the allocation's,
-    row by row; where everyone trains before some are drawn, the others have count 0.
+    row by row; where everyone trains before some are drawn, the others have count 0. `completion` is the probability
+    with which a drawn client's update is there when the round ends, [rows]; 1 where nothing is said. `sent` says when
+    each client began, where they did not begin together.
 
     A rule computes with all rows, wherever they are: `combine` and `norms` leave them there, and `flat` fetches those
     that other processes of the run have. `rows` may be given as the tensor `flat`.
@@ -67,21 +89,32 @@ class Updates:
     steps: NDArray[np.int64]
     batch_norm: ClientRows | None = None
     optimiser_state: ClientRows | None = None
+    completion: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
+    sent: "SentFrom | None" = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rows, Tensor):
             object.__setattr__(self, "rows", ClientRows(self.rows))
+        if len(self.completion) != len(self.client):
+            object.__setattr__(self, "completion", np.ones(len(self.client)))
 
     @classmethod
-    def of(cls, task: int, trained: Trained, allocation: Allocation | None = None) -> "Updates":
+    def of(
+        cls,
+        task: int,
+        trained: Trained,
+        allocation: Allocation | None = None,
+        completion: NDArray[np.float64] | None = None,
+    ) -> "Updates":
         """What an engine returned for a task, beside what the allocation says of those clients; None: nobody has been
-        drawn yet."""
+        drawn yet. `completion` is 1 unless given."""
         client = trained.client
         count, probability = np.zeros(len(client), dtype=np.int64), np.zeros(len(client))
         if allocation is not None:
             count, probability = allocation.count_of(client, task), allocation.given_probabilities[client, task]
         columns = client, count, probability, trained.client_rows, trained.loss, trained.steps
-        return cls(task, *columns, trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state))
+        kept = trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state)
+        return cls(task, *columns, *kept, np.ones(len(client)) if completion is None else completion)
 
     def __len__(self) -> int:
         return len(self.client)
@@ -120,10 +153,13 @@ class Updates:
     def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
         if wanted.all():
             return self
-        columns = {name: getattr(self, name)[wanted] for name in ("client", "count", "probability", "loss", "steps")}
+        columns = {name: getattr(self, name)[wanted] for name in _COLUMNS}
         given = {name: getattr(self, name) for name in ("rows", "batch_norm", "optimiser_state")}
         rows = {name: each.where(wanted) for name, each in given.items() if each is not None}
-        return replace(self, **columns, **rows)
+        return replace(self, **columns, **rows, sent=None if self.sent is None else self.sent.where(wanted))
+
+
+_COLUMNS = ("client", "count", "probability", "loss", "steps", "completion")  # an entry for each row
 
 
 def row_sums(updates: Sequence[Tensor]) -> list[NDArray[np.float32]]:
