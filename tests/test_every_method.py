@@ -402,10 +402,12 @@ ALLOCATED = [
     {"name": "warm-up", "inner": {"name": "loss-variance", "draw": "without-repeats"}},
 ]
 ROBUST = ("median", "trimmed-mean", "krum", "multi-krum", "geometric-median")
-MEMORYLESS = ("average", "unbiased", "self-normalised", *ROBUST)
+STALENESS = {"name": "staleness-weighted", "inner": "unbiased"}
+MEMORYLESS = ("average", "unbiased", "self-normalised", "fedbuff", "fedasync", *ROBUST, STALENESS)
 AGGREGATED = [
-    *(name for name in AGGREGATIONS if name not in ("adam", "momentum", "norm-clipping")),
+    *(name for name in AGGREGATIONS if name not in ("adam", "momentum", "norm-clipping", "staleness-weighted")),
     {"name": "norm-clipping", "inner": "fedvarp"},
+    STALENESS,
     {"name": "adam", "inner": "stalevre"},
     {"name": "momentum", "inner": {"name": "stalevr", "keep": {"precision": "float16"}}, "lr": 0.3},
 ]
