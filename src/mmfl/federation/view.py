@@ -40,6 +40,7 @@ class RoundView:
     - `signals`: the measurements that the allocation asked for, by name (such as `losses`).
     - `priority`: how much each task counts when it is decided who trains what, [tasks]; only ratios matter. All are 1
       if none are given.
+    - `model_bytes`: how many bytes the trained parameters of each task take when they are sent, [tasks].
 
     Rounds with the same clients share their arrays, so these cannot be written to; copy an array to change it.
     """
@@ -52,6 +53,7 @@ class RoundView:
     budget: float
     signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     priority: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
+    model_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         if not len(self.priority):
