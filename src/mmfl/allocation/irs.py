@@ -1,4 +1,4 @@
-"""IRS: which kinds of devices serve which jobs, where jobs ask for devices of some kinds only (Venn, Liu et al. 2023)."""
+"""IRS (Venn, Liu et al. 2023): which kinds of devices serve which jobs, where jobs can use some kinds only."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,9 +62,7 @@ def _owners(
     return owner
 
 
-def _waiting(
-    own: NDArray[np.int64], other: NDArray[np.int64], rate: float, other_rate: float, length: float
-) -> float:
+def _waiting(own: NDArray[np.int64], other: NDArray[np.int64], rate: float, other_rate: float, length: float) -> float:
     """How many requests of a group wait no longer than all of another group's: the smallest first."""
     delay, limit = np.cumsum(own) / max(rate, 1.0), other.sum() / max(other_rate, 1.0)
     return length if delay[-1] <= limit else float((delay < limit).sum())

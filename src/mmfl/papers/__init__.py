@@ -12,7 +12,9 @@ from mmfl.papers import forecast, group, learning_rates, mfa, ucb, variance, ven
 from mmfl.papers.reproduction import Reproduction
 
 CATALOGUE: dict[str, Reproduction] = {
-    each.id: each for paper in (mfa, ucb, variance, group, learning_rates, forecast, venn) for each in paper.REPRODUCTIONS
+    each.id: each
+    for paper in (mfa, ucb, variance, group, learning_rates, forecast, venn)
+    for each in paper.REPRODUCTIONS
 }
 
 __all__ = ["CATALOGUE"]

@@ -100,7 +100,11 @@ class Simulation:
             used = used[used < end - begin]
         job = waiting[place[used]]
         self.ineligible += int((~self.eligible[jobs.group[job], kind[used]]).sum())
-        finish = np.where(check_ins.comes_back[begin:end][used], check_ins.time[begin:end][used] + check_ins.seconds[begin:end][used], np.inf)
+        finish = np.where(
+            check_ins.comes_back[begin:end][used],
+            check_ins.time[begin:end][used] + check_ins.seconds[begin:end][used],
+            np.inf,
+        )
         for each in np.unique(job):
             self.results[each].append(finish[job == each])
         counts = np.bincount(job, minlength=len(self.demand))

@@ -82,9 +82,7 @@ def find(frames: Frames) -> Findings:
     wrong = int(jobs["ineligible"].sum())
     claims = [
         greater("Venn's jobs end sooner than fifo's (ratio above 1)", "1.351", ratio["fifo"], 1.0),
-        greater(
-            "Venn's jobs end sooner than with the smallest request first", "1.100", ratio["smallest request"], 1.0
-        ),
+        greater("Venn's jobs end sooner than with the smallest request first", "1.100", ratio["smallest request"], 1.0),
         greater("They end sooner than with random matching", OWN, ratio["random"], 1.0),
         greater("They end sooner than with SRSF that knows all rounds to come", OWN, ratio["srsf"], 1.0),
         greater("Venn by remaining service ends sooner than Venn", OWN, 1.0, ratio["venn, by service"]),

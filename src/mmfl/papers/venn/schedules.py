@@ -68,12 +68,12 @@ SCHEDULES: dict[str, Schedule] = {
 
 
 def _to_one(job: NDArray[np.int64], waiting: Waiting) -> Weights:
-    return (np.arange(len(waiting.demand)) == job[:, None]).astype(np.float64)
+    return np.asarray(np.arange(len(waiting.demand)) == job[:, None], dtype=np.float64)
 
 
 def _first(fits: NDArray[np.bool_]) -> Weights:
     """All of a kind for the first job that it is eligible for."""
-    return (fits & (np.cumsum(fits, axis=1) == 1)).astype(np.float64)
+    return np.asarray(fits & (np.cumsum(fits, axis=1) == 1), dtype=np.float64)
 
 
 def _in_order(order: NDArray[np.int64], fits: NDArray[np.bool_]) -> Weights:
