@@ -24,7 +24,7 @@ def intersection_resource_schedule(
     """
     owner = _owners(demand, group, eligible, supply)
     head = np.full(len(eligible) + 1, -1, dtype=np.int64)
-    for request in np.argsort(-demand, kind="stable"):
+    for request in np.argsort(demand, kind="stable")[::-1]:  # of equal ones the first
         if demand[request] > 0:
             head[group[request]] = request
     return head[owner]
