@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from mmfl.allocation.bandit import Pareto, Ranklist
 from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
+from mmfl.allocation.devices import Bods, Venn
 from mmfl.allocation.fair import Fair
 from mmfl.allocation.fixed import Fixed
 from mmfl.allocation.groups import Groups
@@ -43,6 +44,8 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "round-robin-tasks": RoundRobinTasks,
     "sequential-tasks": SequentialTasks,
     "warm-up": WarmUp,
+    "venn": Venn,
+    "bods": Bods,
 }
 
 __all__ = [
@@ -50,6 +53,7 @@ __all__ = [
     "Allocation",
     "AllocationRule",
     "AllocationWrapper",
+    "Bods",
     "ExpectedResidualVariance",
     "Fair",
     "Fixed",
@@ -68,6 +72,7 @@ __all__ = [
     "RoundRobinTasks",
     "SequentialTasks",
     "UpdateVariance",
+    "Venn",
     "WarmUp",
     "least_variance",
 ]

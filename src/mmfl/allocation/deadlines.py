@@ -27,10 +27,10 @@ def best_deadline(durations: CompletionTimes, weight: NDArray[np.float64]) -> fl
     """The deadline D that minimises D V(D), where V(D) = sum weight / q(D) is the variance of an unbiased step.
 
     In a second, 1 / D rounds are made, whose mean has the variance D V(D). `weight` [clients, tasks] is B U^2 / p,
-    0 for pairs that do not matter. For trainings that take a + Exp(mu), all alike, e^x = 1 + D / mu with x = (D - a) / mu:
-    D = 1.358 mu if a = mu / 2. Without a shift any earlier deadline is better still, and the 1% quantile of the fastest
-    is returned. A deadline by which some pair of positive weight is never done is not chosen. Only noise counts here:
-    not what a step is worth.
+    0 for pairs that do not matter. For trainings that take a + Exp(mu), all alike, the best D solves e^x = 1 + D / mu
+    with x = (D - a) / mu: D = 1.358 mu if a = mu / 2. Without a shift any earlier deadline is better still, and the 1%
+    quantile of the fastest is returned. A deadline by which some pair of positive weight is never done is not chosen.
+    Only noise counts here, not what a step is worth.
 
     >>> class Exponential:
     ...     completion = staticmethod(lambda deadline: -np.expm1(-np.maximum(deadline - 0.5, 0) * np.ones((1, 1))))

@@ -19,7 +19,7 @@ _RATE = 4.0  # check-ins a second: the mean completion time of fifo is then abou
 PRINTED = {"fifo": 4_233_962, "smallest request": 3_445_766, "venn": 3_133_771}
 """Mean job completion times in seconds: even workload, no tier matching (Venn's repository)."""
 _SEEDS, _SCALE = range(20), 40
-_QUICK_SEEDS, _QUICK_SCALE = range(3), 400
+_QUICK_SEEDS, _QUICK_SCALE = range(2), 800
 
 
 def parts(quick: bool) -> Sequence[Part]:
