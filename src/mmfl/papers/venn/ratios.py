@@ -18,7 +18,7 @@ _JOBS = 50
 _RATE = 4.0  # check-ins a second: the mean completion time of fifo is then about the printed one
 PRINTED = {"fifo": 4_233_962, "smallest request": 3_445_766, "venn": 3_133_771}
 """Mean job completion times in seconds: even workload, no tier matching (Venn's repository)."""
-_SEEDS, _SCALE = range(20), 40
+_SEEDS, _SCALE = range(12), 100
 _QUICK_SEEDS, _QUICK_SCALE = range(2), 800
 
 
