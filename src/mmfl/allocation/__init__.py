@@ -16,6 +16,7 @@ from mmfl.allocation.groups import Groups
 from mmfl.allocation.random import Full, RandomClients, RandomProcessors
 from mmfl.allocation.round_robin import FixedSplit, RandomSplit, RotatingSplit
 from mmfl.allocation.schedule import RoundRobinTasks, SequentialTasks, WarmUp
+from mmfl.allocation.targets import EqualFinish
 from mmfl.allocation.variance import (
     ExpectedResidualVariance,
     LeastVariance,
@@ -44,6 +45,7 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "round-robin-tasks": RoundRobinTasks,
     "sequential-tasks": SequentialTasks,
     "warm-up": WarmUp,
+    "equal-finish": EqualFinish,
     "venn": Venn,
     "bods": Bods,
 }
@@ -54,6 +56,7 @@ __all__ = [
     "AllocationRule",
     "AllocationWrapper",
     "Bods",
+    "EqualFinish",
     "ExpectedResidualVariance",
     "Fair",
     "Fixed",

@@ -137,6 +137,10 @@ class RoundView:
         """The same view with measured signals added."""
         return self._of_same_clients(signals={**self.signals, **signals})
 
+    def with_priority(self, priority: NDArray[np.float64]) -> "RoundView":
+        """The same view with other priorities, [tasks]."""
+        return self._of_same_clients(priority=priority)
+
     def timed(self, time: float, seconds: NDArray[np.float64], completion: NDArray[np.float64]) -> "RoundView":
         """The same view at a time on the clock, with what is known of durations."""
         return self._of_same_clients(time=time, seconds=seconds, completion=completion)
