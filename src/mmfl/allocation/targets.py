@@ -54,8 +54,8 @@ class EqualFinish(AllocationWrapper):
 
     `targets` are losses, one for each task. A power law of the number of trainings is fitted to the losses so far, and
     a task's priority is multiplied by the trainings that it predicts to be missing; no task gets less than `floor`
-    times the mean. If progress is in proportion to trainings, that is the division with which the last task is done first:
-    what a training costs cancels, since a task that costs more seconds needs more of them, too. `inner` divides
+    times the mean. If progress is in proportion to trainings, that is the division with which the last task is done
+    first: what a training costs cancels, since a task that costs more seconds needs more of them, too. `inner` divides
     trainings by priority and chooses clients, for example by variance per second.
 
     Losses are "training" losses, which come back anyway, but are those of clients that have begun to fit their own

@@ -125,7 +125,8 @@ class Simulation:
             with matmul_precision(architecture.precision):
                 trained = self._train_jobs(architecture, rule, Jobs.of([trainings[n] for n in members]))
             for n, answer in zip(members, trained, strict=True):
-                place = NoiseAddress(trainings[n].seed, trainings[n].round, trainings[n].task, answer.client)
+                asked = trainings[n]
+                place = NoiseAddress(asked.seed, asked.address_of(answer.client), asked.task, answer.client)
                 answers[n] = replace(answer, flat=self.privacy.protect(answer.flat, place))
         return answers
 
