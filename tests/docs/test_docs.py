@@ -64,7 +64,7 @@ def test_every_command_in_the_text_is_known_with_its_options(page):
 
 def test_every_family_of_methods_has_a_page_with_an_example_and_a_figure():
     families = [page for page in PAGES if page.startswith("docs/methods/") and not page.endswith("README.md")]
-    assert len(families) == 10
+    assert len(families) == 11
     for page in families:
         assert blocks(page, "python"), page
         assert (ROOT / page).with_suffix(".png") in targets(page), page

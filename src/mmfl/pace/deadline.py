@@ -107,8 +107,11 @@ class Deadline(RoundPace):
         warn_of_excluded(method, self.name, federation, never)
 
     def begin(self, view: RoundView, durations: Durations, reachable: Numbers, state: Intervals | None) -> RoundView:
-        """Completion probabilities, and the budget for those who will be dropped."""
+        """Completion probabilities, the budget for those who will be dropped, and the seconds until a training is
+        done or dropped."""
         more = replace(view, budget=min(self.over * view.budget, float(view.processors)))
+        if np.isfinite(self.seconds):
+            more = replace(more, seconds=durations.mean_until(self.seconds))
         if self._exact:
             return self.with_completion(more, self.chance(durations, reachable, self.seconds))
         known = self._table(view.sizes.shape) if state is None else state.completion()
