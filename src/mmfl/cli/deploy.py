@@ -1,6 +1,7 @@
 """The command that trains over real nodes: deploy."""
 
 import logging
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -200,20 +201,30 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
 def _deploy(
     module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
 ) -> "RunEnd":
-    """Runs over nodes that are started and ended with the run, or at the SuperLink of `mmfl link` on this machine."""
+    """Runs over nodes that are started and ended with the run, or at the SuperLink of `mmfl link` on this machine.
+
+    A new run that cannot be started leaves no directory behind, unless the error names a log in it.
+    """
     from mmfl.deployment.loopback import LocalDeployment, assign_clients
     from mmfl.deployment.submission import Submission
 
-    if "local" in where:
-        with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
-            local.start(assign_clients(settings["clients"], where["local"]))
-            return local.submit(settings, resume).follow(listener, local.check)
-    root = where.get("root_certificates")
-    with TemporaryDirectory(prefix="mmfl-") as home:
-        control = programs.ControlAPI(Address.parse(where["server"]), Path(root) if root else None, Path(home))
-        submission = Submission.start(control, module, path, settings, resume)
-        try:
-            return submission.follow(listener)
-        except (KeyboardInterrupt, SystemExit):
-            submission.abort()
-            raise
+    submission: Submission | None = None
+    try:
+        if "local" in where:
+            with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
+                local.start(assign_clients(settings["clients"], where["local"]))
+                submission = local.submit(settings, resume)
+                return submission.follow(listener, local.check)
+        root = where.get("root_certificates")
+        with TemporaryDirectory(prefix="mmfl-") as home:
+            control = programs.ControlAPI(Address.parse(where["server"]), Path(root) if root else None, Path(home))
+            submission = Submission.start(control, module, path, settings, resume)
+            try:
+                return submission.follow(listener)
+            except (KeyboardInterrupt, SystemExit):
+                submission.abort()
+                raise
+    except UserError as error:
+        if submission is None and not resume and str(path.resolve() / "logs") not in str(error):
+            shutil.rmtree(path, ignore_errors=True)
+        raise

@@ -10,7 +10,7 @@ from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
-from mmfl.deployment.machines import MAX_MESSAGE_BYTES, control_address, start_superlink
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES, check_free, control_address, start_superlink
 from mmfl.deployment.running_node import NodeSpec, RunningNode, serve
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
 from mmfl.errors import UserError
@@ -43,6 +43,8 @@ def link(
     check_minimum("--most", most, 1)
     size = None if most is None else most << 20
     inner = control_address(where, key_folder, insecure, control_port, size)
+    for each in {where, inner}:
+        check_free(each)  # before any folder is made
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
         running = start_superlink(processes, where, inner, key_folder, size, state.resolve(), say)
         trust = f" --root-certificates {key_folder.authority}" if key_folder else ""
@@ -71,8 +73,6 @@ def node(
     logs: Logs = None,
 ) -> None:
     """Start a node, which holds clients' data and trains on it."""
-    from mmfl.privacy import Privacy
-
     programs.require_flower()
     check_minimum("--capacity", capacity, 1)
     spec = NodeSpec(
@@ -85,7 +85,11 @@ def node(
         worker_options(capacity=capacity, device=device, clip=clip, noise=noise),
     )
     spec.check()
-    Privacy(clip, noise or 0.0)
+    if clip is not None or noise is not None:
+        from mmfl.privacy import Privacy  # imports torch, which this process does without otherwise
+
+        Privacy(clip, noise or 0.0)
+    spec.check_server()
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
         running = RunningNode(processes, spec, say=say)
         running.connect()

@@ -99,6 +99,8 @@ class ChildProcesses:
             self.watchdog.wait()
             for child in self.children:
                 child.process.wait()
+            with suppress(OSError):
+                self.logs.rmdir()  # if nothing was started
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         """Starts a process in a session of its own."""

@@ -233,7 +233,7 @@ def announce(
     try:
         yield
     except BaseException as error:
-        listener.end(RunEnd.by(error))
+        listener.end(RunEnd.from_error(error))
         raise
     listener.end(status.end)
 
@@ -250,7 +250,7 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
             if world.first:
                 directory = open_directory()
                 lock.enter_context(directory.hold())
-        path = world.said_by_first(str(directory.path) if directory else "")
+        path = world.broadcast(str(directory.path) if directory else "")
         yield directory or RunDirectory(Path(path))
 
 

@@ -146,7 +146,7 @@ class Round:
             local,
             correction,
             self._sends(task, client),
-            rule.remembered(state.aggregation[task]) if compared else None,
+            rule.last_updates(state.aggregation[task]) if compared else None,
             None if optimiser is None else optimiser.held_rows(client),
             batch_norm=None if batch_norm is None else batch_norm.of(client),
         )
@@ -208,7 +208,7 @@ class Round:
         view = self.view_of(task)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
-        expected, remembered = state.expected[task], method.aggregation.remembered(memory)
+        expected, remembered = state.expected[task], method.aggregation.last_updates(memory)
         if expected is not None and remembered is not None:
             expected.observe(received.drawn(), remembered, view.round)
         aggregated = add_up(method.aggregation.aggregate(weights, taken, view, memory))
