@@ -4,6 +4,7 @@ import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,6 +18,7 @@ from mmfl.cli.options import (
     AppFile,
     Capacity,
     Device,
+    MetricsPort,
     Out,
     RootCertificates,
     Track,
@@ -24,7 +26,7 @@ from mmfl.cli.options import (
     default_directory,
     worker_options,
 )
-from mmfl.deployment import programs
+from mmfl.deployment import metrics, programs
 from mmfl.deployment.child_processes import exit_on_termination
 from mmfl.deployment.security import Address, check_file
 from mmfl.errors import UserError
@@ -75,6 +77,7 @@ def deploy(
     capacity: Capacity = None,
     device: Device = None,
     track: Track = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Train over real nodes."""
     from mmfl.methods import make_method
@@ -107,6 +110,8 @@ def deploy(
     if track:
         make_trackers(track)  # refuses a wrong name before anything is written
         where["trackers"] = track
+    if metrics_port is not None:
+        where["metrics_port"] = metrics_port
     path = out or default_directory(make_method(settings["method"]).name)
     config = {"source": "deployment", "deployment": where, "settings": settings}
     RunDirectory.create(path, config)
@@ -144,11 +149,16 @@ def run_deployment(path: Path, config: Mapping[str, Any], resume: bool = False) 
     started = time.monotonic()
     listener = ListenerGroup([Display(console), *make_trackers(where.get("trackers", ()))])
     try:
-        with exit_on_termination():
+        with exit_on_termination(), metrics_of_run(where.get("metrics_port"), path):
             outcome = _deploy(module, where, settings, path, resume, listener)
     except KeyboardInterrupt:
         outcome = RunEnd("stopped")
     show_outcome(outcome, path, time.monotonic() - started)
+
+
+def metrics_of_run(port: int | None, path: Path) -> AbstractContextManager[None]:
+    """While active, serves the metrics of a run at a port, if there is one."""
+    return metrics.serving_metrics(port, lambda: metrics.run_samples(path), lambda: metrics.why_run_is_not_ready(path))
 
 
 def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[float, str]:
