@@ -30,6 +30,8 @@ CONNECTION = "mmfl"  # the name of the connection in the settings that we write
 FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those who start runs
 # The variable by which a SuperLink behind a proxy, and its runs, know the largest request of a node.
 MAX_BYTES_VARIABLE = "MMFL_MAX_MESSAGE_BYTES"
+# The variable by which the runs of a SuperLink with keys find the file that says whose key each node has.
+NODES_VARIABLE = "MMFL_NODES"
 _REGISTER = """
 import sys
 from importlib.metadata import entry_points
