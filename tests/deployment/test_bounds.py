@@ -62,7 +62,9 @@ def attacked(folder: Path, attacker: bool, method: str, known: KnownNodes | None
         services[ATTACKER] = service_of(pool, [CLIENTS - 1])
     to = InsideTransport(services, trouble=attack)
     everyone = {"clients": CLIENTS, "evaluate_every": 25, "seed": 1}
-    return deployed(method, 25, 0.5, to=to, tasks=pool.tasks, directory=folder / "run", known=known, **everyone | options)
+    return deployed(
+        method, 25, 0.5, to=to, tasks=pool.tasks, directory=folder / "run", known=known, **everyone | options
+    )
 
 
 @pytest.mark.parametrize("method", ["forecast"])

@@ -1,4 +1,4 @@
-"""The commands for the machines of a deployment: link, node and keys."""
+"""The commands for the machines of a deployment: link and node."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +10,9 @@ from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
+from mmfl.deployment.known_nodes import ClientNumbers, NotClientsError
 from mmfl.deployment.machines import MAX_MESSAGE_BYTES, NodeSpec, RunningNode, control_address, serve, start_superlink
-from mmfl.deployment.security import Address, Keys, check_file, make_keys
+from mmfl.deployment.security import Address, Keys, check_file
 from mmfl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -88,33 +89,15 @@ def node(
         serve(running, say)
 
 
-@command(app, "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5")
-def keys(
-    folder: Annotated[Path, typer.Argument(help="New folder for certificates and keys.")],
-    server: Annotated[str, typer.Option(help="Host names or addresses of the server, separated by commas.")],
-    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
-) -> None:
-    """Make certificates and node keys."""
-    programs.require_flower()
-    made = make_keys(folder, [host for host in server.split(",") if host.strip()], nodes)
-    say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
-    say("node K needs ca.crt and node-K.key of it, and nothing else.")
-
-
 def parse_clients(text: str) -> list[int]:
     """The clients in a list of numbers and ranges, each once.
 
     >>> parse_clients("0,4-6")
     [0, 4, 5, 6]
     """
-    found: list[int] = []
-    for part in filter(None, text.replace(" ", "").split(",")):
-        first, dash, last = part.partition("-")
-        valid = first.isdecimal() and (last.isdecimal() or not dash)
-        clients = range(int(first), int(last or first) + 1) if valid else range(0)
-        if not clients or set(clients) & set(found):
-            raise UserError(
-                f"--clients '{text}': '{part}' is not a client, or repeats one; expected numbers such as 0,1 or 0-9."
-            )
-        found += clients
-    return found
+    try:
+        return ClientNumbers.parse(text).numbers()
+    except NotClientsError as error:
+        raise UserError(
+            f"--clients '{text}': '{error}' is not a client, or repeats one; expected numbers such as 0,1 or 0-9."
+        ) from None

@@ -4,6 +4,7 @@ Where other machines can reach it, the SuperLink is behind a proxy. A node has a
 a SuperNode that passes messages to it.
 """
 
+import logging
 import re
 import socket
 import sys
@@ -14,9 +15,11 @@ from pathlib import Path
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import Child, ChildProcesses, check_repeatedly, wait_until
+from mmfl.deployment.registration import Registrations
 from mmfl.deployment.security import Address, Keys
 from mmfl.errors import UserError
 
+_log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 1 << 29  # of a node's message, by default
 WORKER = (sys.executable, "-m", "mmfl.deployment.worker")
 _PROXY = Path(__file__).with_name("proxy.py")
@@ -34,9 +37,12 @@ class SuperLink:
 
     control: programs.ControlAPI
     children: Sequence[Child]
+    registrations: Registrations | None = None
 
     def check(self) -> None:
-        """Raises an error if the SuperLink or its proxy has ended."""
+        """Raises an error if the SuperLink or its proxy has ended; registers and revokes keys that have changed."""
+        for change in self.registrations.update_if_changed() if self.registrations else ():
+            _log.warning("%s", change)
         for child in self.children:
             if not child.alive:
                 raise UserError(f"{child.name} ended: {child.error_line()}")
@@ -49,7 +55,7 @@ def control_address(
     if (keys is not None) == insecure and (insecure or not address.loopback):
         raise UserError(
             f"link on {address}: where other machines can reach it, it needs certificates and node keys; expected "
-            "either --keys DIR (`mmfl keys` makes them), or --insecure to do without."
+            "either --keys DIR (`mmfl keys make` makes them), or --insecure to do without."
         )
     if keys is None and address.loopback:
         if control_port is not None or max_bytes is not None:
@@ -78,14 +84,17 @@ def start_superlink(
     for each in {address, inner}:
         _check_free(each)
     home = processes.folder / "link"
+    table = processes.folder / "nodes.json"
     limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size}
+    limit |= {programs.NODES_VARIABLE: str(table)} if keys else {}
     superlink = processes.start("superlink", programs.superlink(inner, keys), programs.environment(home) | limit)
     wait_until(lambda: _listens(inner), superlink, "it listened")
     control = programs.ControlAPI(inner, keys.authority if keys else None, home)
-    if keys and keys.public_keys:
-        control.register_nodes(keys.public_keys)
+    registrations = Registrations(control, keys, table) if keys else None
+    if registrations:
+        registrations.update()
     if inner == address:
-        return SuperLink(control, [superlink])
+        return SuperLink(control, [superlink], registrations)
     command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]
     command += ["--prefix", programs.FLEET, "--target", f"{'https' if keys else 'http'}://{inner}", "--max-bytes", size]
     if keys:
@@ -93,7 +102,7 @@ def start_superlink(
         command += ["--authority", str(keys.authority)]
     proxy = processes.start("proxy", command, programs.environment(home))
     wait_until(lambda: _listens(address), proxy, "it listened")
-    return SuperLink(control, [superlink, proxy])
+    return SuperLink(control, [superlink, proxy], registrations)
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ class NodeSpec:
         if bool(self.root) == self.insecure and (self.insecure or not self.server.loopback):
             raise UserError(
                 f"node: a line to another machine ({self.server}) must be encrypted; expected either "
-                "--root-certificates ca.crt and --key node-K.key (`mmfl keys` makes them), or --insecure."
+                "--root-certificates ca.crt and --key node-K.key (`mmfl keys make` makes them), or --insecure."
             )
 
     def command(self, socket: Path) -> list[str]:

@@ -32,13 +32,13 @@ FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those wh
 MAX_BYTES_VARIABLE = "MMFL_MAX_MESSAGE_BYTES"
 # The variable by which the runs of a SuperLink with keys find the file that says whose key each node has.
 NODES_VARIABLE = "MMFL_NODES"
-_REGISTER = """
-import sys
+_SEVERAL = """
+import json, sys
 from importlib.metadata import entry_points
 (command,) = entry_points(group="console_scripts", name="flwr")
 flwr = command.load()
-for key in sys.argv[2:]:
-    flwr(["supernode", "register", key, sys.argv[1]], standalone_mode=False)
+for words in json.loads(sys.argv[1]):
+    flwr(words, standalone_mode=False)
 """
 _UNREACHABLE = "Connection to the SuperLink is unavailable"
 _SECONDS_TO_ANSWER = 300.0
@@ -114,17 +114,44 @@ class ControlAPI:
         found: dict[str, Any] = (self.ask(command, f"asking after run {run}").get("runs") or [{}])[0]
         return found
 
+    def list_runs(self) -> list[dict[str, str]]:
+        """The runs that the SuperLink knows: id, state and since when."""
+        found = self.ask(["flwr", "list", CONNECTION, "--format", "json"], "asking for runs").get("runs") or []
+        keys = {"run": "run-id", "state": "status", "started": "starting-at"}
+        return [{name: str(run.get(key, "")) for name, key in keys.items()} for run in found]
+
+    def list_nodes(self) -> list[dict[str, str]]:
+        """The nodes that the SuperLink knows: id, state and since when they are connected."""
+        command = ["flwr", "supernode", "list", CONNECTION, "--format", "json"]
+        found = self.ask(command, "asking for nodes").get("nodes") or []
+        keys = {"node": "node-id", "state": "status", "connected": "online-at"}
+        return [{name: str(node.get(key, "")) for name, key in keys.items()} for node in found]
+
     def stop_run(self, run: int) -> None:
         """Stops a run immediately."""
         self.ask(["flwr", "stop", str(run), CONNECTION], f"stopping run {run}")
 
-    def register_nodes(self, keys: Sequence[Path]) -> None:
-        """Registers the nodes with these public keys: `flwr supernode register` for each, in one process."""
-        command = [sys.executable, "-c", _REGISTER, CONNECTION, *map(str, keys)]
-        self.ask(command, "registering the nodes' keys")
+    def register_nodes(self, keys: Sequence[Path]) -> list[str]:
+        """Registers nodes by their public keys; returns the number of each."""
+        printed = self._run_several(
+            [["supernode", "register", str(key), CONNECTION] for key in keys], "registering keys"
+        )
+        return re.findall(r"SuperNode (\d+) registered", printed)
+
+    def unregister_nodes(self, nodes: Sequence[str]) -> None:
+        """Removes nodes by their numbers; their keys cannot be registered again."""
+        self._run_several([["supernode", "unregister", node, CONNECTION] for node in nodes], "removing keys")
+
+    def _run_several(self, commands: Sequence[Sequence[str]], what: str) -> str:
+        """Runs several of Flower's commands in one process, since each would take seconds to start."""
+        return self._run([sys.executable, "-c", _SEVERAL, json.dumps(commands)], what) if commands else ""
 
     def ask(self, command: Sequence[str], what: str) -> dict[str, Any]:
         """Runs one of Flower's commands and returns the JSON it prints."""
+        return _first_object(self._run(command, what))
+
+    def _run(self, command: Sequence[str], what: str) -> str:
+        """Runs one of Flower's commands and returns what it prints."""
         security: dict[str, Any] = {"root-certificates": str(self.root)} if self.root else {"insecure": True}
         connection = {"address": str(self.address), **security}
         variables = environment(self.home)
@@ -149,7 +176,7 @@ class ControlAPI:
             if _UNREACHABLE in reason:
                 raise UserError(f"{what}: no SuperLink answers at {self.address}; `mmfl link` says where one does.")
             raise UserError(f"{what}: refused by the SuperLink at {self.address}: {reason}")
-        return answer
+        return done.stdout
 
 
 def _first_object(output: str) -> dict[str, Any]:

@@ -1,21 +1,21 @@
 """Registrations: the keys of a folder and the clients they may serve, at the SuperLink and for the runs on it."""
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from mmfl.deployment.keys import Keys
 from mmfl.deployment.programs import ControlAPI
+from mmfl.deployment.security import Keys
 from mmfl.errors import UserError
 from mmfl.runs.files import write_atomically
-
-_RESERVED_NONE = ""  # the clients of a key that clients.toml does not name
 
 
 class Registrations:
     """Keeps the SuperLink's list of nodes, and the file that runs read, equal to a folder of keys.
 
     The `file` is a table in JSON: Flower's number of each node, with the name and content of its key, and its clients
-    ([`KnownNodes`][mmfl.deployment.known_nodes]). It must outlive the SuperLink where its database does, since Flower
+    (`KnownNodes`). It must outlive the SuperLink where its database does, since Flower
     tells nobody later which node has which key.
     """
 
@@ -27,20 +27,17 @@ class Registrations:
         """Registers new keys and removes those that were revoked; says what was done, in words."""
         self._seen = self._version()
         clients, present = self.keys.clients(), {path.stem: path.read_text().strip() for path in self.keys.public_keys}
-        recorded, listed = self._recorded(), set(self.control.list_nodes())
-        kept = {
-            number: row
-            for number, row in recorded.items()
-            if number in listed and present.get(row["key"]) == row["public"]
-        }
-        for number in sorted(listed - set(kept)):
-            self.control.unregister_node(number)
+        recorded = self._recorded()
+        listed = {node["node"] for node in self.control.list_nodes()}
+        kept = {n: row for n, row in recorded.items() if n in listed and present.get(row["key"]) == row["public"]}
+        self._write(kept, clients)  # first, so that runs let nobody in whose key is gone
+        with suppress(UserError):  # Flower removes no node that was never there; the proxy refuses it in any case
+            self.control.unregister_nodes(sorted(listed - set(kept)))
         new = sorted(set(present) - {row["key"] for row in kept.values()})
         numbers = self.control.register_nodes([self.keys.folder / f"{name}.pub" for name in new])
         for name, number in zip(new, numbers, strict=True):
             kept[number] = {"key": name, "public": present[name]}
-        table = {str(n): row | {"clients": clients.get(row["key"], _RESERVED_NONE)} for n, row in kept.items()}
-        write_atomically(self.file, json.dumps(table, indent=1).encode())
+        self._write(kept, clients)
         revoked = sorted({row["key"] for row in recorded.values()} - set(present))
         return [*(f"key '{name}' is revoked" for name in revoked), *(f"key '{name}' is registered" for name in new)]
 
@@ -57,8 +54,14 @@ class Registrations:
         places = [*self.keys.public_keys, self.keys.table]
         return [(path.name, path.stat().st_mtime_ns) for path in places if path.exists()]
 
-    def _recorded(self) -> dict[int, dict[str, str]]:
+    def _recorded(self) -> dict[str, dict[str, str]]:
         try:
-            return {int(number): row for number, row in json.loads(self.file.read_text()).items()}
+            recorded: dict[str, dict[str, str]] = json.loads(self.file.read_text())
         except FileNotFoundError:
             return {}
+        return recorded
+
+    def _write(self, nodes: Mapping[str, Mapping[str, str]], clients: Mapping[str, str]) -> None:
+        """Writes the nodes, each with the clients that its key may serve: none where `clients.toml` does not say."""
+        table = {number: {**row, "clients": clients.get(row["key"], "")} for number, row in nodes.items()}
+        write_atomically(self.file, json.dumps(table, indent=1).encode())

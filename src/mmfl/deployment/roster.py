@@ -23,11 +23,13 @@ class Events:
     def __init__(self, path: Path, known: KnownNodes | None = None):
         self.path, self.known = path, known or KnownNodes()
         self.counts: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()  # since the server was started
         self.round = 0
 
     def add(self, kind: str, node: int | None = None, client: int | None = None, detail: str = "") -> None:
         """Adds an event of the current round."""
         self.counts[kind] += 1
+        self.totals[kind] += 1
         event = {"time": round(time.time(), 3), "round": self.round, "kind": kind}
         event |= {} if node is None else {"node": self.known.name(node)}
         event |= {} if client is None else {"client": str(client)}
@@ -133,6 +135,10 @@ class Roster:
         """The node that serves a client; None if no responsive node does."""
         number = self._server.get(client)
         return None if number in self.unanswered else number
+
+    def name_of(self, number: int) -> str:
+        """What people call a node: its number."""
+        return str(number)
 
     def nodes_with_test_data(self, task: str) -> list[int]:
         """The responsive nodes that hold test examples of a task."""

@@ -26,9 +26,7 @@ class UpdateBound(NormClipping):
     those that were more than three times as long as the bound, as few honest ones are.
     """
 
-    def __init__(
-        self, inner: AggregationRule, factor: float, report_clipped: Callable[[int, int, float, float], None]
-    ):
+    def __init__(self, inner: AggregationRule, factor: float, report_clipped: Callable[[int, int, float, float], None]):
         super().__init__(inner, factor=factor)
         self.report_clipped = report_clipped
 
