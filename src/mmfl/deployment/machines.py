@@ -96,10 +96,11 @@ def start_superlink(
     if inner == address:
         return SuperLink(control, [superlink], registrations)
     command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]
-    command += ["--prefix", programs.FLEET, "--target", f"{'https' if keys else 'http'}://{inner}", "--max-bytes", size]
+    command += ["--prefix", programs.FLEET, "--target-host", inner.host, "--target-port", str(inner.port)]
+    command += ["--max-bytes", size]
     if keys:
         command += ["--certificate", str(keys.certificate), "--key", str(keys.server_key)]
-        command += ["--authority", str(keys.authority)]
+        command += ["--authority", str(keys.authority), "--keys", str(keys.folder)]
     proxy = processes.start("proxy", command, programs.environment(home))
     wait_until(lambda: _listens(address), proxy, "it listened")
     return SuperLink(control, [superlink, proxy], registrations)
