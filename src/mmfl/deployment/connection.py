@@ -1,4 +1,4 @@
-"""Connection: one HTTP/1.1 connection on a non-blocking socket, encrypted or not, with little memory while it is idle."""
+"""Connection: one HTTP/1.1 connection on a non-blocking socket, with little memory while it is idle."""
 
 import asyncio
 import re

@@ -168,7 +168,7 @@ class Proxy:
         except BaseException:
             server.close()
             raise
-        if answer.value(b"connection") == b"close":
+        if answer.value(b"connection") == b"close" or answer.first.startswith(b"HTTP/1.0"):
             server.close()
         else:
             self.upstream.give_back(server)
@@ -183,7 +183,7 @@ class Proxy:
             await self._relay(client, server, first, length)
             async with asyncio.timeout(_SECONDS_TO_ANSWER):
                 answer = await server.read_head()
-            if answer is None or not answer.first.startswith(b"HTTP/1.1 "):
+            if answer is None or not answer.first.startswith(b"HTTP/1."):
                 raise InvalidHeadError("no response")
             answer.length()
         except BaseException:
