@@ -7,6 +7,7 @@ request into memory before it looks at who sent it; the proxy looks first, bound
 
 import argparse
 import asyncio
+import json
 import re
 import resource
 import signal
@@ -36,8 +37,13 @@ _LEAST_RATE = 16 << 10  # bytes in a second that a body must have on average
 _SECONDS_TO_ANSWER = 300.0  # of the SuperLink
 _SECONDS_OPEN = 3.0  # that an idle connection to the SuperLink is used again; the SuperLink closes it after five
 _MAX_DRAINED = 1 << 24  # bytes of a refused body that are read, so that its sender sees the answer
+# What a SuperNode that has just started is told, in the form in which Flower shows it to its owner: code and detail.
+_UNKNOWN_KEY = {
+    b"register-node": (2001, "All SuperNodes must be registered: this one has no key."),
+    b"activate-node": (2004, "Failed to activate SuperNode: its key is not registered."),
+}
 _REASONS = {400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 413: "Content Too Large", 502: "Bad Gateway"}
-_REASONS |= {503: "Service Unavailable"}
+_REASONS |= {412: "Precondition Failed", 503: "Service Unavailable"}
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, rather than an error
@@ -146,7 +152,7 @@ class Proxy:
         if match is None:
             raise Refusal(403, "this address is for nodes only")
         if name is None:
-            raise Refusal(401, "no signature of a registered key")
+            raise _unknown_key(match[1])
         if not self.places.admit(task, name):
             raise Refusal(503, "too many connections of one node; try again")
         if length > self.max_bytes:
@@ -214,6 +220,13 @@ class Proxy:
             await client.write(Head(status, headers).pack() + text)
             async for _ in client.read_body(_MAX_DRAINED, self.patience):
                 pass
+
+
+def _unknown_key(path: bytes) -> Refusal:
+    """The answer to a request that is not signed by a key of the folder."""
+    if (found := _UNKNOWN_KEY.get(path.rpartition(b"/")[2])) is None:
+        return Refusal(401, "no signature of a registered key")
+    return Refusal(412, json.dumps(dict(zip(("code", "detail"), found, strict=True))))
 
 
 def _end_to_end(head: Head) -> Head:
