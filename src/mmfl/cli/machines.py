@@ -24,7 +24,7 @@ Logs = Annotated[Path | None, typer.Option(help="Folder for the output of Flower
 @command(app, "mmfl link", "mmfl link 0.0.0.0:8000 --keys keys", "mmfl link 10.0.0.5:8000 --insecure")
 def link(
     address: Annotated[str, typer.Argument(help="host:port that nodes connect to.")] = "127.0.0.1:8000",
-    keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys`.")] = None,
+    keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys make`.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext connections by anybody.")] = False,
     control_port: Annotated[
         int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
@@ -62,7 +62,7 @@ def node(
     file: AppFile,
     server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:8000",
     clients: Annotated[str, typer.Option(help="The clients whose data is here: 0,1 or 0-9.")] = "",
-    key: Annotated[Path | None, typer.Option(help="This node's private key, from `mmfl keys`.")] = None,
+    key: Annotated[Path | None, typer.Option(help="This node's private key, from `mmfl keys make`.")] = None,
     root_certificates: RootCertificates = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext to another machine.")] = False,
     capacity: Capacity = None,
