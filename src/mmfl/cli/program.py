@@ -12,6 +12,7 @@ from rich.logging import RichHandler
 import mmfl
 from mmfl.cli import (
     completion,
+    control,
     deploy,
     export,
     keys,
@@ -48,6 +49,7 @@ for _family in (training, sweeps, reports, export, reproduction, listings, deplo
     app.add_typer(_family.app)
 app.add_typer(listings.data)
 app.add_typer(keys.app)
+app.add_typer(control.app)
 # Errors of the operating system that are not mistakes of the program.
 _SYSTEM_ERRORS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS}
 
