@@ -17,6 +17,7 @@ from mmfl.runs.files import append_bounded
 from mmfl.runs.layout import MAX_LOG_BYTES
 
 _MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
+_MAX_NAME_LENGTH = 1000  # characters, of a task
 _MAX_EXAMPLES = 2**40  # that a client may announce
 _MAX_TASKS = 1000  # that a client may announce, known to the run or not
 _NO_FAULTS = ("joined", "waiting", "control", "changed", "version")
@@ -100,7 +101,7 @@ class Roster:
         clients, outside, forbidden = {}, [], []
         for (client,), (capacity, sizes) in announcement.table("clients", (int,), (int, dict)).items():
             valid = all(map(_is_count, sizes.values())) and capacity >= 1 and sum(sizes.values()) > 0
-            if not valid or len(sizes) > _MAX_TASKS:
+            if not valid or len(sizes) > _MAX_TASKS or max(map(len, sizes)) > _MAX_NAME_LENGTH:
                 raise InvalidPayloadError(f"client {client} announces {str(sizes)[:200]} with capacity {capacity}")
             if not 0 <= client <= last:
                 outside.append(client)
@@ -168,8 +169,8 @@ class Roster:
         return None if number in self.unanswered else number
 
     def name_of(self, number: int) -> str:
-        """What people call a node: its number."""
-        return str(number)
+        """What people call a node: the name of its key, or its number."""
+        return self.known.name(number)
 
     def nodes_with_test_data(self, task: str) -> list[int]:
         """The responsive nodes that hold test examples of a task."""
