@@ -59,7 +59,25 @@ class Method:
     aggregation: AggregationRule
     local: LocalRule = field(default_factory=PlainSGD)
 
+    @property
+    def needs_single_updates(self) -> str:
+        """Which of the parts needs more of the updates than their weighted sum, and what; "" if none does.
 
+        >>> make_method("fedstale").needs_single_updates
+        'aggregation FedStale computes with single updates'
+        """
+        allocation = f"allocation {type(self.allocation).__name__}"
+        if signals := self.allocation.needs & _SIGNALS_OF_UPDATES:
+            return f"{allocation} draws by {' and '.join(sorted(signals)).replace('_', ' ')} of single updates"
+        if self.allocation.observes_losses:
+            return f"{allocation} follows the training losses of single clients"
+        if type(self.local).observe is not LocalRule.observe:
+            return f"local rule {type(self.local).__name__} remembers something of single updates"
+        aggregation = f"aggregation {type(self.aggregation).__name__}"
+        return "" if self.aggregation.sums_updates else f"{aggregation} computes with single updates"
+
+
+_SIGNALS_OF_UPDATES = frozenset({"updates", "norms", "residuals", "expected_residuals"})
 Part = Callable[..., Any] | AllocationRule | AggregationRule | LocalRule
 """A rule, or what makes one: its options are then options of the method."""
 

@@ -23,10 +23,15 @@ class AggregationRule:
     drawn. With `needs_everyone` every client trains, and the rule also gets the updates of clients that were not drawn.
     If the norms of these updates and their inner products with last updates (`StoredRows`) are enough, set
     `reads_undrawn = False`: then clients of a deployment need not send them.
+
+    A rule whose step is a sum of updates with coefficients that follow from the draw sets `sums_updates = True` and
+    says in `coefficients` what they are. Clients can then weight their updates themselves, and the server needs to see
+    no more than their sum: `updates.combine` takes these coefficients or multiples of them, and all else is refused.
     """
 
     needs_everyone: bool = False
     reads_undrawn: bool = True
+    sums_updates: bool = False
 
     def start(self, clients: int, weights: Tensor) -> Any:
         """The state of one task before the first round."""
@@ -35,6 +40,13 @@ class AggregationRule:
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
+
+    def coefficients(self, updates: Updates, view: RoundView) -> NDArray[np.float64]:
+        """What each update counts in the step, [rows], from who was drawn alone; for rules with `sums_updates`.
+
+        If updates are lost on the way, the coefficients of the others may change by a common factor and no more.
+        """
+        raise TypeError(f"{type(self).__name__} does not say what an update counts.")
 
     def remembered(self, state: Any) -> ClientVectorStore | None:
         """The clients' last updates, for rules that compare new ones with them."""

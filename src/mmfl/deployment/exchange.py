@@ -102,8 +102,8 @@ class NodeExchange:
                 self.events.add("waiting", detail=f"{connected} of {settings.clients} clients are there")
             time.sleep(_POLL_SECONDS)
 
-    def send(self, requests: Mapping[int, Payload]) -> Replies:
-        """Sends each node its request, and returns what the nodes replied in time."""
+    def send(self, requests: Mapping[int, Payload], read: Callable[[int, Payload], None] | None = None) -> Replies:
+        """Sends each node its request, and returns what the nodes replied in time; or hands each reply to `read`."""
         replies = Replies()
         if not requests:
             return replies
@@ -114,7 +114,7 @@ class NodeExchange:
         for node in sorted(set(requests) - set(pending.values())):
             self.events.add("lost", node, detail="the message was not taken")
             self.roster.forget(node)
-        self._wait(pending, lambda node, payload: replies.read(requests[node].fields, payload))
+        self._wait(pending, read or (lambda node, payload: replies.read(requests[node].fields, payload)))
         for message, node in pending.items():
             self.events.add("late", node)
             self.roster.unanswered[node] = message

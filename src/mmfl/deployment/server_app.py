@@ -15,6 +15,7 @@ from mmfl.deployment.flower_transport import FlowerTransport
 from mmfl.deployment.programs import MODULE
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
+from mmfl.deployment.secure_engine import SecureDeployment
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.deployment.trained import experiment_of
 from mmfl.errors import UserError
@@ -35,7 +36,8 @@ def run(
     When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
     """
     asked_to_stop = (directory / STOP).exists
-    engine = Deployment(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop, _mark(directory))
+    kind = Deployment if settings.secure_aggregation is None else SecureDeployment
+    engine = kind(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop, _mark(directory))
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
         return conduct(

@@ -5,9 +5,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mmfl.deployment.secure_settings import SecureAggregationConfig, check_sums_are_enough
 from mmfl.errors import UserError, nearest
 from mmfl.runs.config_sections import StopConfig
 from mmfl.training.average import check_average
+
+_SECTIONS: Mapping[str, type[BaseModel]] = {"stop": StopConfig, "secure_aggregation": SecureAggregationConfig}
 
 
 class DeploymentSettings(BaseModel):
@@ -48,6 +51,9 @@ class DeploymentSettings(BaseModel):
     norm: float = Field(gt=0, default=100.0, examples=[10])
     """An update whose norm is more than this many times that of the weights it started from is rejected."""
 
+    secure_aggregation: SecureAggregationConfig | None = Field(default=None, examples=[{"clip": 10.0}])
+    """[Secure aggregation](privacy.md#secure-aggregation), by its keys: `--set secure_aggregation.clip=10`."""
+
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "DeploymentSettings":
         """Reads settings from a table; an error names the first mistake and what was expected."""
@@ -55,14 +61,16 @@ class DeploymentSettings(BaseModel):
             settings = cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
-            in_stop = first["loc"][0] == "stop" and len(first["loc"]) > 1
-            key = f"stop.{first['loc'][1]}" if in_stop else str(first["loc"][0])
+            section, *inner = (str(part) for part in first["loc"])
+            in_section = section in _SECTIONS and bool(inner)
+            key = f"{section}.{inner[0]}" if in_section else section
+            known = _SECTIONS[section].model_fields if in_section else cls.model_fields
             if first["type"] == "extra_forbidden":
-                known = StopConfig.model_fields if in_stop else cls.model_fields
                 near = nearest(str(first["loc"][-1]), known)
                 raise UserError(f"deployment: unknown setting '{key}': {near}") from None
             if first["type"] == "missing":
-                raise UserError(f"deployment: '{key}' is missing: {cls.model_fields[key].description}") from None
+                description = known[key.rpartition(".")[2]].description
+                raise UserError(f"deployment: '{key}' is missing: {description}") from None
             message = first["msg"][:1].lower() + first["msg"][1:]
             raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
         check_average(settings.average, "deployment")
@@ -70,6 +78,8 @@ class DeploymentSettings(BaseModel):
             settings.stop.build()
         except UserError as error:
             raise UserError(f"deployment: {error}") from None
+        if settings.secure_aggregation is not None:
+            check_sums_are_enough(settings.method, values)
         if settings.least > settings.clients:
             raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
         return settings
