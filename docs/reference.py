@@ -21,6 +21,7 @@ from mmfl.deployment.settings import DeploymentSettings
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.attacks import ATTACKS
 from mmfl.federation.availability import AVAILABILITIES
+from mmfl.federation.devices import DEVICES
 from mmfl.federation.metrics import METRICS
 from mmfl.federation.objectives import LOSSES
 from mmfl.federation.optimisers import OPTIMISERS
@@ -28,6 +29,7 @@ from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.local import LOCAL_RULES
 from mmfl.methods import METHODS
 from mmfl.models import MODELS
+from mmfl.pace import PACES
 from mmfl.partition import PARTITIONS, SIZES
 from mmfl.runs.config_schema import Config
 from mmfl.runs.config_sections import FederationConfig, PrivacyConfig, StopConfig, TaskConfig
@@ -76,6 +78,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "Sizes": ("`sizes` of a partition: a name, a table, a number or a list of them.", SIZES),
     "Arrivals": ("`arrivals` of the federation.", ARRIVALS),
     "Availability": ("`availability` of the federation.", AVAILABILITIES),
+    "Devices": ("`devices` of the federation.", DEVICES),
     "Attacks": ("`attack` of the federation; [robust aggregations](methods/robust.md) describes them.", ATTACKS),
     "Methods": (
         'Entries of `methods`, with options as `{ method = "fedstale", beta = 0.2 }`; [methods](methods/README.md) '
@@ -85,6 +88,7 @@ NAMES: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "Allocations": ('`allocation` of a table of parts: `{ name = "my-method", allocation = ..., ... }`.', ALLOCATIONS),
     "Local rules": ("`local` of a table of parts; the default adds nothing to the gradient.", LOCAL_RULES),
     "Aggregations": ("`aggregation` of a table of parts.", AGGREGATIONS),
+    "Paces": ("`pace` of a method or of all; others than the default need devices.", PACES),
     "Trackers": ("Entries of `trackers`; [trackers](trackers.md) describes what each writes.", TRACKERS),
 }
 

@@ -14,6 +14,7 @@ from mmfl.engine.trainer import Mode
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
+from mmfl.pace import Pace
 from mmfl.privacy import Privacy
 from mmfl.report.display import Display
 from mmfl.runs.config import read, source_of
@@ -38,6 +39,7 @@ _SWEPT = [
     "stop",
     "keep_best",
     "average",
+    "pace",
     "engine",
     "precision",
     "privacy",
@@ -57,7 +59,7 @@ def train(
 
     `rate` is the share of all processors that may train in a round: the server's communication budget. Further options
     are those of `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`,
-    `engine`, `precision`, `privacy`, `diagnose`, `stop`, `keep_best`, `average`, `listeners`, `progress`.
+    `engine`, `precision`, `privacy`, `diagnose`, `stop`, `keep_best`, `average`, `pace`, `listeners`, `progress`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -88,6 +90,7 @@ def compare(
     stop: Stop | None = None,
     keep_best: bool = False,
     average: float | None = None,
+    pace: str | Mapping[str, Any] | Pace | None = None,
     listeners: Sequence[Listener] = (),
     progress: bool | None = None,
 ) -> Comparison:
@@ -103,6 +106,8 @@ def compare(
     - `keep_best` keeps the weights of each task's best tested round, for `run.module(task, weights="best")`.
     - `average` averages each task's weights over rounds and tests these too, for `run.module(task, weights="average")`:
       a rate in (0, 1) is that of an exponential average, a whole number k the mean of the last k rounds.
+    - `pace` says when a round ends and whose updates are used, where clients have devices: "barrier", or
+      `{"name": "deadline", "seconds": 60}`. Methods that have a pace of their own keep it.
     - `listeners` are called after every round and can stop the run: trackers such as `mmfl.trackers.TensorBoard`, or
       your own.
     - `progress` shows the progress live; by default in notebooks only.
@@ -118,7 +123,7 @@ def compare(
         raise UserError(f"methods is {methods!r}; expected a list of methods.")
     experiment = Experiment(
         federation_of=federation if callable(federation) else lambda seed: federation,
-        methods=[make_method(method) for method in methods],
+        methods=[make_method(method, pace) for method in methods],
         seeds=seeds_of(seeds),
         rounds=rounds,
         rate=rate,

@@ -1,4 +1,4 @@
-"""The table of named methods. Each is an allocation, a local rule and an aggregation."""
+"""The table of named methods. Each is an allocation, a local rule, an aggregation and a pace."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -43,12 +43,14 @@ from mmfl.allocation import (
 from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, LocalRule, PlainSGD, Scaffold
-from mmfl.registry import build, call, find
+from mmfl.pace import PACES, Pace, Rounds
+from mmfl.registry import Spec, build, call, find, read_spec
 
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """A method: who trains what (`allocation`), how clients train (`local`), how updates are combined (`aggregation`).
+    """A method: who trains what (`allocation`), how clients train (`local`), how updates are combined (`aggregation`),
+    and when (`pace`).
 
     >>> Method("my-method", RandomClients(), Average()).name
     'my-method'
@@ -58,6 +60,7 @@ class Method:
     allocation: AllocationRule
     aggregation: AggregationRule
     local: LocalRule = field(default_factory=PlainSGD)
+    pace: Pace = field(default_factory=Rounds)
 
     @property
     def needs_single_updates(self) -> str:
@@ -78,7 +81,7 @@ class Method:
 
 
 _SIGNALS_OF_UPDATES = frozenset({"updates", "norms", "residuals", "expected_residuals"})
-Part = Callable[..., Any] | AllocationRule | AggregationRule | LocalRule
+Part = Callable[..., Any] | AllocationRule | AggregationRule | LocalRule | Pace
 """A rule, or what makes one: its options are then options of the method."""
 
 
@@ -95,12 +98,13 @@ class Entry:
     summary: str
     paper: str
     local: Part = field(default_factory=PlainSGD)
+    pace: Part = field(default_factory=Rounds)
     trains: str = ""
     evaluates: str = ""
     stores: str = ""
 
     def __post_init__(self) -> None:
-        allocation, aggregation, _ = self.make()
+        allocation, aggregation, *_ = self.make()
         everyone = aggregation.needs_everyone or allocation.needs & {"norms", "residuals"}
         declared = {
             "trains": "all" if everyone else "drawn",
@@ -111,9 +115,9 @@ class Entry:
             object.__setattr__(self, name, getattr(self, name) or value)
 
     @property
-    def make(self) -> Callable[..., tuple[AllocationRule, AggregationRule, LocalRule]]:
+    def make(self) -> Callable[..., tuple[AllocationRule, AggregationRule, LocalRule, Pace]]:
         """Makes the parts; every option goes to the part that takes it."""
-        parts = (self.allocation, self.aggregation, self.local)
+        parts = (self.allocation, self.aggregation, self.local, self.pace)
         taken = [inspect.signature(part).parameters if callable(part) else {} for part in parts]
 
         def make(**options: Any) -> Any:
@@ -228,8 +232,10 @@ METHODS: dict[str, Entry] = {
 }
 
 
-def make_method(method: str | Method | Mapping[str, Any]) -> Method:
+def make_method(method: str | Method | Mapping[str, Any], pace: Spec | Pace | None = None) -> Method:
     """The method for a name, a name with options, or a table of parts; a `Method` is returned as it is.
+
+    A `pace` is that of methods that have none of their own.
 
     >>> make_method("mmfl-lvr").name
     'mmfl-lvr'
@@ -238,6 +244,38 @@ def make_method(method: str | Method | Mapping[str, Any]) -> Method:
     >>> make_method({"name": "my-method", "allocation": "full", "aggregation": "average"}).name
     'my-method'
     """
+    if isinstance(method, Mapping) and "pace" in method:
+        pace = method["pace"]
+        method = {key: value for key, value in method.items() if key != "pace"} | _name_with(method, pace)
+        return replace(_make(method), pace=make_pace(pace))
+    made = _make(method)
+    return made if pace is None or type(made.pace) is not Rounds else replace(made, pace=make_pace(pace))
+
+
+def make_pace(pace: Spec | Pace) -> Pace:
+    """The pace for a name, or a name with options."""
+    made = build("pace", pace, PACES) if isinstance(pace, str | Mapping) else pace
+    if not isinstance(made, Pace):
+        raise UserError(f"pace {pace!r} gives a {type(made).__name__}; expected an mmfl pace, such as 'barrier'.")
+    return made
+
+
+def _name_with(method: Mapping[str, Any], pace: Any) -> dict[str, str]:
+    """The name of a method of the table with a pace, where it has not been given one."""
+    if "method" not in method or "name" in method:
+        return {}
+    options = {key: value for key, value in method.items() if key not in ("method", "pace")}
+    name, settings = read_spec("pace", pace) if isinstance(pace, str | Mapping) else (pace.name, {})
+    known = f"{name}({_describe(settings)})" if settings else name
+    return {"name": f"{method['method']}({_describe({**options, 'pace': known})})"}
+
+
+def _describe(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in options.items())
+
+
+def _make(method: str | Method | Mapping[str, Any]) -> Method:
+    """The method, with the pace of its row in the table."""
     if isinstance(method, Method):
         return method
     if isinstance(method, str):
@@ -248,7 +286,7 @@ def make_method(method: str | Method | Mapping[str, Any]) -> Method:
         options = dict(method)
         known_as, name = str(options.pop("method")), options.pop("name", None)
         return _find_method(known_as, options, None if name is None else str(name))
-    parts = {"name", "allocation", "aggregation", "local"}
+    parts = {"name", "allocation", "aggregation", "local", "pace"}
     unknown = next((key for key in method if key not in parts), None)
     if unknown is not None:
         raise UserError(f"method: unknown key '{unknown}': {nearest(unknown, parts)}")
@@ -267,7 +305,7 @@ def _find_method(method: str, options: Mapping[str, Any], name: str | None) -> M
     """A method of the table, or what a dotted path points to, with options."""
     if method in METHODS:
         parts = call("method", method, METHODS[method].make, options)
-        settings = ", ".join(f"{key}={value}" for key, value in options.items())
+        settings = _describe(options)
         return Method(name or (f"{method}({settings})" if settings else method), *parts)
     found = find("method", method, METHODS)
     found = call("method", method, found, options) if callable(found) and not isinstance(found, Method) else found

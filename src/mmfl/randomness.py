@@ -39,6 +39,9 @@ class Purpose(IntEnum):
     NOISE = 14
     AUGMENTATION = 15
     ATTACK = 16
+    DEVICES = 17
+    DURATION = 18
+    ROUTE = 19
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64

@@ -17,6 +17,65 @@ class Cost:
     stored_bytes: int = 0
 
 
+class Span(NamedTuple):
+    """A training on the clock: who trained which task (by its number) from when to when, in seconds, and why it was
+    wasted, if it was."""
+
+    client: int
+    task: int
+    begin: float
+    end: float
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A round on the clock, in seconds: when it began and ended, how long devices that were sent something were `busy`
+    and how long they were there for it (`offered`).
+
+    `dropped` counts trainings that were begun in vain, and `wasted` has the seconds they took, both by cause; `joules`
+    is the energy that devices used, where that is known. `uncovered` has, by task, the share of the data of all clients
+    that nobody could have delivered in this round, if any. `spans` are trainings, at most `MAX_SPANS` of a round.
+    """
+
+    begin: float
+    end: float
+    busy: float = 0.0
+    offered: float = 0.0
+    wasted: Mapping[str, float] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    joules: float | None = None
+    uncovered: Mapping[str, float] = field(default_factory=dict)
+    spans: Sequence[Span] = ()
+    extras: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """How long the round took."""
+        return self.end - self.begin
+
+    @property
+    def utilisation(self) -> float | None:
+        """Which share of the seconds that devices were there for it they worked."""
+        return self.busy / self.offered if self.offered else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as JSON values; what is empty is left out."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        kept = {name: value for name, value in values.items() if value not in (None, {}, ())}
+        return {**kept, **({"spans": [list(span) for span in self.spans]} if self.spans else {})}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Timing":
+        """The same again."""
+        spans = tuple(Span(*each) for each in values.get("spans", ()))
+        return cls(**{**_known(cls, values), "spans": spans})
+
+
+MAX_SPANS = 100
+"""Trainings of a round whose times are recorded, for a picture; of more, evenly spaced ones are."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClientSpread:
     """How a task's main metric differs from client to client, each measured on its own test examples.
@@ -155,7 +214,7 @@ class RoundRecord:
     `mean` and `worst` are over the tasks, None where the round was not tested; `average_mean` and `average_worst` are
     those of averaged weights. `tasks` has the tasks that have arrived, `drawn` those that somebody trained, both by
     name. `extras` are what the allocation reports about its decision, such as clusters; `faults` count what went wrong
-    with the nodes of a deployment, by kind.
+    with the nodes of a deployment, by kind. `time` is the round on the clock, where clients have devices.
 
     >>> record = RoundRecord(1, "random", 0, clients=4, drawn={"digits": Drawn([0, 3], [1, 1])})
     >>> RoundRecord.from_json(record.to_json()) == record
@@ -177,13 +236,14 @@ class RoundRecord:
     faults: Mapping[str, int] = field(default_factory=dict)
     average_mean: float | None = None
     average_worst: float | None = None
+    time: Timing | None = None
 
     def drawn_clients(self, task: str) -> list[int]:
         """The clients that were drawn for a task."""
         return self.drawn[task].clients if task in self.drawn else []
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON values; `faults` and averages are left out where there are none."""
+        """The record as JSON values; `faults`, averages and `time` are left out where there are none."""
         averages = {"average_mean": self.average_mean, "average_worst": self.average_worst}
         return {
             "round": self.round,
@@ -200,6 +260,7 @@ class RoundRecord:
             **self.extras,
             "seconds": self.seconds,
             **({"faults": dict(self.faults)} if self.faults else {}),
+            **({"time": self.time.to_json()} if self.time is not None else {}),
         }
 
     @classmethod
@@ -209,6 +270,7 @@ class RoundRecord:
         known = {name: extras.pop(name) for name in _ROUND_FIELDS if name in extras}
         known["tasks"] = {name: TaskRecord.from_json(task) for name, task in known.get("tasks", {}).items()}
         known["cost"] = Cost(**_known(Cost, known.get("cost", {})))
+        known["time"] = Timing.from_json(known["time"]) if known.get("time") else None
         known["drawn"] = {name: Drawn.from_json(drawn) for name, drawn in known.get("drawn", {}).items()}
         return cls(**known, extras=extras)
 

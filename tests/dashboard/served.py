@@ -10,6 +10,8 @@ from urllib.parse import urlencode
 
 import mmfl
 from mmfl.dashboard.server import Server
+from mmfl.runs.live import LiveStateWriter
+from mmfl.runs.status import StatusWriter
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -21,6 +23,21 @@ def make_run(path: Path, method: str = "random", tasks: tuple[str, ...] = ("a", 
     settings = {"rounds": 4, "rate": 0.5, "directory": path, "checkpoint_every": 2}
     mmfl.train(mmfl.Federation(made, clients=8), method, **{**settings, **options})
     return path
+
+
+def make_deployment(path: Path, name: str = "7") -> LiveStateWriter:
+    """A run directory as the server of a deployment has it in the middle of a round, with one late node of two."""
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "config.toml").write_text('source = "deployment"\n[settings]\nmethod = "random"\nrounds = 9\n')
+    StatusWriter(path, 9).round(2)
+    kinds = [(1, "joined", "7"), (1, "joined", "8"), (2, "late", "8")]
+    lines = [json.dumps({"time": 1e9 + t, "round": t, "kind": kind, "node": node}) for t, kind, node in kinds]
+    (path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    writer = LiveStateWriter(path)
+    writer.known |= {"rounds": 9, "round": 3}
+    writer.begin_stage("training", 2)
+    writer.update({7: (name, [0, 1]), 8: ("8", [4])}, {8}, 1, clients=5, connected=2)
+    return writer
 
 
 class Site:

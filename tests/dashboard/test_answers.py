@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from served import Site, make_run, serving
+from served import Site, make_deployment, make_run, serving
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +209,16 @@ def test_the_log_has_the_events_of_nodes_in_the_order_of_time(folder, site):
     assert log["lines"][0].endswith("round 2, node 7, client 3: timeout: no <answer>")
     assert log["lines"][1] == began
     assert log["lines"][-1].endswith("finished: 4 rounds")
+
+
+def test_the_live_state_is_told_of_deployments_only_and_damage_hides_no_events(folder, site):
+    make_deployment(folder / "real")
+    (told,) = site.get("deployment", "real", "random")
+    assert (told["id"], told["running"], told["live"]["messages_out"]) == ("real", True, 1)
+    assert [event["kind"] for event in told["events"]] == ["joined", "joined", "late"]
+    assert {run["id"]: run["deployed"] for run in site.get("runs")["runs"]}["real"]
+    (folder / "real" / "live.json").write_text("{")
+    assert site.get("deployment", "real")[0]["live"] is None
 
 
 def test_nothing_but_the_runs_that_were_found_can_be_reached(folder, site):

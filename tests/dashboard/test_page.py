@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from served import SCRIPT, Site, make_run, serving
+from served import SCRIPT, Site, make_deployment, make_run, serving
 
 from conftest import wait_for
 
@@ -170,6 +170,40 @@ def test_names_are_shown_as_text_whatever_they_are(seen):
         expect(seen.page.locator("#heading")).to_contain_text(SCRIPT)
         expect(seen.page.locator("#panel").get_by_text(SCRIPT).first).to_be_visible()
     assert seen.page.locator("main script").count() == 0
+
+
+def test_a_deployment_shows_its_nodes_and_its_events_by_kind_while_it_runs(tmp_path, open_page):
+    writer = make_deployment(tmp_path / "runs" / "real", name=SCRIPT)
+    make_run(tmp_path / "runs" / "simulated")
+    with serving(tmp_path / "runs") as site:
+        seen = open_page(site.url)
+        seen.go("#run=real&tab=deployment")
+        nodes, events = (seen.page.get_by_label(name, exact=True) for name in ("Nodes", "Events"))
+        expect(nodes.get_by_role("row")).to_have_count(3)
+        expect(nodes.get_by_role("row").nth(1)).to_contain_text("8late4")
+        expect(nodes).to_contain_text(SCRIPT)
+        expect(seen.page.locator(".facts")).to_contain_text("1 of 2")
+        expect(events.get_by_role("row")).to_have_count(4)
+        seen.page.get_by_label("joined").uncheck()
+        expect(events.get_by_role("row")).to_have_count(2)
+        writer.written = 0.0
+        writer.update({8: ("8", [4])}, set(), 0)
+        expect(nodes).to_contain_text("left")
+        expect(events.get_by_role("row")).to_have_count(2)  # what was switched off stays so
+        seen.row("simulated").get_by_role("button", name="simulated").click()
+        expect(seen.page.get_by_role("tab", name="Deployment")).to_be_hidden()
+        expect(seen.page.get_by_role("tab", name="Figures")).to_have_attribute("aria-selected", "true")
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_deployment_is_not_clipped_at_the_side(tmp_path, open_page, width, scheme):
+    make_deployment(tmp_path / "runs" / "real", name="hospital-" * 4)
+    with serving(tmp_path / "runs") as site:
+        seen = open_page(site.url, viewport={"width": width, "height": 900}, color_scheme=scheme)
+        seen.go("#run=real&tab=deployment")
+        expect(seen.page.get_by_label("Nodes", exact=True)).to_contain_text("hospital")
+        assert seen.page.evaluate(TOO_WIDE) == []
 
 
 def test_states_have_words_and_reasons(tmp_path, folder, open_page):

@@ -12,13 +12,14 @@ from mmfl.updates import Updates
 
 
 def inverse_probability(updates: Updates, view: RoundView) -> NDArray[np.float64]:
-    """H: the weight d / (B p) of each row, times the number of its drawn processors; sums to 1 on average.
+    """H: the weight d / (B p q) of each row, times the number of its drawn processors; sums to 1 on average.
 
-    A row without a drawn processor has weight 0, even if p is 0.
+    q is the probability that a drawn client's update is there when the round ends. A row without a drawn processor has
+    weight 0, even if p is 0.
     """
     share, capacity = view.share[updates.client, updates.task], view.capacity[updates.client]
     expected = np.where(updates.count > 0, capacity * updates.probability, 1.0)
-    weights: NDArray[np.float64] = updates.count * share / expected
+    weights: NDArray[np.float64] = updates.count * share / (expected * updates.completion)
     return weights
 
 

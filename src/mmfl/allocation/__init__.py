@@ -21,8 +21,8 @@ from mmfl.allocation.variance import (
     LossVariance,
     ResidualVariance,
     UpdateVariance,
-    least_variance,
 )
+from mmfl.allocation.water_filling import least_variance
 
 ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "random-clients": RandomClients,

@@ -1,6 +1,5 @@
 """Variance-reduced allocations: the probabilities under which the sampled sum varies least (Zhang et al. 2025)."""
 
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,8 @@ from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
 from mmfl.allocation.random import random_probabilities
-from mmfl.allocation.sampling import Draw, ascending, draw_named, independent, systematic
+from mmfl.allocation.sampling import Draw, draw_named, independent, systematic
+from mmfl.allocation.water_filling import least_variance
 from mmfl.checks import check, is_number
 from mmfl.federation import RoundView
 
@@ -16,40 +16,6 @@ FLOOR = 0.05
 """The minimum loss or norm of a pair, relative to the mean. With a third of the clients at zero loss and unequal
 amounts of data, the sampled update varies less with this value than with 0.01 or 0.1, and the largest weight of a draw
 is 5 instead of 200,000."""
-
-
-def least_variance(importance: NDArray[np.float64], capacity: NDArray[np.int64], budget: float) -> NDArray[np.float64]:
-    """The p[i, s] that minimise sum_i B_i sum_s U[i,s]^2 / p[i,s] with B p summing to `budget` (Theorem 2, eq. 13).
-
-    `importance` U is [clients, tasks] for one processor of each client, `capacity` B counts a client's processors.
-    Every processor has sum_s p <= 1. With M_i = sum_s U[i,s], processors with a high M are always active and the others
-    share the rest of the budget in proportion to U: p = U / max(M, level), at the level that spends the whole budget.
-    """
-    total = importance @ np.ones(importance.shape[1])  # several times as fast as sum(1) where tasks are few
-    active = (capacity > 0) & (total > 0)
-    budget = min(budget, float(capacity[active].sum()))
-    if budget <= 0:
-        return np.zeros_like(importance)
-    level = _level(total[active], capacity[active], budget)
-    return importance / np.where(active, np.maximum(total, level), np.inf)[:, None]
-
-
-def _level(total: NDArray[np.float64], capacity: NDArray[np.int64], budget: float) -> float:
-    """(sum of the k smallest M) / (m - V + k), of V processors in all, for the largest k with M_(k) at most that.
-
-    All processors of a client have the same M, so the inequality holds for all of them or for none, and it is enough to
-    search over clients. Fewer than m processors are always active, so only that many of the largest M are sorted.
-    """
-    rivals = min(len(total), ceil(budget))
-    below = total < np.partition(total, -rivals)[-rivals]
-    order = np.flatnonzero(~below)
-    order = order[ascending(total[order])]
-    M, B = total[order], capacity[order]
-    processors = capacity[below].sum() + np.cumsum(B)
-    sums = (capacity[below] * total[below]).sum() + np.cumsum(B * M)
-    shared = budget - (processors[-1] - processors)
-    last = int(np.flatnonzero((shared > 0) & (shared * M <= sums))[-1])
-    return float(sums[last] / shared[last])
 
 
 def replace_non_finite(

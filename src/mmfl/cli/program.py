@@ -10,7 +10,7 @@ import typer
 from rich.logging import RichHandler
 
 import mmfl
-from mmfl.cli import completion, deploy, export, listings, machines, reports, reproduction, sweeps, training
+from mmfl.cli import completion, deploy, export, listings, machines, reports, reproduction, status, sweeps, training
 from mmfl.cli.console import console
 from mmfl.cli.help import Group, examples
 from mmfl.errors import LostProcessError, UserError, shorten
@@ -32,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _family in (training, sweeps, reports, export, reproduction, listings, deploy, machines):
+for _family in (training, sweeps, reports, export, reproduction, listings, deploy, machines, status):
     app.add_typer(_family.app)
 app.add_typer(listings.data)
 # Errors of the operating system that are not mistakes of the program.

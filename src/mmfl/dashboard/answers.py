@@ -2,8 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,13 +11,16 @@ from mmfl.dashboard.drawing import Selection, figure_json, names_json, select, t
 from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figure import COLUMNS
+from mmfl.runs.events import read_events
 from mmfl.runs.files import last_lines
-from mmfl.runs.layout import CONFIG, EVENTS, LOG, TESTED
-from mmfl.runs.status import timestamp
+from mmfl.runs.layout import CONFIG, LOG, TESTED
+from mmfl.runs.listing import RunSummary
+from mmfl.runs.live import read_live
 
 MAX_COMPARED_RUNS = 24  # as many as colours and dashes tell apart
 _KEPT = 100  # answers about selections, a figure each
 _MAX_LOG_BYTES = 1 << 18  # from the end of a file
+_MAX_EVENTS = 500  # of a deployment, the latest
 Query = dict[str, list[str]]
 
 
@@ -36,6 +39,7 @@ class Answers:
             "table": partial(self._of_selection, "table", tables_json),
             "log": self._log,
             "config": self._config,
+            "deployment": self._deployment,
         }
 
     def to(self, question: str, query: Query) -> str:
@@ -46,7 +50,10 @@ class Answers:
             return self.questions[question](query)
 
     def _runs(self, query: Query) -> str:
-        runs = [{name: value for name, value in vars(each).items() if name != "config"} for each in self.index.look()]
+        runs = [
+            {name: value for name, value in vars(each).items() if name != "config"} | {"deployed": is_deployed(each)}
+            for each in self.index.look()
+        ]
         return json.dumps({"folder": str(self.index.folder), "runs": runs, "max_compared_runs": MAX_COMPARED_RUNS})
 
     def _figure(self, query: Query) -> str:
@@ -76,6 +83,22 @@ class Answers:
         texts = {id: (self.index.run(id).path / CONFIG).read_text(errors="replace") for id in _ids(query)[0]}
         return json.dumps([{"id": id, "text": text} for id, text in texts.items()])
 
+    def _deployment(self, query: Query) -> str:
+        """The live states and events of deployments; of other runs nothing."""
+        found = []
+        for id in _ids(query)[0]:
+            run = self.index.run(id)
+            live, events = read_live(run.path), read_events(run.path)[-_MAX_EVENTS:]
+            if live or events:
+                shown = {"live": live.to_json() if live else None, "events": [asdict(event) for event in events]}
+                found.append({"id": id, "running": run.look().condition == "running", **shown})
+        return json.dumps(found)
+
+
+def is_deployed(run: RunSummary) -> bool:
+    """Whether a run is a deployment."""
+    return run.config.get("source") == "deployment"
+
 
 def _time_of(path: Path) -> int:
     """When a file was last written; 0 where there is none."""
@@ -93,18 +116,7 @@ def _ids(query: Query) -> tuple[list[str], int]:
 
 def log_lines(directory: Path) -> list[str]:
     """What happened to a run and to the nodes of a deployment, a line each, with its time first."""
-    return sorted([*_end(directory / LOG), *_events(directory / EVENTS)], key=lambda line: line[:19])
-
-
-def _events(path: Path) -> Iterator[str]:
-    for line in _end(path):
-        try:
-            event = json.loads(line)
-            where = "".join(f", {kind} {event[kind]}" for kind in ("node", "client") if kind in event)
-            detail = f": {event['detail']}" if "detail" in event else ""
-            yield f"{timestamp(event['time'])}  round {event['round']}{where}: {event['kind']}{detail}"
-        except (ValueError, TypeError, KeyError):
-            continue
+    return sorted([*_end(directory / LOG), *map(str, read_events(directory))], key=lambda line: line[:19])
 
 
 def _end(path: Path) -> list[str]:

@@ -26,7 +26,7 @@ from mmfl.report.interactive import plotly_script, require_plotly
 PORT = 8421
 _log = logging.getLogger(__name__)
 _JSON = "application/json"
-_FILES = ("style.css", "app.js", "figures.js", "parts.js")
+_FILES = ("style.css", "app.js", "deployment.js", "figures.js", "parts.js")
 _KINDS = {"css": "text/css", "js": "text/javascript"}
 _RARELY = (100_000, 20, 20)  # collections of garbage: they pass over all records, in which there is none
 _HEADERS = {

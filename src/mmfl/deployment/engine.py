@@ -21,6 +21,7 @@ from mmfl.errors import UserError
 from mmfl.federation import Federation
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
+from mmfl.runs.live import LiveStateWriter
 from mmfl.updates import Trained
 from mmfl.updates.world import SINGLE_PROCESS
 
@@ -47,6 +48,7 @@ class Deployment:
         events: Events,
         asked_to_stop: Callable[[], bool],
         run: str = "",
+        live: LiveStateWriter | None = None,
     ):
         self.settings, self.events, self.run = settings, events, run
         self._layouts = [Layout(task.build(), task.batch_norm) for task in tasks]
@@ -55,7 +57,7 @@ class Deployment:
         settings.stop.build().targets([task.name for task in tasks])  # refuses a task that is not there
         self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
         self.roster = Roster(self.federation, events)
-        self.exchange = NodeExchange(transport, self.roster, settings, asked_to_stop)
+        self.exchange = NodeExchange(transport, self.roster, settings, asked_to_stop, live)
         self.server_engine = Simulation("cpu")  # tests models where the server has test examples
         self.choices = self.server_engine.choices
         self._known_losses: dict[int, tuple[Tensor, dict[int, float]]] = {}  # by task: weights, and losses by client

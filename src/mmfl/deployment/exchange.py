@@ -10,10 +10,12 @@ from mmfl.deployment.replies import Replies
 from mmfl.deployment.roster import Roster
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.errors import UserError
+from mmfl.runs.live import LiveStateWriter
 
 _POLL_SECONDS = 0.1  # between two looks for replies
 _RETRY_SECONDS = 5.0  # until a node whose announcement could not be used is asked again
 _SECONDS_BEFORE_EVENT = 10.0  # of waiting for clients, until an event says so
+_STAGES = {"losses": "losses", "train": "training", "collect": "updates", "test": "tests"}  # by part of a request
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,10 @@ class NodeExchange:
         roster: Roster,
         settings: DeploymentSettings,
         asked_to_stop: Callable[[], bool],
+        live: LiveStateWriter | None = None,
     ):
         self.transport, self.roster, self.settings, self.events = transport, roster, settings, roster.events
-        self.asked_to_stop = asked_to_stop
+        self.asked_to_stop, self.live = asked_to_stop, live or LiveStateWriter()
         self._retry_at: dict[int, float] = {}
         self._first_round_began = False
 
@@ -82,9 +85,12 @@ class NodeExchange:
         self.events.round = round
         settings = self.settings
         began, event_added = time.monotonic(), False
+        self.live.begin_round(round)
+        self.live.begin_stage("waiting for clients")
         while True:
             self._request_announcements(self.roster.update_connected(self.transport.nodes()))
             self._read_late_replies()
+            self.write_live_state()
             connected, waited = int(self.roster.federation.connected.sum()), time.monotonic() - began
             early = not self._first_round_began and connected < settings.clients and waited < settings.gather
             if connected >= settings.least and not early:
@@ -110,6 +116,7 @@ class NodeExchange:
         if (limit := self.transport.max_reply_bytes) is not None:
             for request in requests.values():
                 request.fields["max_reply_bytes"] = limit
+        self.live.begin_stage(_stage(requests.values()), len(requests))
         pending = self._send(requests)
         for node in sorted(set(requests) - set(pending.values())):
             self.events.add("lost", node, detail="the message was not taken")
@@ -121,7 +128,23 @@ class NodeExchange:
         self.roster.assign_clients()
         for client, detail in replies.missing:
             self.events.add("rejected", client=client, detail=detail)
+        self.live.begin_stage("work on the server")
+        self.write_live_state()
         return replies
+
+    def write_live_state(self, messages_out: int = 0) -> None:
+        """Writes how the deployment is doing, for those who look at it."""
+        roster, federation = self.roster, self.roster.federation
+        nodes = {number: (roster.name_of(number), entry.clients) for number, entry in roster.nodes.items()}
+        self.live.update(
+            nodes,
+            roster.unanswered,
+            messages_out,
+            clients=federation.clients,
+            connected=int(federation.connected.sum()),
+            tasks=federation.task_names,
+            events=dict(self.events.totals),
+        )
 
     def _send(self, requests: Mapping[int, Payload]) -> dict[str, int]:
         packed = {node: request.pack() for node, request in requests.items()}
@@ -132,6 +155,7 @@ class NodeExchange:
         deadline = time.monotonic() + self.settings.timeout
         while pending:
             began = time.monotonic()
+            self.write_live_state(len(pending))
             for reply in self.transport.receive(list(pending)):
                 node = pending.pop(reply.message)
                 self._read_reply(node, reply, read)
@@ -170,6 +194,7 @@ class NodeExchange:
 
     def _read_reply(self, node: int, reply: Reply, read: Callable[[int, Payload], None]) -> None:
         """Hands a reply to `read`; an error, or a reply that cannot be read, becomes an event."""
+        self.live.note_reply(node)
         try:
             payload = Payload({"error": reply.error}) if reply.payload is None else Payload.unpack(reply.payload)
             if "error" in payload.fields:
@@ -179,3 +204,13 @@ class NodeExchange:
         except Exception as error:  # whatever a node sends must not end the run
             kind = "" if isinstance(error, InvalidPayloadError) else f"{type(error).__name__}: "
             self.events.add("garbage", node, detail=f"{kind}{error}")
+
+
+def _stage(requests: Iterable[Payload]) -> str:
+    """What nodes are asked for, in words.
+
+    >>> _stage([Payload({"train": [], "losses": []}), Payload({"train": []})])
+    'losses and training'
+    """
+    parts = {part for request in requests for part in request.fields}
+    return " and ".join(name for part, name in _STAGES.items() if part in parts)

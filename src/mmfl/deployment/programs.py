@@ -112,6 +112,19 @@ class ControlAPI:
         found: dict[str, Any] = (self.ask(command, f"asking after run {run}").get("runs") or [{}])[0]
         return found
 
+    def list_runs(self) -> list[dict[str, str]]:
+        """The runs that the SuperLink knows: id, state and since when."""
+        found = self.ask(["flwr", "list", CONNECTION, "--format", "json"], "asking for runs").get("runs") or []
+        keys = {"run": "run-id", "state": "status", "started": "starting-at"}
+        return [{name: str(run.get(key, "")) for name, key in keys.items()} for run in found]
+
+    def list_nodes(self) -> list[dict[str, str]]:
+        """The nodes that the SuperLink knows: id, state and since when they are connected."""
+        command = ["flwr", "supernode", "list", CONNECTION, "--format", "json"]
+        found = self.ask(command, "asking for nodes").get("nodes") or []
+        keys = {"node": "node-id", "state": "status", "connected": "online-at"}
+        return [{name: str(node.get(key, "")) for name, key in keys.items()} for node in found]
+
     def stop_run(self, run: int) -> None:
         """Stops a run immediately."""
         self.ask(["flwr", "stop", str(run), CONNECTION], f"stopping run {run}")

@@ -89,7 +89,7 @@ class ServerFederation(Federation):
         self.sizes[client] = sizes
         self.capacity[client] = min(capacity, int((self.sizes[client] > 0).sum()))
 
-    def view(self, round: int, *, rate: float, seed: int) -> RoundView:
+    def view(self, round: int, *, rate: float, seed: int, time: float = 0.0) -> RoundView:
         """The view of a round, with the clients that are connected when it begins."""
         self.wait_for_clients(round)
         self.unresponsive[:] = False

@@ -20,11 +20,13 @@ class Events:
     def __init__(self, path: Path):
         self.path = path
         self.counts: Counter[str] = Counter()
+        self.totals: Counter[str] = Counter()  # since the server was started
         self.round = 0
 
     def add(self, kind: str, node: int | None = None, client: int | None = None, detail: str = "") -> None:
         """Adds an event of the current round."""
         self.counts[kind] += 1
+        self.totals[kind] += 1
         event = {"time": round(time.time(), 3), "round": self.round, "kind": kind}
         event |= {name: str(value) for name, value in (("node", node), ("client", client)) if value is not None}
         event |= {"detail": detail[:_MAX_DETAIL_LENGTH]} if detail else {}
@@ -112,6 +114,10 @@ class Roster:
         """The node that serves a client; None if no responsive node does."""
         number = self._server.get(client)
         return None if number in self.unanswered else number
+
+    def name_of(self, number: int) -> str:
+        """What people call a node: its number."""
+        return str(number)
 
     def nodes_with_test_data(self, task: str) -> list[int]:
         """The responsive nodes that hold test examples of a task."""

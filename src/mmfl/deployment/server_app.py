@@ -23,6 +23,7 @@ from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import conduct
 from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import ENDED, EVENTS, STOP
+from mmfl.runs.live import LiveStateWriter
 from mmfl.runs.lock import hold
 from mmfl.runs.results import Comparison
 from mmfl.runs.status import RunEnd, StatusWriter
@@ -36,8 +37,11 @@ def run(
     When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
     """
     asked_to_stop = (directory / STOP).exists
+    live = LiveStateWriter(directory)
+    live.known |= {"rounds": settings.rounds, "rate": settings.rate}
+    events = Events(directory / EVENTS)
     kind = Deployment if settings.secure_aggregation is None else SecureDeployment
-    engine = kind(transport, module.tasks, settings, Events(directory / EVENTS), asked_to_stop, _mark(directory))
+    engine = kind(transport, module.tasks, settings, events, asked_to_stop, _mark(directory), live)
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
         return conduct(

@@ -14,8 +14,9 @@ from mmfl.deployment.programs import SERVER_APP, ControlAPI, write_app
 from mmfl.errors import UserError
 from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory
+from mmfl.runs.events import read_events
 from mmfl.runs.files import TailReader
-from mmfl.runs.layout import ENDED, EVENTS, METRICS, STOP
+from mmfl.runs.layout import ENDED, METRICS, STOP
 from mmfl.runs.listener import Listener, RunInfo, interruptible
 from mmfl.runs.records import parse
 from mmfl.runs.status import RunEnd
@@ -79,12 +80,8 @@ class RunWatcher:
 
     def waiting_for(self) -> str:
         """What the server is waiting for; empty if it is not."""
-        try:
-            *_, last = (self.directory / EVENTS).read_text().splitlines()
-            event = json.loads(last)
-        except (FileNotFoundError, ValueError):
-            return ""
-        return str(event.get("detail", "")) if event.get("kind") == "waiting" else ""
+        last = read_events(self.directory)[-1:]
+        return last[0].detail if last and last[0].kind == "waiting" else ""
 
     def clear_outcome(self) -> None:
         """Removes the files that an earlier run left when it ended."""

@@ -1,6 +1,7 @@
 """Federation: the tasks, the clients, and which data each client has."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,14 @@ from mmfl.federation.arrivals import Arrivals
 from mmfl.federation.attacks import Attack
 from mmfl.federation.availability import Always, Availability, Trace
 from mmfl.federation.capacities import Capacity, are_whole_numbers, client_capacities, missing_tasks
+from mmfl.federation.device_profiles import Devices
+from mmfl.federation.devices import Population
+from mmfl.federation.durations import Durations
 from mmfl.federation.false_labels import with_flipped_labels
 from mmfl.federation.presence import KnownView, Presence
 from mmfl.federation.task import Task
 from mmfl.federation.view import RoundView
+from mmfl.federation.work import Work
 from mmfl.partition import Owners, Partition, Shards, Split, iid, owners
 from mmfl.partition.plain import OwnedTask, OwnerPool
 from mmfl.randomness import Purpose, generator
@@ -41,7 +46,9 @@ class Federation:
       good (0: never). Lists with an entry per client are in the order of `client_names`.
     - `attack` makes some of the clients send false updates or train on false labels, such as
       `mmfl.attacks.SignFlip(clients=0.2)`; `attackers` says which, [clients].
-    - `seed` determines partition, capacities, missing tasks and attackers; a run has its own seed.
+    - `devices` says what clients train on, such as `mmfl.devices.phones()`: then rounds take time, clients can be
+      out of reach, and models that do not fit into a client's memory are not trained there.
+    - `seed` determines partition, capacities, missing tasks, attackers and devices; a run has its own seed.
 
     If the partition made clusters, `groups` holds the true cluster of each client, by task.
 
@@ -53,7 +60,10 @@ class Federation:
 
     _owner_names: NDArray[Any] | None = None
     _known: KnownView | None = None
+    _durations: Durations | None = None
+    _fitting: NDArray[np.int64] | None = None
     attack: Attack | None = None
+    devices: Devices | None = None
 
     def __init__(
         self,
@@ -68,6 +78,7 @@ class Federation:
         departures: Sequence[int] | None = None,
         availability: Availability | None = None,
         attack: Attack | None = None,
+        devices: Devices | Population | None = None,
         seed: int = 0,
     ):
         check(not isinstance(tasks, Task), "federation", "tasks", tasks, "a list of tasks")
@@ -91,15 +102,18 @@ class Federation:
         self.departures = self._rounds("departures", departures, 0)
         self.task_arrivals = self._task_arrivals(task_arrivals)
         self._set_attack(attack)
+        self._set_devices(devices)
 
-    def view(self, round: int, *, rate: float, seed: int) -> RoundView:
-        """What the server knows at the start of a round; shares and budget refer to the clients that are present."""
-        arrays = self.sizes, self.capacity, self.arrivals, self.departures, self.task_arrivals
+    def view(self, round: int, *, rate: float, seed: int, time: float = 0.0) -> RoundView:
+        """What the server knows at the start of a round; shares and budget refer to the clients that are present. Where
+        clients have devices, those are present that can be reached at the `time` on the clock."""
+        arrays = self.trainable_sizes, self.capacity, self.arrivals, self.departures, self.task_arrivals
         presence = Presence(self.tasks, *arrays, self.availability)
         if self._known is None or not self._known.holds(presence, round):
             self._known = KnownView.of(presence, round, seed)
         known = self._known.view
-        return known.at(round, seed, rate * float(known.processors))
+        view = known.at(round, seed, rate * float(known.processors))
+        return view if self.devices is None else self._timed(view, self.devices, time)
 
     def without_lost_clients(self, view: RoundView) -> RoundView:
         """The view without clients that were lost since it was created; in a simulation, none are."""
@@ -108,6 +122,32 @@ class Federation:
     def present_tasks(self, round: int) -> NDArray[np.bool_]:
         """Which tasks have arrived by a round, [tasks]."""
         return self.task_arrivals <= round
+
+    @property
+    def trainable_sizes(self) -> NDArray[np.int64]:
+        """Examples of each client for each task, 0 where the model does not fit into the client's memory."""
+        return self.sizes if self._fitting is None else self._fitting
+
+    @cached_property
+    def work(self) -> Work:
+        """What a local training of each client and task asks for."""
+        return Work.of(self.tasks, self.sizes)
+
+    def durations(self) -> Durations:
+        """How long trainings take; refuses a federation without devices."""
+        if self.devices is None:
+            raise UserError("federation: it has no devices, so trainings have no duration; expected devices=....")
+        if self._durations is None:
+            self._durations = self.devices.durations(self.work)
+        return self._durations
+
+    def _timed(self, view: RoundView, devices: Devices, time: float) -> RoundView:
+        """The view of those that can be reached at a time, with the durations of their trainings."""
+        lost = devices.sessions.until(time) <= time
+        if (lost & view.present).any():
+            view = view.without(lost)
+        seconds = self.durations().mean()
+        return view.timed(time, seconds, np.ones_like(seconds))
 
     @property
     def task_names(self) -> list[str]:
@@ -209,6 +249,25 @@ class Federation:
         if attack.flips_labels:
             pairs = zip(self.tasks, self.shards, strict=True)
             self.tasks = tuple(with_flipped_labels(task, attack, shards, self.attackers) for task, shards in pairs)
+
+    def _set_devices(self, devices: Devices | Population | None) -> None:
+        """The devices of the clients; somebody must have room for each model."""
+        if devices is None:
+            return
+        given = devices(self.clients, generator(self.seed, Purpose.DEVICES)) if callable(devices) else devices
+        expected = "devices, such as mmfl.devices.phones()"
+        check(isinstance(given, Devices), "federation", "devices", devices, expected)
+        if len(given) != self.clients:
+            raise UserError(f"federation: {len(given)} devices for {self.clients} clients.")
+        self.devices = given
+        if not (fits := given.fits(self.work)).all():
+            self._fitting = np.where(fits, self.sizes, 0)
+        for task, fitting, memory in zip(self.tasks, self.trainable_sizes.sum(0), self.work.memory, strict=True):
+            if not fitting:
+                raise UserError(
+                    f"federation: the model of task '{task.name}' fits into no client's memory: training takes "
+                    f"{memory / 1e6:,.1f} MB, and the largest device has {given.memory.max() / 1e6:,.1f} MB."
+                )
 
     def describe_client(self, client: int) -> str:
         """The client's number and, if it is an owner, its name."""

@@ -40,6 +40,9 @@ class RoundView:
     - `signals`: the measurements that the allocation asked for, by name (such as `losses`).
     - `priority`: how much each task counts when it is decided who trains what, [tasks]; only ratios matter. All are 1
       if none are given.
+    - `time`: seconds on the clock at the round's start, `seconds`: how long a training takes on average, and
+      `completion` q: the probability that it is completed once it was begun, [clients, tasks], 1 without deadline. None
+      in federations without devices.
 
     Rounds with the same clients share their arrays, so these cannot be written to; copy an array to change it.
     """
@@ -52,6 +55,9 @@ class RoundView:
     budget: float
     signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     priority: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
+    time: float | None = None
+    seconds: NDArray[np.float64] | None = None
+    completion: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         if not len(self.priority):
@@ -129,6 +135,10 @@ class RoundView:
         """The same view with measured signals added."""
         return self._of_same_clients(signals={**self.signals, **signals})
 
+    def timed(self, time: float, seconds: NDArray[np.float64], completion: NDArray[np.float64]) -> "RoundView":
+        """The same view at a time on the clock, with what is known of durations."""
+        return self._of_same_clients(time=time, seconds=seconds, completion=completion)
+
     def at(self, round: int, seed: int, budget: float) -> "RoundView":
         """Another round with the same clients, and without signals."""
         return self._of_same_clients(round=round, seed=seed, budget=budget, signals={})
@@ -149,6 +159,13 @@ class RoundView:
         """The same round without the marked clients [clients]: shares and budget are those of the remaining clients."""
         sizes = np.where(clients[:, None], 0, self.sizes)
         capacity = np.where(clients, 0, self.capacity)
+        budget = self.budget * float(capacity.sum()) / max(self.processors, 1)
+        return replace(self, sizes=sizes, share=sizes / np.maximum(sizes.sum(0), 1), capacity=capacity, budget=budget)
+
+    def without_pairs(self, pairs: NDArray[np.bool_]) -> "RoundView":
+        """The same round without the marked pairs [clients, tasks], as if these clients lacked these tasks."""
+        sizes = np.where(pairs, 0, self.sizes)
+        capacity = np.minimum(self.capacity, np.count_nonzero(sizes, axis=1))
         budget = self.budget * float(capacity.sum()) / max(self.processors, 1)
         return replace(self, sizes=sizes, share=sizes / np.maximum(sizes.sum(0), 1), capacity=capacity, budget=budget)
 

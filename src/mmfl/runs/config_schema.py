@@ -16,6 +16,7 @@ from mmfl.federation import Federation
 from mmfl.federation.arrivals import ARRIVALS
 from mmfl.federation.attacks import ATTACKS
 from mmfl.federation.availability import AVAILABILITIES
+from mmfl.federation.devices import DEVICES
 from mmfl.federation.task import Task
 from mmfl.methods import make_method
 from mmfl.registry import build
@@ -65,6 +66,9 @@ class Config(ConfigSection):
     average: float | int | None = Field(default=None, examples=[0.1, 20])
     """Average each task's weights over rounds, and test these too: the rate of an exponential average, in (0, 1), or a
     number of rounds, of which it is the mean."""
+    pace: Spec | None = Field(default=None, examples=["barrier", {"name": "deadline", "seconds": 60.0, "over": 1.3}])
+    """When a round ends and whose updates are used, where clients have devices, for methods without a `pace` of their
+    own. Without it rounds wait for everyone."""
     engine: Literal["auto", "vectorised", "sequential"] = Field(default="auto", examples=["vectorised"])
     """How clients' work runs: as cohorts, one client after another, or whichever measures faster."""
     precision: Precision = Field(default="float32", examples=["tf32"])
@@ -121,7 +125,7 @@ class Config(ConfigSection):
                 tasks.append(task.build(loaded[key]))
         return Experiment(
             federation_of=lambda seed: self._federation(tasks, seed),
-            methods=[make_method(method) for method in self.methods],
+            methods=[make_method(method, self.pace) for method in self.methods],
             seeds=seeds_of(self.seeds),
             rounds=self.rounds,
             rate=self.rate,
@@ -157,6 +161,7 @@ class Config(ConfigSection):
             arrivals = build_named("arrivals", given.arrivals, ARRIVALS)
             availability = build("availability", given.availability, AVAILABILITIES)
             attack = build_named("attack", given.attack, ATTACKS)
+            devices = build_named("devices", given.devices, DEVICES)
         return Federation(
             tasks,
             given.clients,
@@ -168,6 +173,7 @@ class Config(ConfigSection):
             departures=given.departures,
             availability=availability,
             attack=attack,
+            devices=devices,
             seed=seed,
         )
 

@@ -146,9 +146,11 @@ class FederationConfig(ConfigSection):
     """Who can be reached in which round."""
     attack: Spec | None = Field(default=None, examples=[{"name": "sign-flip", "clients": 0.2}])
     """What some of the clients do to harm the models, to measure what methods bear. Without it all are honest."""
+    devices: Spec | None = Field(default=None, examples=["phones", {"name": "shifted-exponential", "mean": 20.0}])
+    """What clients train on: then rounds take time. Without it they have no duration."""
     seed: int | None = Field(default=None, examples=[0])
-    """Fixes partition, capacities, missing tasks and attackers for all seeds of the run. Without it each seed has its
-    own."""
+    """Fixes partition, capacities, missing tasks, attackers and devices for all seeds of the run. Without it each seed
+    has its own."""
 
 
 SECTIONS: dict[str, type[ConfigSection]] = {

@@ -22,7 +22,7 @@ from mmfl.runs.sweep_directory import SweepFile
 
 # Settings in which runs of one part may differ: each replica has its own. All others are those of the round loop or of
 # the engine, which replicas in lockstep share.
-_OWN = ("tasks", "federation", "rate", "average", "methods")
+_OWN = ("tasks", "federation", "rate", "average", "pace", "methods")
 _ENGINE = ("engine", "precision", "privacy")
 
 
@@ -140,7 +140,8 @@ def plan_federations(
         chosen = {key: point.get(key, value) for key, value in settings.items() if key not in _ENGINE}
         chosen["stop"] = Stop() if chosen["stop"] is None else chosen["stop"]
         federation_of = federations(*(text_of(point[key]) for key in own))
-        return Experiment(federation_of=federation_of, methods=[method], seeds=seeds, **chosen)
+        paced = make_method(method, chosen.pop("pace", None))
+        return Experiment(federation_of=federation_of, methods=[paced], seeds=seeds, **chosen)
 
     def engine_of(common: Mapping[str, Any]) -> Simulation:
         return Simulation(device, common["engine"], common["precision"], privacy=common["privacy"])

@@ -102,6 +102,7 @@ class Replica:
         average: float | None = None,
     ) -> "Replica":
         """A replica before its first round."""
+        method.pace.check(method.name, method.allocation, method.aggregation, federation)
         clients, tasks = federation.clients, len(federation.tasks)
         weights = [engine.initial(federation, s, seed) for s in range(tasks)]
         batch_norm = [start_batch_norm(federation, s, seed, engine) for s in range(tasks)]

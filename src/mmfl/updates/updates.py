@@ -1,7 +1,7 @@
 """Trained and Updates: what an engine returns of local training, and the part of it that belongs to one task."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -52,7 +52,8 @@ class Updates:
 
     `flat` [rows, parameters] is the global weights minus the locally trained ones: the step to subtract. `loss` is
     the mean loss seen during local training, in `steps` local steps. `count` and `probability` are the allocation's,
-    row by row; where everyone trains before some are drawn, the others have count 0.
+    row by row; where everyone trains before some are drawn, the others have count 0. `completion` is the probability
+    with which a drawn client's update is there when the round ends, [rows]; 1 where nothing is said.
 
     A rule computes with all rows, wherever they are: `combine` and `norms` leave them there, and `flat` fetches those
     that other processes of the run have. `rows` may be given as the tensor `flat`.
@@ -67,10 +68,13 @@ class Updates:
     steps: NDArray[np.int64]
     batch_norm: ClientRows | None = None
     optimiser_state: ClientRows | None = None
+    completion: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
 
     def __post_init__(self) -> None:
         if isinstance(self.rows, Tensor):
             object.__setattr__(self, "rows", ClientRows(self.rows))
+        if len(self.completion) != len(self.client):
+            object.__setattr__(self, "completion", np.ones(len(self.client)))
 
     @classmethod
     def of(cls, task: int, trained: Trained, allocation: Allocation | None = None) -> "Updates":
@@ -128,10 +132,13 @@ class Updates:
     def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
         if wanted.all():
             return self
-        columns = {name: getattr(self, name)[wanted] for name in ("client", "count", "probability", "loss", "steps")}
+        columns = {name: getattr(self, name)[wanted] for name in _COLUMNS}
         given = {name: getattr(self, name) for name in ("rows", "batch_norm", "optimiser_state")}
         rows = {name: each.where(wanted) for name, each in given.items() if each is not None}
         return replace(self, **columns, **rows)
+
+
+_COLUMNS = ("client", "count", "probability", "loss", "steps", "completion")  # an entry for each row
 
 
 def row_sums(updates: Sequence[Tensor]) -> list[NDArray[np.float32]]:

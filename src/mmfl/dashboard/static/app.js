@@ -2,12 +2,13 @@
 // for what is shown of it.
 
 import { ask, by, element, forget, Unreachable } from "./parts.js";
+import { showDeployments } from "./deployment.js";
 import { discardFigures, showFigures } from "./figures.js";
 
 const EVERY = 1500; // milliseconds between questions
 const PANEL = 270; // pixels that a panel of a figure needs to be read
 const SYMBOLS = { running: "▶", finished: "✓", stopped: "■", failed: "✕", lost: "?", unreadable: "!" };
-const TABS = ["figures", "table", "log", "config"];
+const TABS = ["figures", "table", "deployment", "log", "config"];
 const page = {
   folder: "",
   runs: [],
@@ -223,8 +224,11 @@ function showSelection() {
   by("welcome").hidden = known.length > 0;
   if (known.length === 0) return showWelcome();
   by("heading").replaceChildren(...(known.length === 1 ? headingOfOne(known[0]) : headingOfSeveral(known)));
+  const deployed = known.some((run) => run.deployed);
+  if (page.tab === "deployment" && !deployed) page.tab = "figures";
   for (const tab of TABS) {
     const button = by(`tab-${tab}`);
+    button.hidden = tab === "deployment" && !deployed;
     button.setAttribute("aria-selected", tab === page.tab);
     button.tabIndex = tab === page.tab ? 0 : -1;
   }
@@ -267,7 +271,8 @@ by("tabs").addEventListener("click", (event) => {
 by("tabs").addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   if (!step) return;
-  const tab = TABS[(TABS.indexOf(page.tab) + step + TABS.length) % TABS.length];
+  const tabs = TABS.filter((each) => !by(`tab-${each}`).hidden);
+  const tab = tabs[(tabs.indexOf(page.tab) + step + tabs.length) % tabs.length];
   choose(page.selection, tab);
   by(`tab-${tab}`).focus();
 });
@@ -295,7 +300,13 @@ function showNotes(notes) {
   by("notes").replaceChildren(...notes.map((note) => element("p", {}, note)));
 }
 
-const PANELS = { figures: showNamed, table: showTables, log: showLogs, config: showConfigs };
+const PANELS = {
+  figures: showNamed,
+  table: showTables,
+  deployment: (found) => showDeployments(by("panel"), found),
+  log: showLogs,
+  config: showConfigs,
+};
 
 function showNamed({ names }) {
   showFigures(names, look(), page.selection.join("\n"));

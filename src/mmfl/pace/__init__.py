@@ -1,0 +1,16 @@
+"""When updates are aggregated, and whose: by rounds that wait for everyone or not, one pace per file.
+
+A pace sees durations and the allocation; never weights, updates or data. The training loop carries out what it says.
+"""
+
+from collections.abc import Callable
+
+from mmfl.pace.barrier import Barrier, Rounds
+from mmfl.pace.base import CAUSES, Ending, Pace, Requests, RoundPace
+
+PACES: dict[str, Callable[..., Pace]] = {
+    "rounds": Rounds,
+    "barrier": Barrier,
+}
+
+__all__ = ["CAUSES", "PACES", "Barrier", "Ending", "Pace", "Requests", "RoundPace", "Rounds"]
