@@ -90,6 +90,14 @@ def test_a_round_takes_two_messages_for_each_node_and_keys_one_more_once():
         assert [asked.count((node, t)) for t in (1, 2, 3)] == [3, 2, 2]
 
 
+def test_a_node_that_sends_sums_only_refuses_every_other_deployment():
+    to = nodes()
+    for service in to.services.values():
+        service.sums_only = True
+    assert plain("full", to, rounds=1).records[0].faults == {"failed": len(HOLDS)}
+    assert not secure("full", to, rounds=1).faults.size
+
+
 # --- nodes that are lost ---
 
 

@@ -64,6 +64,9 @@ def node(
     device: Device = None,
     clip: Annotated[float | None, typer.Option(help="Largest norm of an update that leaves this node.")] = None,
     noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
+    sums_only: Annotated[
+        bool, typer.Option("--sums-only", help="Send updates in sums over several nodes only: secure aggregation.")
+    ] = False,
     logs: Logs = None,
 ) -> None:
     """Start a node, which holds clients' data and trains on it."""
@@ -78,7 +81,8 @@ def node(
         check_file(root_certificates, "--root-certificates"),
         check_file(key, "--key"),
         insecure,
-        worker_options(capacity=capacity, device=device, clip=clip, noise=noise),
+        worker_options(capacity=capacity, device=device, clip=clip, noise=noise)
+        | ({"sums-only": "yes"} if sums_only else {}),
     )
     spec.check()
     Privacy(clip, noise or 0.0)

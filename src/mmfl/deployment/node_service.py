@@ -32,6 +32,9 @@ class NodeService:
     [task, client, send, fingerprint] (of the update the server remembers, "" for none), `collect` [task, client, round]
     and `test` [task]; weights come as vectors. All parts are answered in one reply, of at most `max_reply_bytes`.
 
+    Requests of secure aggregation have parts of their own, see `SecureService`; with `sums_only` no update leaves the
+    node in any other way.
+
     What clients keep for themselves, local batch norm and the state of optimisers, is in `folder` for as long as the
     server's run is the same.
     """
@@ -42,8 +45,9 @@ class NodeService:
         engine: Simulation | None = None,
         privacy: Privacy | None = None,
         folder: Path | None = None,
+        sums_only: bool = False,
     ):
-        self.federation = federation
+        self.federation, self.sums_only = federation, sums_only
         self.engine = engine or Simulation()
         self.privacy = privacy or Privacy()
         for task in federation.tasks:
@@ -92,6 +96,8 @@ class NodeService:
         rows = request.rows("train", str, int, bool, str)
         if not rows:
             return
+        if self.sums_only:
+            raise InvalidPayloadError("for single updates, but this node sends sums only (secure aggregation)")
         round, wanted = int(request.fields["round"]), {(name, i): (send, last) for name, i, send, last in rows}
         for name, trained, protected in self._trained(request, _clients_by_task(rows)):
             for n, i in enumerate(trained.client.tolist()):
