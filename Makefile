@@ -24,7 +24,7 @@ types: $(READY)
 
 # The site, in site/; what would only be a warning stops it.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python docs/build.py
 
 check: lint types docs test
 

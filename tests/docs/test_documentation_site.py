@@ -17,7 +17,7 @@ from conftest import made_once
 from mmfl.papers.reproduction import PAPERS
 from pages import PAGES, ROOT, environment, text_of
 
-pytest.importorskip("mkdocs")  # the extra `docs`
+pytest.importorskip("zensical")  # the extra `docs`
 yaml = pytest.importorskip("yaml")  # which brings it
 
 
@@ -29,7 +29,7 @@ def script(name):
     return module
 
 
-hooks, reference = script("hooks"), script("reference")
+builder, reference = script("build"), script("reference")
 
 
 class Page(HTMLParser):
@@ -54,14 +54,13 @@ def site(tmp_path_factory) -> Path:
 
 
 def build(folder: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    quiet = {**environment(), "NO_MKDOCS_2_WARNING": "1"}
-    built = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "docs/build.py", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=600)
     assert built.returncode == 0, built.stdout + built.stderr
 
 
 def test_every_page_of_the_repository_is_on_the_site(site):
-    places = [hooks.place_of(page).removesuffix(".md") for page in PAGES]
+    places = [builder.place_of(page).removesuffix(".md") for page in PAGES]
     made = [re.sub(r"(^|/)README$", r"\1index", place) + ".html" for place in places]
     assert [page for page in made if not (site / page).is_file()] == []
 
@@ -73,6 +72,15 @@ def test_pages_fetch_nothing_from_elsewhere(site):
     assert re.findall(r"url\(['\"]?(?:https?:)?//[^)]*", styles) == []
 
 
+def test_pages_opened_as_files_can_be_searched(site, browser):
+    page = browser.new_page()
+    page.goto((site / "start.html").as_uri())
+    page.get_by_role("button", name="Search").first.click()
+    page.get_by_placeholder("Search").last.press_sequentially("vulnerabilities")
+    page.locator("a[href*='releases.html?h=vulnerabilities']").first.wait_for(timeout=120_000)
+    page.close()
+
+
 def test_no_text_is_taken_for_a_tag(site):
     strange = {
         tag for path in site.rglob("*.html") for tag in Page(path).tags if not re.fullmatch(r"[a-z]+[1-6]?", tag)
@@ -80,14 +88,14 @@ def test_no_text_is_taken_for_a_tag(site):
     assert strange == set()
 
 
-@pytest.mark.parametrize("module", hooks.API)
+@pytest.mark.parametrize("module", builder.API)
 def test_every_public_name_is_in_the_reference(site, module):
     page = Page(site / f"api/{module}.html")
     imported = importlib.import_module(module)
     for name in getattr(imported, "__all__", []):
         public = getattr(imported, name)
         if inspect.ismodule(public):
-            assert public.__name__ in hooks.API
+            assert public.__name__ in builder.API
         else:
             anchors = {f"{module}.{name}", f"{module}.{name}.{name}"}  # the second for a function in a file of its name
             assert anchors & page.anchors, name
@@ -96,12 +104,12 @@ def test_every_public_name_is_in_the_reference(site, module):
 def test_every_package_is_in_the_reference_but_those_behind_commands():
     packages = {f"mmfl.{path.parent.name}" for path in (ROOT / "src/mmfl").glob("*/__init__.py")}
     behind = {"mmfl.dashboard", "mmfl.papers", "mmfl.deployment", "mmfl.report", "mmfl.cli"}
-    assert packages - set(hooks.API) == behind
+    assert packages - set(builder.API) == behind
 
 
 def test_the_table_of_modules_has_every_module_of_the_reference():
     listed = re.findall(r"^\| \[([\w.]+)\]", text_of("docs/api.md"), re.MULTILINE)
-    assert sorted(listed) == sorted(hooks.API)
+    assert sorted(listed) == sorted(builder.API)
 
 
 def test_the_configuration_reference_is_up_to_date():

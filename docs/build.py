@@ -1,20 +1,21 @@
-"""Adds to the site what is not in this folder: README and other texts, examples, and the API reference.
+"""Builds the site: `python docs/build.py [FOLDER]`, by default into `site/`.
 
-In the repository, pages link to files: to each other, to examples and to the source. Each such file has a page on the
-site, and links are rewritten to it.
+The pages are those of this folder, README and other texts, examples, and the API reference. In the repository, pages
+link to files: to each other, to examples and to the source. Each such file has a page on the site, and links are
+rewritten to it. So Zensical gets a folder of plain Markdown, which any other generator of sites could read as well.
 """
 
 import importlib
 import posixpath
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from functools import cache
 from inspect import ismodule
 from pathlib import Path
 from types import ModuleType
-
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {
@@ -66,26 +67,39 @@ SPREAD = re.compile(r"(?<=\d) ± (?=\d)")
 DRAWING = re.compile(r"!\[[^\]]*\]\(([\w/]+\.svg)\)")
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are not in this folder."""
-    for source, place in TEXTS.items():
-        files.append(File.generated(config, place, content=(ROOT / source).read_text()))
-    for source in FILES:
-        files.append(File.generated(config, _file_page(source), content=_file_content(source)))
-    for module in API:
-        files.append(File.generated(config, _api_page(module), content=f"# {module}\n\n{_directive(module)}"))
-    return files
+def build(site: Path) -> None:
+    """Builds the site into a folder, which it replaces; a link to nowhere stops it."""
+    with tempfile.TemporaryDirectory(prefix="mmfl-site-") as name:
+        place = Path(name)
+        write_pages(place / "docs")
+        shutil.copy(ROOT / "mkdocs.yml", place)
+        for needed in ("src", "docs/doctests.py"):  # for the API reference
+            (place / Path(needed).name).symlink_to(ROOT / needed)
+        subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=place, check=True)
+        shutil.rmtree(site, ignore_errors=True)
+        shutil.copytree(place / "site", site)
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrites links for the site, embeds drawings so that they use the page's colours, and keeps a number and its
-    spread on one line."""
-    page_uri = page.file.src_uri
-    folder = posixpath.dirname(_source(page_uri))
+def write_pages(folder: Path) -> None:
+    """Writes all pages of the site, and the files that they show."""
+    shutil.copytree(ROOT / "docs", folder, ignore=shutil.ignore_patterns("*.py", "__pycache__", "data", "discussion"))
+    pages = {page.relative_to(folder).as_posix(): page.read_text() for page in folder.rglob("*.md")}
+    pages |= {page: (ROOT / source).read_text() for source, page in TEXTS.items()}
+    pages |= {_file_page(source): _file_content(source) for source in FILES}
+    pages |= {_api_page(module): f"# {module}\n\n{_directive(module)}" for module in API}
+    for page, markdown in pages.items():
+        (folder / page).parent.mkdir(parents=True, exist_ok=True)
+        (folder / page).write_text(for_site(page, markdown))
+
+
+def for_site(page: str, markdown: str) -> str:
+    """A page with links as they are on the site, with drawings inside it, so that they have its colours, and with a
+    number and its spread on one line."""
+    folder = posixpath.dirname(_source(page))
 
     def rewrite_link(found: re.Match[str]) -> str:
         place = place_of(posixpath.normpath(posixpath.join(folder, found[1])))
-        return posixpath.relpath(place, posixpath.dirname(page_uri) or ".") if place else found[1]
+        return posixpath.relpath(place, posixpath.dirname(page) or ".") if place else found[1]
 
     def embed_drawing(found: re.Match[str]) -> str:
         return f'<figure class="drawing">{(ROOT / folder / found[1]).read_text()}</figure>'
@@ -149,3 +163,7 @@ def _is_file(package: ModuleType, name: str) -> bool:
     """Whether a name of a package also is the name of a file in it."""
     folders = [Path(folder) for folder in getattr(package, "__path__", [])]
     return any((folder / f"{name}.py").is_file() for folder in folders) and not ismodule(getattr(package, name))
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1] if len(sys.argv) > 1 else "site"))
