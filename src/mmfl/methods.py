@@ -18,6 +18,7 @@ from mmfl.aggregation import (
     StaleVRE,
     Unbiased,
 )
+from mmfl.aggregation.noisy import NoisySum
 from mmfl.aggregation.stale import LastUpdates
 from mmfl.allocation import (
     ALLOCATIONS,
@@ -44,6 +45,7 @@ from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, LocalRule, PlainSGD, Scaffold
 from mmfl.pace import PACES, Pace, Rounds
+from mmfl.privacy import CentralNoise
 from mmfl.registry import Spec, build, call, find, read_spec
 
 
@@ -78,6 +80,18 @@ class Method:
             return f"local rule {type(self.local).__name__} remembers something of single updates"
         aggregation = f"aggregation {type(self.aggregation).__name__}"
         return "" if self.aggregation.sums_updates else f"{aggregation} computes with single updates"
+
+    def with_noise(self, noise: CentralNoise | None) -> "Method":
+        """The method with noise on the sums of its updates, if there is to be some."""
+        if noise is None:
+            return self
+        if reason := self.needs_single_updates:
+            raise UserError(
+                f"central noise is added to sums of updates, but of method '{self.name}' {reason}; expected a method "
+                "such as 'random', or noise at the clients (privacy)."
+            )
+        accounted = not (self.allocation.needs or self.allocation.observes_losses)
+        return replace(self, aggregation=NoisySum(self.aggregation, noise, accounted))
 
 
 _SIGNALS_OF_UPDATES = frozenset({"updates", "norms", "residuals", "expected_residuals"})

@@ -51,7 +51,7 @@ def assert_close(one: mmfl.Run, other: mmfl.Run, atol: float = 2e-6) -> None:
 
 @pytest.mark.parametrize("method", [*ADMITTED, *WRAPPED], ids=str)
 def test_secure_aggregation_gives_the_plain_weights_and_decisions(method):
-    real, same = (run(method, nodes(holds=ALONE), rounds=3, seed=4) for run in (secure, plain))
+    real, same = (run(method, nodes(holds=ALONE), rounds=2, seed=4) for run in (secure, plain))
     assert not real.faults.size  # with this seed several nodes train each task in every round
     assert_close(real, same)
     assert [record.drawn for record in real.records] == [record.drawn for record in same.records]
@@ -96,6 +96,19 @@ def test_a_node_that_sends_sums_only_refuses_every_other_deployment():
         service.sums_only = True
     assert plain("full", to, rounds=1).records[0].faults == {"failed": len(HOLDS)}
     assert not secure("full", to, rounds=1).faults.size
+
+
+NOISE = {"clip": 50.0, "noise": 1e-9}
+
+
+@pytest.mark.parametrize("run", [plain, secure])
+def test_the_server_adds_noise_to_sums_of_its_own_and_counts_what_it_costs(run):
+    quiet, same = (run("random", rounds=2, central_noise=noise) for noise in (NOISE, None))
+    assert_close(quiet, same)
+    loud, again = (run("random", rounds=2, central_noise=NOISE | {"noise": 5.0}) for _ in range(2))
+    apart = float((loud.weights[0] - again.weights[0]).abs().max())
+    assert apart > 1  # it comes from the operating system
+    assert loud.records[0].extras["epsilon"] < loud.records[1].extras["epsilon"] < 5
 
 
 # --- nodes that are lost ---
@@ -265,6 +278,19 @@ def test_wrong_settings_are_refused(values, words):
 def test_a_bound_on_single_norms_is_refused():
     with refused("norm is a bound on single updates", "secure_aggregation.clip"):
         told(method="random", secure_aggregation=SECURE, norm=10)
+
+
+def test_noise_that_does_not_fit_is_refused():
+    with refused("central_noise.clip is 1", "expected 50"):
+        told(method="random", secure_aggregation=SECURE, central_noise={"clip": 1, "noise": 1})
+    with refused("bits is 16", "expected 32"):
+        told(method="random", secure_aggregation=SECURE | {"bits": 16}, central_noise=NOISE)
+    with refused("central noise", "mifa", "single"):
+        told(method="mifa", central_noise=NOISE)
+    with refused("deployment: central noise", "noise"):
+        told(method="random", central_noise={"clip": 1.0, "noise": 0.0})
+    with refused("central_noise.noise", "missing"):
+        told(method="random", central_noise={"clip": 1.0})
 
 
 def test_shared_batch_norm_is_refused():

@@ -1,6 +1,6 @@
 """AggregationRule: turns the updates of one task into its next global weights."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import Tensor
 from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
+from mmfl.privacy import PrivacySpent
 from mmfl.updates import Updates
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore
@@ -62,6 +63,10 @@ class AggregationRule:
         """What these are expected to be for the next update of each client, before the draw, [clients]."""
         return expected.expected(view.round)
 
+    def spent(self, states: Sequence[Any]) -> PrivacySpent | None:
+        """What the run has cost each client in privacy so far, given the states of all tasks; None if unknown."""
+        return None
+
     def report(self, view: RoundView, task: int, state: Any) -> Mapping[str, float]:
         """Numbers about the state that a round's record should show."""
         return {}
@@ -82,4 +87,6 @@ class AggregationWrapper(AggregationRule):
 
     def to_inner(self, name: str, value: Any) -> Any:
         """An argument as the inner rule gets it."""
+        if name == "states":
+            return [state.inner for state in value]
         return value.inner if name == "state" else value

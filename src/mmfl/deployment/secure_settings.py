@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from mmfl.errors import UserError
 from mmfl.methods import METHODS, make_method
+from mmfl.runs.config_sections import CentralNoiseConfig
 
 
 class SecureAggregationConfig(BaseModel):
@@ -42,4 +43,20 @@ def check_sums_are_enough(method: str | dict[str, Any], chosen: Mapping[str, Any
         raise UserError(
             "deployment: norm is a bound on single updates, which the server does not see with secure aggregation; "
             "expected only secure_aggregation.clip, which clients keep themselves."
+        )
+
+
+def check_noise(secure: SecureAggregationConfig, noise: CentralNoiseConfig | None) -> None:
+    """Refuses noise for another bound than the one that clients keep, or beside coarse rounding."""
+    if noise is None:
+        return
+    if noise.clip != secure.clip:
+        raise UserError(
+            f"deployment: central_noise.clip is {noise.clip:g}; expected {secure.clip:g} as in secure_aggregation, "
+            "since the clients do the clipping."
+        )
+    if secure.bits != 32:
+        raise UserError(
+            f"deployment: secure_aggregation.bits is {secure.bits}; expected 32 with central_noise, since epsilon does "
+            "not cover coarser rounding."
         )

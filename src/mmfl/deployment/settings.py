@@ -5,12 +5,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mmfl.deployment.secure_settings import SecureAggregationConfig, check_sums_are_enough
+from mmfl.deployment.secure_settings import SecureAggregationConfig, check_noise, check_sums_are_enough
 from mmfl.errors import UserError, nearest
-from mmfl.runs.config_sections import StopConfig
+from mmfl.methods import make_method
+from mmfl.privacy import CentralNoise
+from mmfl.runs.config_sections import CentralNoiseConfig, StopConfig
 from mmfl.training.average import check_average
 
-_SECTIONS: Mapping[str, type[BaseModel]] = {"stop": StopConfig, "secure_aggregation": SecureAggregationConfig}
+_SECTIONS: Mapping[str, type[BaseModel]] = {
+    "stop": StopConfig,
+    "secure_aggregation": SecureAggregationConfig,
+    "central_noise": CentralNoiseConfig,
+}
 
 
 class DeploymentSettings(BaseModel):
@@ -51,8 +57,18 @@ class DeploymentSettings(BaseModel):
     norm: float = Field(gt=0, default=100.0, examples=[10])
     """An update whose norm is more than this many times that of the weights it started from is rejected."""
 
+    central_noise: CentralNoiseConfig | None = Field(default=None, examples=[{"clip": 10.0, "noise": 1.0}])
+    """[Noise on sums](privacy.md#central-noise), by the keys of [`[central_noise]`](#central_noise):
+    `--set central_noise.clip=10`."""
     secure_aggregation: SecureAggregationConfig | None = Field(default=None, examples=[{"clip": 10.0}])
     """[Secure aggregation](privacy.md#secure-aggregation), by its keys: `--set secure_aggregation.clip=10`."""
+
+    def noise(self) -> CentralNoise | None:
+        """The noise that the server adds to sums, checked; None for none."""
+        try:
+            return None if self.central_noise is None else self.central_noise.build(secret=True)
+        except UserError as error:
+            raise UserError(f"deployment: {error}") from None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "DeploymentSettings":
@@ -78,8 +94,11 @@ class DeploymentSettings(BaseModel):
             settings.stop.build()
         except UserError as error:
             raise UserError(f"deployment: {error}") from None
+        if (noise := settings.noise()) is not None:
+            make_method(settings.method).with_noise(noise)
         if settings.secure_aggregation is not None:
             check_sums_are_enough(settings.method, values)
+            check_noise(settings.secure_aggregation, settings.central_noise)
         if settings.least > settings.clients:
             raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
         return settings

@@ -27,6 +27,7 @@ def experiment_of(engine: Deployment, settings: DeploymentSettings) -> Experimen
         methods=[make_method(settings.method)],
         seeds=[settings.seed],
         stop=settings.stop.build(),
+        central_noise=settings.noise(),
         **settings.model_dump(include=_EXPERIMENT),
     )
 
