@@ -61,13 +61,13 @@ def test_configurations_have_a_version_or_count_as_the_first(tmp_path):
         config.parse({"format": "two"}, "here")
 
 
-@pytest.mark.parametrize("version", [1, 5, 7])
+@pytest.mark.parametrize("version", [1, 5, 8])
 def test_a_checkpoint_of_another_version_is_refused(run, version):
     (newest,) = (run / "checkpoint").glob("round-000002.json")
     head = json.loads(newest.read_text())
-    assert head["format"] == "mmfl checkpoint 6"
+    assert head["format"] == "mmfl checkpoint 7"
     newest.write_text(json.dumps(head | {"format": f"mmfl checkpoint {version}"}))
-    with refused(f"checkpoint {newest.with_suffix('')} has format version {version}; expected 6"):
+    with refused(f"checkpoint {newest.with_suffix('')} has format version {version}; expected 7"):
         train(run, resume=True, rounds=3)
 
 

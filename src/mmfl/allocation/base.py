@@ -64,13 +64,24 @@ class Allocation:
 
     def count_of(self, client: NDArray[np.int64], task: int) -> NDArray[np.int64]:
         """How many processors of each of these clients were drawn for a task, [len(client)]."""
+        return self.column_of(self.count, client, task, 0)
+
+    def column_of(self, column: NDArray[Any], client: NDArray[np.int64], task: int, other: Any) -> NDArray[Any]:
+        """A column's values for these clients and a task, given its values for all rows; `other` for clients that were
+        not drawn."""
         rows = self.rows(task)
         rows = rows[np.argsort(self.client[rows])]
         drawn = self.client[rows]
         place = np.searchsorted(drawn, client)
         found = np.append(drawn, -1)[place] == client
-        counts: NDArray[np.int64] = np.where(found, np.append(self.count[rows], 0)[place], 0)
-        return counts
+        return np.where(found, np.append(column[rows], other)[place], other)
+
+    def where(self, wanted: NDArray[np.bool_]) -> "Allocation":
+        """The wanted rows alone, of the same decision."""
+        if wanted.all():
+            return self
+        columns = self.client[wanted], self.task[wanted], self.count[wanted], self.probability[wanted]
+        return Allocation(*columns, self.given_probabilities, self.certain, self.beyond_capacity)
 
     def drawn_clients(self, task: int) -> NDArray[np.int64]:
         """The clients drawn for a task, in ascending order."""

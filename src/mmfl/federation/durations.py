@@ -42,6 +42,10 @@ class Durations(Protocol):
         """The time within which trainings end with this probability, [clients, tasks]."""
         ...
 
+    def rows(self, client: NDArray[np.int64], task: NDArray[np.int64]) -> "Durations":
+        """The law of some pairs alone, [pairs, 1]."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class LogNormal:
@@ -78,6 +82,10 @@ class LogNormal:
         """E[T] exp(sigma Phi^-1(level) - sigma^2 / 2)."""
         z = torch.special.ndtri(torch.as_tensor(np.asarray(level, dtype=np.float64))).numpy()
         return np.asarray(self.expected * np.exp(self.sigma * z - self.sigma**2 / 2))
+
+    def rows(self, client: NDArray[np.int64], task: NDArray[np.int64]) -> "LogNormal":
+        """The same with fewer means."""
+        return LogNormal(self.expected[client, task][:, None], self.sigma)
 
     def _standard(self, deadline: Seconds) -> Numbers:
         with np.errstate(divide="ignore"):
@@ -131,6 +139,11 @@ class ShiftedExponential:
         quantile: Numbers = self.shift - self.scale * np.log1p(-np.asarray(level, dtype=np.float64))
         return quantile
 
+    def rows(self, client: NDArray[np.int64], task: NDArray[np.int64]) -> "ShiftedExponential":
+        """The same with fewer means."""
+        share = np.broadcast_to(self.share, self.expected.shape)[client, task][:, None]
+        return ShiftedExponential(self.expected[client, task][:, None], share)
+
 
 @dataclass(frozen=True, eq=False)
 class Certain:
@@ -158,6 +171,10 @@ class Certain:
     def quantile(self, level: Seconds) -> Numbers:
         """E[T], whatever the level."""
         return self.expected + 0 * np.asarray(level, dtype=np.float64)
+
+    def rows(self, client: NDArray[np.int64], task: NDArray[np.int64]) -> "Certain":
+        """The same with fewer times."""
+        return Certain(self.expected[client, task][:, None])
 
 
 def _address(seed: int, *numbers: Index) -> list[int | Tensor]:

@@ -119,6 +119,10 @@ class Federation:
         """The view without clients that were lost since it was created; in a simulation, none are."""
         return view
 
+    def present_clients(self, round: int) -> NDArray[np.bool_]:
+        """Which clients take part in a round by their arrivals and departures, reachable or not, [clients]."""
+        return np.asarray((self.arrivals <= round) & ((self.departures == 0) | (round < self.departures)))
+
     def present_tasks(self, round: int) -> NDArray[np.bool_]:
         """Which tasks have arrived by a round, [tasks]."""
         return self.task_arrivals <= round

@@ -7,10 +7,14 @@ from collections.abc import Callable
 
 from mmfl.pace.barrier import Barrier, Rounds
 from mmfl.pace.base import CAUSES, Ending, Pace, Requests, RoundPace
+from mmfl.pace.deadline import Deadline
+from mmfl.pace.first import First
 
 PACES: dict[str, Callable[..., Pace]] = {
     "rounds": Rounds,
     "barrier": Barrier,
+    "deadline": Deadline,
+    "first": First,
 }
 
-__all__ = ["CAUSES", "PACES", "Barrier", "Ending", "Pace", "Requests", "RoundPace", "Rounds"]
+__all__ = ["CAUSES", "PACES", "Barrier", "Deadline", "Ending", "First", "Pace", "Requests", "RoundPace", "Rounds"]

@@ -1,5 +1,7 @@
 """Pace: when updates are aggregated, and whose. RoundPace: when a round ends, and whose updates are there by then."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,15 +10,19 @@ from numpy.typing import NDArray
 
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import AllocationRule
+from mmfl.checks import check, is_number
 from mmfl.errors import UserError
-from mmfl.federation import Federation, RoundView
-from mmfl.federation.durations import Durations
+from mmfl.federation import Durations, Federation, RoundView
+from mmfl.federation.sessions import AlwaysOn
 
 Numbers = NDArray[np.float64]
 
 CAUSES = ("deadline", "surplus", "cancelled", "lost", "failed")
 """Why the work of a device can be wasted: the round ended before it was done, enough others were faster, the server
 cancelled the request, the device's session ended, or its update could not be used."""
+
+_log = logging.getLogger("mmfl")
+_NAMED = 5  # clients that a warning names
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,25 +47,45 @@ class Requests:
         """When each would be done."""
         return self.start + self.seconds
 
-    def last(self) -> float:
-        """When the server has heard of all: the last training is done, or the last session is over."""
-        return float(np.minimum(self.finish, self.reachable).max(initial=0.0))
+    @property
+    def heard(self) -> Numbers:
+        """When the server has heard of each: it is done, or its client's session is over."""
+        return np.minimum(self.finish, self.reachable)
+
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """Whose session is over before they are done."""
+        return np.asarray(self.finish > self.reachable)
 
 
 @dataclass(frozen=True, eq=False)
 class Ending:
     """How a round ended: after how many `seconds`, whose updates are `used`, and the probability `completion` with
-    which they would be. `cause` says of each row why it was dropped (empty: it was not)."""
+    which they would be.
+
+    `cause` says of each row why it was dropped (empty: it was not), and `stop` when its client was told to stop.
+    """
 
     seconds: float
     used: NDArray[np.bool_]
     completion: Numbers
     cause: NDArray[np.str_]
+    stop: Numbers
+
+    @classmethod
+    def of(
+        cls, requests: Requests, used: NDArray[np.bool_], completion: Numbers, cause: str, stop: Numbers
+    ) -> "Ending":
+        """The end of a round once the server has heard of all clients, or told them to stop. Rows are dropped for this
+        cause, unless their clients were lost before."""
+        seconds = float(np.minimum(requests.heard, stop).max(initial=0.0))
+        lost = requests.lost & (requests.reachable <= stop)
+        why = np.where(used, "", np.where(lost, "lost", cause))
+        return cls(seconds, used, np.where(used, completion, 1.0), why, np.minimum(stop, seconds))
 
     def busy(self, requests: Requests) -> Numbers:
-        """How long the devices worked on each row until the round ended or their session did."""
-        end = np.minimum(np.minimum(requests.finish, requests.reachable), self.seconds)
-        return np.maximum(end - requests.start, 0.0)
+        """How long the devices worked on each row."""
+        return np.maximum(np.minimum(requests.heard, self.stop) - requests.start, 0.0)
 
 
 class Pace:
@@ -67,6 +93,10 @@ class Pace:
 
     name: ClassVar[str] = "pace"
     needs_devices: ClassVar[bool] = True
+
+    def start(self, clients: int, tasks: int) -> Any:
+        """What the pace remembers before the run; None for nothing."""
+        return None
 
     def check(
         self, method: str, allocation: AllocationRule, aggregation: AggregationRule, federation: Federation
@@ -79,29 +109,64 @@ class Pace:
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RoundPace(Pace):
     """A pace of rounds: the server sends out trainings, waits, and aggregates what is there when the round ends.
 
-    A client trains its tasks of a round in parallel, as many as its capacity; with `serial` one after another.
+    A client trains its tasks of a round in parallel, as many as its capacity; with `serial` one after another. Pairs
+    that are completed with a probability below `least` are left out: a single update would weigh too much.
     """
 
     serial: bool = False
+    least: float = 0.01
 
-    def start(self, clients: int, tasks: int) -> Any:
-        """What the pace remembers before the first round; None for nothing."""
-        return None
+    def __post_init__(self) -> None:
+        where = f"pace '{self.name}'"
+        check(isinstance(self.serial, bool), where, "serial", self.serial, "True or False")
+        valid = is_number(self.least, 0, 1) and 0 < self.least < 1
+        check(valid, where, "least", self.least, "a probability between 0 and 1")
+
+    def check(
+        self, method: str, allocation: AllocationRule, aggregation: AggregationRule, federation: Federation
+    ) -> None:
+        """Sessions that end go with no rule that waits for the updates of everyone."""
+        super().check(method, allocation, aggregation, federation)
+        if federation.devices is not None and not isinstance(federation.devices.sessions, AlwaysOn):
+            self.check_needs_everyone(method, allocation, aggregation, "clients can be lost before their session ends")
+
+    def check_needs_everyone(
+        self, method: str, allocation: AllocationRule, aggregation: AggregationRule, reason: str
+    ) -> None:
+        """Refuses rules that need the update of every client, which some do not deliver for this reason."""
+        for rule, needs in (
+            (aggregation, aggregation.needs_everyone),
+            (allocation, bool(allocation.needs & {"norms", "residuals", "updates"})),
+        ):
+            if needs:
+                raise UserError(
+                    f"method '{method}': {type(rule).__name__} needs the update of every client in every round, but "
+                    f"{reason} (pace '{self.name}'); expected a rule that goes by the updates of drawn clients."
+                )
 
     def begin(self, view: RoundView, durations: Durations, reachable: Numbers, state: Any) -> RoundView:
         """The view that the allocation gets, with the probabilities that trainings are completed: here, before clients
-        get out of `reachable` [clients], in seconds from now."""
-        return with_completion(view, self.completion(durations, reachable))
+        get out of reach in `reachable` [clients] seconds."""
+        return self.with_completion(view, self.chance(durations, reachable))
 
-    def completion(self, durations: Durations, reachable: Numbers) -> Numbers:
-        """The probability that a training is done before the client's session is over, [clients, tasks]."""
-        if np.isinf(reachable).all():
+    def chance(self, durations: Durations, reachable: Numbers, deadline: float = np.inf) -> Numbers:
+        """The probability that a training is done before a deadline and the end of the client's session, [clients,
+        tasks]."""
+        if np.isinf(deadline) and np.isinf(reachable).all():
             return np.ones(durations.mean().shape)
-        return durations.completion(reachable[:, None])
+        return durations.completion(np.minimum(reachable, deadline)[:, None])
+
+    def with_completion(self, view: RoundView, completion: Numbers) -> RoundView:
+        """The view with these probabilities, and without the pairs that are as good as never completed."""
+        rare = view.able & (completion < self.least)
+        left = view.without_pairs(rare) if rare.any() else view
+        assert left.time is not None
+        assert left.seconds is not None
+        return left.timed(left.time, left.seconds, completion)
 
     def end(self, requests: Requests, view: RoundView, durations: Durations, state: Any) -> Ending:
         """How the round ends, given how long everything would take."""
@@ -130,16 +195,26 @@ class RoundPace(Pace):
         return start
 
 
-def with_completion(view: RoundView, completion: Numbers) -> RoundView:
-    """The view without the pairs that can never be completed, and with the probabilities of the others."""
-    never = view.able & (completion <= 0)
-    left = view.without_pairs(never) if never.any() else view
-    assert left.time is not None
-    assert left.seconds is not None
-    return left.timed(left.time, left.seconds, completion)
+def row_completion(requests: Requests, view: RoundView) -> Numbers:
+    """The completion probability of each row."""
+    assert view.completion is not None
+    completion: Numbers = view.completion[requests.client, requests.task]
+    return completion
 
 
-def causes(requests: Requests, used: NDArray[np.bool_], cause: str) -> NDArray[np.str_]:
-    """Why rows were dropped: their session was over first, or else the given cause."""
-    lost = requests.finish > requests.reachable
-    return np.where(used, "", np.where(lost, "lost", cause))
+def warn_of_excluded(method: str, pace: str, federation: Federation, never: NDArray[np.bool_]) -> None:
+    """Says which clients can never complete a task [clients, tasks], and how much of its data nobody covers."""
+    sizes = federation.sizes
+    for s, task in enumerate(federation.tasks):
+        clients = np.flatnonzero(never[:, s] & (sizes[:, s] > 0))
+        if len(clients):
+            share = sizes[clients, s].sum() / sizes[:, s].sum()
+            _log.warning(
+                f"method '{method}': with pace '{pace}' {len(clients)} of {int((sizes[:, s] > 0).sum())} clients "
+                f"({_names(clients.tolist())}) never train task '{task.name}'; {share:.1%} of its data is uncovered."
+            )
+
+
+def _names(clients: Sequence[int]) -> str:
+    named = ", ".join(map(str, clients[:_NAMED]))
+    return f"{named}, ..." if len(clients) > _NAMED else named

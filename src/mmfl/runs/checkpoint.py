@@ -26,7 +26,7 @@ from mmfl.updates.world import SINGLE_PROCESS, World
 OWN = {"own": True}
 """Metadata of a dataclass field that each process has for itself."""
 _log = logging.getLogger(__name__)
-_NAME, _VERSION = "mmfl checkpoint", 6
+_NAME, _VERSION = "mmfl checkpoint", 7
 _FORMAT = f"{_NAME} {_VERSION}"
 _CODES = {
     torch.float64: "F64",

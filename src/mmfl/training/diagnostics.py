@@ -71,15 +71,18 @@ def round_cost(
     lengths: Sequence[int],
     stored_bytes: int,
     downloads: int = 1,
+    arrived: Allocation | None = None,
 ) -> Cost:
     """Counts of a round; `evaluated` and `trained` [clients, tasks] mark the pairs whose loss the method asked for and
     those that trained before anyone was drawn (None: nobody).
 
     Weights (and what else the local rule needs: `downloads` vectors in all) travel to every client that trains or
-    evaluates, updates back from those that were drawn, a number per loss and per norm.
+    evaluates, updates back from those that were drawn (or of them only those that `arrived`), a number per loss and per
+    norm.
     """
     bytes_of = 4 * np.asarray(lengths)
     drawn = trains = reached = np.bincount(allocation.task, minlength=len(bytes_of))
+    sent = drawn if arrived is None else np.bincount(arrived.task, minlength=len(bytes_of))
     passes = norms = 0
     if trained is not None:
         trains = reached = _number_with(allocation, trained)
@@ -91,7 +94,7 @@ def round_cost(
         trainings=int(trains.sum()),
         processors=int(allocation.count.sum()),
         forward_passes=passes,
-        bytes_up=int(drawn @ bytes_of) + 4 * (passes + norms),
+        bytes_up=int(sent @ bytes_of) + 4 * (passes + norms),
         bytes_down=int((reached + (downloads - 1) * trains) @ bytes_of),
         stored_bytes=stored_bytes,
     )

@@ -106,7 +106,7 @@ class Dispatch:
         if (each, 0) in self._trained:
             return [np.zeros(0, dtype=np.int64) for _ in tasks]
         if marks is None:
-            return [each.allocation.drawn_clients(s) for s in tasks]
+            return [each.arrived.drawn_clients(s) for s in tasks]
         return [np.flatnonzero(marks[:, s]) for s in tasks]
 
     def _train(self, wanted: Sequence[_Request]) -> None:
@@ -121,7 +121,7 @@ class Dispatch:
     def _collect(self) -> None:
         """Has those that trained before the draw, and were drawn, send their updates, if they have not."""
         pairs = list(self._trained)
-        wanted = [each.allocation.drawn_clients(s) for each, s in pairs]
+        wanted = [each.arrived.drawn_clients(s) for each, s in pairs]
         collected = self.engine.collect([self._trained[pair] for pair in pairs], wanted)
         self._trained = dict(zip(pairs, collected, strict=True))
 

@@ -17,13 +17,13 @@ from mmfl.updates.batch_norm import BatchNorm, SharedBatchNorm
 
 def record(each: Round, tests: RoundTests, seconds: float, stored_bytes: int, faults: Mapping[str, int]) -> RoundRecord:
     """What happened in a round, as plain numbers; the replica keeps the details of its last test."""
-    replica, view, allocation = each.replica, each.view, each.allocation
+    replica, view, allocation, arrived = each.replica, each.view, each.allocation, each.arrived
     federation, state, tested, averaged = replica.federation, replica.state, tests.current, tests.average
     here = federation.present_tasks(view.round)
     step_sizes = np.array(
         [step_size(each.outcomes[s].drawn, view) if here[s] else np.nan for s in range(len(federation.tasks))]
     )
-    state.tally.add(allocation, step_sizes)
+    state.tally.add(arrived, step_sizes)
     replica.tested |= {
         federation.tasks[s].name: _last_test(view.round, found, federation.client_names)
         for s, found in tested.items()
@@ -59,6 +59,7 @@ def record(each: Round, tests: RoundTests, seconds: float, stored_bytes: int, fa
         [len(w) + _sent_statistics(norm) for w, norm in zip(state.weights, state.batch_norm, strict=True)],
         stored_bytes,
         replica.method.local.downloads,
+        arrived,
     )
     mean, worst = _mean_and_worst(federation, tested)
     average_mean, average_worst = _mean_and_worst(federation, averaged)
@@ -75,13 +76,14 @@ def record(each: Round, tests: RoundTests, seconds: float, stored_bytes: int, fa
         clients_seen=state.tally.clients_seen,
         cost=cost,
         drawn={
-            task.name: Drawn(allocation.client[rows].tolist(), allocation.count[rows].tolist())
+            task.name: Drawn(arrived.client[rows].tolist(), arrived.count[rows].tolist())
             for s, task in enumerate(federation.tasks)
-            if len(rows := allocation.rows(s))
+            if len(rows := arrived.rows(s))
         },
         extras={**replica.method.allocation.report(view, state.allocation), **_privacy(each)},
         seconds=round_to(seconds),
         faults=dict(faults),
+        time=None if each.timed is None else each.timed.record(view),
     )
 
 

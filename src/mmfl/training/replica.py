@@ -12,9 +12,11 @@ from mmfl.engine import Engine, Evaluation
 from mmfl.errors import UserError
 from mmfl.federation import Federation, RoundView
 from mmfl.methods import Method
+from mmfl.pace import RoundPace
 from mmfl.record import LastTest
 from mmfl.training.average import AveragedWeights
 from mmfl.training.best import BestWeights
+from mmfl.training.clock import Clock, TimedRound
 from mmfl.training.diagnostics import Tally
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.expected_residuals import ExpectedResiduals
@@ -38,6 +40,7 @@ class TrainingState:
     expected: list[ExpectedResiduals | None]
     best: BestWeights | None = None
     average: AveragedWeights | None = None
+    clock: Clock | None = None
 
     @property
     def memories(self) -> list[Any]:
@@ -119,6 +122,7 @@ class Replica:
             start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
             None if average is None else AveragedWeights.start(average, weights, batch_norm),
+            None if federation.devices is None else Clock(0.0, method.pace.start(clients, tasks)),
         )
         set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)
@@ -126,6 +130,11 @@ class Replica:
     def view(self, round: int) -> RoundView:
         """Who is there, how much data, what capacity."""
         return self.federation.view(round, rate=self.rate, seed=self.seed)
+
+    def timed_round(self, round: int, clock: Clock) -> tuple[TimedRound, RoundView]:
+        """A round on the clock, and the view of those who can train in it."""
+        assert isinstance(self.method.pace, RoundPace)
+        return TimedRound.start(self.federation, self.method.pace, clock, round, self.rate, self.seed)
 
     def warn_of_rejected(self, task: int, round: int, updates: int) -> None:
         """Tells the user once that nothing of a task's updates could be used in a round."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from mmfl.allocation import Allocation
 from mmfl.engine import Evaluation, Training, Workload
 from mmfl.federation import Federation, RoundView
+from mmfl.training.clock import TimedRound
 from mmfl.training.diagnostics import update_variance
 from mmfl.training.replica import Replica
 from mmfl.training.rule_checks import check_aggregation, check_allocation, check_finite, check_signals, check_state
@@ -43,13 +44,16 @@ class Round:
     """A round of one replica under way, with what is known of it so far.
 
     `given` is what a task's new weights were made of, until these are known to be finite: its weights, and the largest
-    sum of an update.
+    sum of an update. `arrived` is the part of the allocation whose updates are there when the round ends: all of it,
+    unless the clients' devices take `timed` rounds.
     """
 
     replica: Replica
     view: RoundView
     asked: Mapping[str, NDArray[np.bool_]]
     allocation: Allocation = field(init=False)
+    timed: TimedRound | None = None
+    arrived: Allocation = field(init=False)
     decided: bool = False
     given: dict[int, tuple[Tensor, float]] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
@@ -60,13 +64,17 @@ class Round:
 
         The local rule's memory follows who is there.
         """
-        view, method, state = replica.view(round), replica.method, replica.state
+        method, state, timed = replica.method, replica.state, None
+        if state.clock is None:
+            view = replica.view(round)
+        else:
+            timed, view = replica.timed_round(round, state.clock)
         asked = method.allocation.asks(view, state.allocation)
         check_signals(method.name, method.allocation, asked, view)
         for s, memory in enumerate(state.local):
             if memory is not None:
                 state.local[s] = method.local.begin(view, s, memory)
-        return cls(replica, view, dict(asked))
+        return cls(replica, view, dict(asked), timed)
 
     @property
     def federation(self) -> Federation:
@@ -152,7 +160,7 @@ class Round:
             return np.ones(len(client), dtype=bool)
         if not self.decided:
             return np.full(len(client), "updates" in self.asked)
-        return np.isin(client, self.allocation.drawn_clients(task))
+        return np.isin(client, self.arrived.drawn_clients(task))
 
     def _coefficients(self, task: int, client: NDArray[np.int64]) -> NDArray[np.float64] | None:
         """What these clients' updates will count in the step; None where that is not known before they arrive."""
@@ -166,6 +174,8 @@ class Round:
         are not counted on."""
         method, state = self.replica.method, self.replica.state
         self.view = self.federation.without_lost_clients(self.view)
+        if self.timed is not None:
+            self.view = self.timed.measure(self.view, self.asked.get("losses"))
         updates = [Updates.of(s, returned) for s, returned in trained.items()]
         if "norms" in self.asked:
             self.view = self.view.with_signals(norms=self._by_pair(updates, [each.norms() for each in updates]))
@@ -178,13 +188,19 @@ class Round:
         decided = method.allocation.allocate(self.view, state.allocation)
         check_allocation(method.name, method.allocation, decided, self.view, state.allocation)
         self.allocation, state.allocation = decided
+        self.arrived = self.allocation
+        if self.timed is not None:
+            self.arrived = self.timed.end(self.allocation, self.trained_anyway, self.view)
         self.decided = True
 
     def aggregate(self, task: int, trained: Trained, finite: NDArray[np.bool_], largest: float) -> None:
         """The next global weights of a task, given which of the updates in this process are finite, and the largest sum
         of one of these; clients whose update is not finite count as absent."""
         method, state, view = self.replica.method, self.replica.state, self.view
-        updates = Updates.of(task, trained, self.allocation)
+        completion = None
+        if self.timed is not None:
+            completion = self.timed.completion(self.allocation, trained.client, task)
+        updates = Updates.of(task, trained, self.arrived, completion)
         received = updates.valid(finite)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
@@ -216,6 +232,8 @@ class Round:
         """Tells the allocation the losses that were seen in training."""
         method, state = self.replica.method, self.replica.state
         state.round = self.view.round
+        if self.timed is not None:
+            self.timed.finish()
         if not method.allocation.observes_losses:
             return
         losses = np.full(self.view.sizes.shape, np.nan)

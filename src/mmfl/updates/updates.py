@@ -77,15 +77,22 @@ class Updates:
             object.__setattr__(self, "completion", np.ones(len(self.client)))
 
     @classmethod
-    def of(cls, task: int, trained: Trained, allocation: Allocation | None = None) -> "Updates":
+    def of(
+        cls,
+        task: int,
+        trained: Trained,
+        allocation: Allocation | None = None,
+        completion: NDArray[np.float64] | None = None,
+    ) -> "Updates":
         """What an engine returned for a task, beside what the allocation says of those clients; None: nobody has been
-        drawn yet."""
+        drawn yet. `completion` is 1 unless given."""
         client = trained.client
         count, probability = np.zeros(len(client), dtype=np.int64), np.zeros(len(client))
         if allocation is not None:
             count, probability = allocation.count_of(client, task), allocation.given_probabilities[client, task]
         columns = client, count, probability, trained.client_rows, trained.loss, trained.steps
-        return cls(task, *columns, trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state))
+        kept = trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state)
+        return cls(task, *columns, *kept, np.ones(len(client)) if completion is None else completion)
 
     @classmethod
     def planned(cls, task: int, client: NDArray[np.int64], weights: Tensor, allocation: Allocation) -> "Updates":

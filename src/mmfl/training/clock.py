@@ -1,0 +1,182 @@
+"""Clock: time in a run whose clients have devices. TimedRound: a round on it, from the draw to the last update."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mmfl.allocation import Allocation
+from mmfl.errors import UserError
+from mmfl.federation import Devices, Federation, RoundView
+from mmfl.pace import Ending, Requests, RoundPace
+from mmfl.pace.base import Numbers
+from mmfl.record import MAX_SPANS, Span, Timing
+
+_MOST_WAITS = 10_000  # starts of sessions that are waited for until somebody can train
+_DIGITS = 4  # of seconds in records
+
+
+@dataclass
+class Clock:
+    """The time in seconds since the run began, and what the pace remembers."""
+
+    time: float
+    pace: Any
+
+
+@dataclass(eq=False)
+class TimedRound:
+    """A round on the clock. `wait` is how long measurements take before the draw; the rest is known after it."""
+
+    federation: Federation
+    pace: RoundPace
+    clock: Clock
+    seed: int
+    begin: float
+    known: RoundView
+    wait: float = 0.0
+    measured: Numbers = field(default_factory=lambda: np.zeros(0))
+    requests: Requests | None = None
+    ending: Ending | None = None
+
+    @classmethod
+    def start(
+        cls, federation: Federation, pace: RoundPace, clock: Clock, round: int, rate: float, seed: int
+    ) -> tuple["TimedRound", RoundView]:
+        """A round that begins as soon as somebody can train, and the view of those who can."""
+        time = clock.time
+        for _ in range(_MOST_WAITS):
+            known = federation.view(round, rate=rate, seed=seed, time=time)
+            timed = cls(federation, pace, clock, seed, time, known)
+            view = timed.view_of(known)
+            if view.present.any() or not (waiting := federation.present_clients(round)).any():
+                return timed, view
+            starts = timed.devices.sessions.next_start(time)[waiting]
+            if np.isinf(starts).all():
+                break
+            time = float(starts.min())
+        raise UserError(
+            f"devices: after {time:,.0f} s nobody can be reached long enough to train, in round {round}; expected "
+            "sessions that begin again (period=...), or fewer rounds."
+        )
+
+    @property
+    def devices(self) -> Devices:
+        """The clients' devices."""
+        assert self.federation.devices is not None
+        return self.federation.devices
+
+    def view_of(self, view: RoundView) -> RoundView:
+        """The view with completion probabilities, as the pace gives them."""
+        return self.pace.begin(view, self.federation.durations(), self._reachable(), self.clock.pace)
+
+    def measure(self, view: RoundView, asked: NDArray[np.bool_] | None) -> RoundView:
+        """Adds the time in which clients measure losses of the pairs that were `asked` for; the view after it."""
+        if asked is None or not asked.any():
+            return view
+        client, task = np.nonzero(asked)
+        jitter = self._sample(client, task, view) / self.federation.durations().mean()[client, task]
+        self.measured = self.devices.measuring(self.federation.work)[client, task] * jitter
+        start = self.pace.queue(client, task, self.measured, view.capacity)
+        self.wait = float((start + self.measured).max())
+        return view if np.isinf(self._reachable()).all() else self.view_of(view)
+
+    def end(self, allocation: Allocation, trained_anyway: NDArray[np.bool_] | None, view: RoundView) -> Allocation:
+        """The part of the allocation whose updates are used, once it is known how long all trainings take."""
+        client, task = allocation.client, allocation.task
+        if trained_anyway is not None:
+            marks = trained_anyway.copy()
+            marks[client, task] = False
+            others = np.nonzero(marks)
+            client, task = np.concatenate([client, others[0]]), np.concatenate([task, others[1]])
+        seconds = self._sample(client, task, view)
+        start = self.pace.queue(client, task, seconds, view.capacity)
+        requests = Requests(client, task, start, seconds, self._reachable()[client])
+        self.requests = requests
+        self.ending = self.pace.end(requests, view, self.federation.durations(), self.clock.pace)
+        return allocation.where(self.ending.used[: len(allocation)])
+
+    def completion(self, allocation: Allocation, client: NDArray[np.int64], task: int) -> Numbers:
+        """The completion probabilities of the updates of some clients of a task, given the allocation of the round."""
+        assert self.ending is not None
+        return allocation.column_of(self.ending.completion[: len(allocation)], client, task, 1.0)
+
+    def finish(self) -> None:
+        """Sets the clock to the end of the round."""
+        assert self.requests is not None
+        assert self.ending is not None
+        self.clock.time = self.begin + self.wait + self.ending.seconds
+        self.clock.pace = self.pace.observe(self.requests, self.ending, self.clock.pace)
+
+    def record(self, view: RoundView) -> Timing:
+        """What the round's record says about time."""
+        requests, ending = self.requests, self.ending
+        assert requests is not None
+        assert ending is not None
+        busy = ending.busy(requests)
+        causes = [str(cause) for cause in np.unique(ending.cause) if cause]
+        return Timing(
+            begin=_rounded(self.begin),
+            end=_rounded(self.clock.time),
+            busy=_rounded(busy.sum() + self.measured.sum()),
+            offered=_rounded(len(requests) * ending.seconds + len(self.measured) * self.wait),
+            wasted={cause: _rounded(busy[ending.cause == cause].sum()) for cause in causes},
+            dropped={cause: int((ending.cause == cause).sum()) for cause in causes},
+            joules=self._joules(requests, ending, busy),
+            uncovered=self._uncovered(view),
+            spans=self._spans(requests, ending, busy),
+        )
+
+    def _sample(self, client: NDArray[np.int64], task: NDArray[np.int64], view: RoundView) -> Numbers:
+        """How long trainings take: a client's request of a round is numbered by the round, so that all methods see the
+        same durations."""
+        return self.federation.durations().sample(client, task, view.round, self.seed)
+
+    def _reachable(self) -> Numbers:
+        """How much longer each client can be reached, from the time that trainings are sent out."""
+        now = self.begin + self.wait
+        return self.devices.sessions.until(now) - now
+
+    def _joules(self, requests: Requests, ending: Ending, busy: Numbers) -> float | None:
+        """The energy of training and of what was sent and received, where it is known."""
+        training, sending = self.devices.joules_per_second, self.devices.joules_per_byte
+        if training is None and sending is None:
+            return None
+        total = 0.0
+        if training is not None:
+            total += float(busy @ training[requests.client])
+        if sending is not None:
+            sent = self.federation.work.bytes[requests.task] * (1 + ending.used)
+            total += float(sent @ sending[requests.client])
+        return _rounded(total)
+
+    def _uncovered(self, view: RoundView) -> Mapping[str, float]:
+        """The share of each task's data whose clients have no room for the model, or no chance to be in time."""
+        sizes, fitting = self.federation.sizes, self.federation.trainable_sizes
+        if fitting is sizes and view.sizes is self.known.sizes:
+            return {}
+        no_room = (sizes - fitting).sum(0)
+        no_chance = np.where(view.sizes == 0, self.known.sizes, 0).sum(0)
+        shares = (no_room + no_chance) / np.maximum(self.known.sizes.sum(0) + no_room, 1)
+        names = self.federation.task_names
+        return {name: round(float(share), 6) for name, share in zip(names, shares, strict=True) if share}
+
+    def _spans(self, requests: Requests, ending: Ending, busy: Numbers) -> tuple[Span, ...]:
+        rows = np.lexsort((requests.task, requests.client))
+        if len(rows) > MAX_SPANS:
+            rows = rows[np.linspace(0, len(rows) - 1, MAX_SPANS).round().astype(int)]
+        sent = self.begin + self.wait + requests.start[rows]
+        columns = (
+            requests.client[rows].tolist(),
+            requests.task[rows].tolist(),
+            map(_rounded, sent.tolist()),
+            map(_rounded, (sent + busy[rows]).tolist()),
+            ending.cause[rows].tolist(),
+        )
+        return tuple(Span(*each) for each in zip(*columns, strict=True))
+
+
+def _rounded(seconds: float) -> float:
+    return round(float(seconds), _DIGITS)
