@@ -93,7 +93,7 @@ class SecureDeployment(Deployment):
     def _ask_for_keys(self, nodes: set[int]) -> None:
         """Asks nodes for their keys that have not told them yet."""
         unknown = sorted(nodes - set(self._keys))
-        self._exchange({node: Payload({"secure": {"key": True}}) for node in unknown}, lambda node, told: None)
+        self._exchange({node: Payload({"secure": {"key": True}}) for node in unknown})
 
     def _begin(self, training: Training, nodes: Mapping[int, list[int]]) -> _TaskSum | None:
         """What is to be summed for a task; None where nothing is, or too few nodes could hide it."""
@@ -133,8 +133,7 @@ class SecureDeployment(Deployment):
                 secure = requests[int(node)].fields.setdefault("secure", {"own": node, "keys": {}, "plans": {}})
                 secure["keys"] |= masked.public_keys
                 secure["plans"][name] = plan.write()
-        replies: dict[str, Payload] = {}
-        self._exchange(requests, lambda node, told: None, replies)
+        replies = self._exchange(requests)
         for each in sums:
             self._receive(each, replies)
 
@@ -210,18 +209,19 @@ class SecureDeployment(Deployment):
     def _add_event(self, training: Training, why: str) -> None:
         self.events.add("unsummed", detail=f"task '{self._task_name(training)}' keeps its weights: {why}")
 
-    def _exchange(self, requests: Requests, read: _Read, replies: dict[str, Payload] | None = None) -> None:
-        """Sends requests of this protocol, and hands each reply's field `secure` to `read`; keys are remembered."""
+    def _exchange(self, requests: Requests, read: _Read = lambda node, told: None) -> dict[str, Payload]:
+        """The replies to requests of this protocol, each of which `read` has taken; keys are remembered."""
+        replies: dict[str, Payload] = {}
 
         def on_reply(node: int, payload: Payload) -> None:
             told = secure_field(payload)
             if "key" in told:
                 self._keys[node] = str(told["key"])
             read(str(node), told)
-            if replies is not None:
-                replies[str(node)] = payload
+            replies[str(node)] = payload
 
         self.exchange.send(requests, on_reply)
+        return replies
 
 
 def _read_seeds(
