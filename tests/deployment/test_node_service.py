@@ -78,6 +78,19 @@ def test_noise_is_drawn_once_for_an_update():
     assert not torch.equal(first, again)
 
 
+def test_a_request_that_comes_again_is_answered_from_memory_and_an_error_is_not_kept():
+    service = service_of(FEDERATION, [1])
+    service.privacy = Privacy(clip=0.1, noise=0.5)
+    request = Payload(training(["a", 1, True, ""]), weights()).pack()
+    assert service.answer(request) == service.answer(request)  # with the same noise
+    service.privacy = Privacy(clip=0.1, noise=0.5)
+    other = Payload(training(["a", 1, True, ""], round=2), weights()).pack()
+    service.engine, engine = None, service.engine
+    assert "AttributeError" in Payload.unpack(service.answer(other)).fields["error"]
+    service.engine = engine
+    assert "trained" in Payload.unpack(service.answer(other)).fields
+
+
 @pytest.mark.parametrize(
     ("fields", "vectors", "expected"),
     [

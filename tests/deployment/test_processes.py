@@ -104,14 +104,19 @@ time.sleep(999)
     wait_for(lambda: not running(clean))
 
 
-def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_path):
+def test_the_last_error_of_a_child_is_reported_when_it_ends_too_soon(clean, tmp_path, monkeypatch):
     with ChildProcesses(tmp_path) as processes:
         child = processes.start("talker", ["sh", "-c", "echo one; echo error: no data"], os.environ)
-        with refused("talker ended before it was ready: no data"):
-            wait_until(lambda: False, child, "it was ready")
+        with refused("talker ended before it could be ready: no data"):
+            wait_until(lambda: False, child, "be ready")
         child = processes.start("sleeper", ["sleep", "999"], os.environ)
-        with refused("sleeper: it was ready took more than", "sleeper.log"):
-            wait_until(lambda: False, child, "it was ready", 0.1)
+        with refused("sleeper took more than 0 s to be ready; what it printed is in", "sleeper.log"):
+            wait_until(lambda: False, child, "be ready", 0.1)
+        monkeypatch.setattr("mmfl.deployment.child_processes._SECONDS_BEFORE_NOTICE", 0.0)
+        said = []
+        with refused("sleeper took more than"):
+            wait_until(lambda: False, child, "be ready", 0.2, said.append)
+        assert [text.partition(";")[0] for text in said] == ["sleeper takes long to be ready"]
         with refused("'no-such-program' cannot be started: No such file"):
             processes.start("nothing", ["no-such-program"], os.environ)
 

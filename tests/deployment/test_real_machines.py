@@ -88,7 +88,7 @@ def test_commands_for_real_machines_train_over_registered_nodes_as_a_simulation_
         place.name: sorted({each.name for each in place.iterdir()} - {"__pycache__"}) for place in (server, nodes[0])
     }
     assert left == {
-        "server": ["app.py", "keys", "logs", "output", "run"],
+        "server": ["app.py", "keys", "link-state", "logs", "output", "run"],
         "node-0": ["app.py", "ca.crt", "logs", "node-0.key", "output"],
     }
     assert not (tmp_path / "home").exists()

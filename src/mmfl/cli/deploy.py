@@ -167,13 +167,16 @@ def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[fl
 
 def show_outcome(outcome: "RunEnd", path: Path, seconds: float) -> None:
     """Shows the results of a run that finished, or what to do about one that did not."""
+    from mmfl.deployment.submission import ServerLost
+
     if outcome.condition == "stopped":
         say(f"\nstopped; go on with: mmfl resume {path}")
         raise typer.Exit(130)
     if outcome.condition != "finished":
         logs = path / "logs"
         where = logs if any(logs.glob("superlink*")) else "logs/superlink.log where `mmfl link` runs"
-        raise UserError(f"the run failed: {outcome.reason}\nWhat was printed is in {where}.")
+        further = f" Go on with: mmfl resume {path}" if isinstance(outcome, ServerLost) else ""
+        raise UserError(f"the run failed: {outcome.reason}\nWhat was printed is in {where}.{further}")
     from mmfl.report.display import conclude
     from mmfl.runs.results import load
 

@@ -10,7 +10,8 @@ from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
-from mmfl.deployment.machines import MAX_MESSAGE_BYTES, NodeSpec, RunningNode, control_address, serve, start_superlink
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES, control_address, start_superlink
+from mmfl.deployment.running_node import NodeSpec, RunningNode, serve
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
 from mmfl.errors import UserError
 
@@ -30,6 +31,9 @@ def link(
     most: Annotated[
         int | None, typer.Option(help=f"Largest message of a node, in megabytes; by default {MAX_MESSAGE_BYTES >> 20}.")
     ] = None,
+    state: Annotated[Path, typer.Option(help="Folder that keeps nodes and runs when the link is restarted.")] = Path(
+        "link-state"
+    ),
     logs: Logs = None,
 ) -> None:
     """Start the server that nodes connect to."""
@@ -40,7 +44,7 @@ def link(
     size = None if most is None else most << 20
     inner = control_address(where, key_folder, insecure, control_port, size)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
-        running = start_superlink(processes, where, inner, key_folder, size)
+        running = start_superlink(processes, where, inner, key_folder, size, state.resolve(), say)
         trust = f" --root-certificates {key_folder.authority}" if key_folder else ""
         registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
         say(f"nodes connect to {where}{registered}")
@@ -87,7 +91,7 @@ def node(
     spec.check()
     Privacy(clip, noise or 0.0)
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
-        running = RunningNode(processes, spec)
+        running = RunningNode(processes, spec, say=say)
         running.connect()
         serve(running, say)
 

@@ -21,6 +21,7 @@ _VARIABLE = "MMFL_DEPLOYMENT"  # in the environment of all processes of a deploy
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ERROR_LINE = re.compile(r"\berror|failed|refused|\[code", re.IGNORECASE)
 _SECONDS_TO_START = 300.0  # data may have to be loaded
+_SECONDS_BEFORE_NOTICE = 20.0  # until it is said that a start takes long
 _SECONDS_TO_END = 5.0  # after which a process that was asked to end is killed
 
 
@@ -47,6 +48,11 @@ class Child:
         lines = self.output().strip().splitlines()
         errors = [line.strip() for line in lines if _ERROR_LINE.search(line) and "retrying" not in line]
         return ([*lines[-1:], *errors] or [""])[-1].removeprefix("error: ")
+
+    def reason(self) -> str:
+        """Why it has ended: the signal that killed it, or its last error."""
+        code = self.process.poll() or 0
+        return f"killed by signal {-code}" if code < 0 else self.error_line() or f"exit code {code}"
 
     def kill(self) -> None:
         """Kills it, with the processes of its group."""
@@ -112,9 +118,7 @@ class ChildProcesses:
                 raise UserError(f"{name}: '{command[0]}' cannot be started: {error.strerror}.") from None
         child = Child(name, process, log, before)
         self.children.append(child)
-        assert self.watchdog.stdin
-        self.watchdog.stdin.write(f"{process.pid}\n".encode())
-        self.watchdog.stdin.flush()
+        self._tell_watchdog(process.pid)
         return child
 
     def end(self, child: Child) -> None:
@@ -124,6 +128,12 @@ class ChildProcesses:
             child.process.wait(_SECONDS_TO_END)
         child.kill()
         self.children.remove(child)
+        self._tell_watchdog(-child.process.pid)
+
+    def _tell_watchdog(self, number: int) -> None:
+        assert self.watchdog.stdin
+        self.watchdog.stdin.write(f"{number}\n".encode())
+        self.watchdog.stdin.flush()
 
 
 def check_repeatedly(check: Callable[[], None], until: Callable[[], object] = lambda: False) -> None:
@@ -133,14 +143,29 @@ def check_repeatedly(check: Callable[[], None], until: Callable[[], object] = la
         time.sleep(0.2)
 
 
-def wait_until(ready: Callable[[], bool], child: Child, what: str, seconds: float = _SECONDS_TO_START) -> None:
-    """Waits until `ready` is true; raises an error with the process's output if it ends first, or takes too long."""
-    deadline = time.monotonic() + seconds
+def wait_until(
+    ready: Callable[[], bool],
+    child: Child,
+    what: str,
+    seconds: float = _SECONDS_TO_START,
+    say: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Waits until `ready` is true; raises an error with the process's output if it ends first, or takes too long.
+
+    `what` completes "it took long to ...". `say` is told once if it takes a while.
+    """
+    began, said = time.monotonic(), False
     while not ready():
+        waited = time.monotonic() - began
         if not child.alive:
-            raise UserError(f"{child.name} ended before {what}: {child.error_line()}")
-        if time.monotonic() > deadline:
-            raise UserError(f"{child.name}: {what} took more than {seconds:.0f} s; its output is in {child.log}.")
+            raise UserError(f"{child.name} ended before it could {what}: {child.error_line()}")
+        if waited > seconds:
+            raise UserError(
+                f"{child.name} took more than {seconds:.0f} s to {what}; what it printed is in {child.log}."
+            )
+        if waited > _SECONDS_BEFORE_NOTICE and not said:
+            said = True
+            say(f"{child.name} takes long to {what}; what it prints is in {child.log}")
         time.sleep(0.05)
 
 

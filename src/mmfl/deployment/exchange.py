@@ -15,16 +15,28 @@ from mmfl.runs.live import LiveStateWriter
 _POLL_SECONDS = 0.1  # between two looks for replies
 _RETRY_SECONDS = 5.0  # until a node whose announcement could not be used is asked again
 _SECONDS_BEFORE_EVENT = 10.0  # of waiting for clients, until an event says so
-_STAGES = {"losses": "losses", "train": "training", "collect": "updates", "test": "tests"}  # by part of a request
+_MAX_REPEATS = 3  # of a request whose reply was lost
+_STAGES = {  # by part of a request
+    "losses": "losses",
+    "train": "training",
+    "sum": "training",
+    "secure": "secure aggregation",
+    "collect": "updates",
+    "test": "tests",
+}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A node's reply to a message; `payload` is None, and `error` says why, where the message failed."""
+    """A node's reply to a message; `payload` is None, and `error` says why, where the message failed.
+
+    A reply that was `lost` on its way is no fault of the node, which can be asked again.
+    """
 
     message: str
     payload: bytes | None
     error: str = ""
+    lost: bool = False
 
 
 class Transport(Protocol):
@@ -64,7 +76,8 @@ class NodeExchange:
     """Sends requests to nodes and reads their replies; keeps the roster of connected nodes up to date.
 
     A node that does not reply in time counts as absent until it replies; the late reply itself is not used. A reply
-    that cannot be read is ignored. Either way an event is added, and the run goes on.
+    that cannot be read is ignored. Either way an event is added, and the run goes on. Where a reply was lost on its
+    way, the node is sent the same request again, which it answers from memory.
     """
 
     def __init__(
@@ -121,7 +134,7 @@ class NodeExchange:
         for node in sorted(set(requests) - set(pending.values())):
             self.events.add("lost", node, detail="the message was not taken")
             self.roster.forget(node)
-        self._wait(pending, read or (lambda node, payload: replies.read(requests[node].fields, payload)))
+        self._wait(requests, pending, read or (lambda node, payload: replies.read(requests[node].fields, payload)))
         for message, node in pending.items():
             self.events.add("late", node)
             self.roster.unanswered[node] = message
@@ -150,14 +163,22 @@ class NodeExchange:
         packed = {node: request.pack() for node, request in requests.items()}
         return self.transport.send(packed, self.events.round, self.settings.timeout)
 
-    def _wait(self, pending: dict[str, int], read: Callable[[int, Payload], None]) -> None:
+    def _wait(
+        self, requests: Mapping[int, Payload], pending: dict[str, int], read: Callable[[int, Payload], None]
+    ) -> None:
         """Hands each reply to `read`, until no message is `pending` or the time is over."""
         deadline = time.monotonic() + self.settings.timeout
+        repeats_left = dict.fromkeys(pending.values(), _MAX_REPEATS)
         while pending:
             began = time.monotonic()
             self.write_live_state(len(pending))
             for reply in self.transport.receive(list(pending)):
                 node = pending.pop(reply.message)
+                if reply.lost and repeats_left[node] and (again := self._send({node: requests[node]})):
+                    repeats_left[node] -= 1
+                    self.events.add("repeated", node, detail=reply.error)
+                    pending |= again
+                    continue
                 self._read_reply(node, reply, read)
                 if reply.payload is None:
                     self.roster.forget(node)
@@ -184,7 +205,8 @@ class NodeExchange:
             node = node_of[reply.message]
             del self.roster.unanswered[node]
             if node not in self.roster.nodes:
-                self._read_reply(node, reply, self.roster.register)
+                if not reply.lost:
+                    self._read_reply(node, reply, self.roster.register)
                 if node not in self.roster.nodes:
                     self._retry_at[node] = time.monotonic() + _RETRY_SECONDS
             elif reply.payload is None:

@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses
-from mmfl.deployment.machines import WORKER, NodeSpec, RunningNode, SuperLink, free_port, start_superlink
+from mmfl.deployment.machines import SuperLink, free_port, start_superlink
+from mmfl.deployment.running_node import WORKER, NodeSpec, RunningNode
 from mmfl.deployment.security import Address, Keys, make_keys
 from mmfl.deployment.submission import Submission
 from mmfl.errors import UserError
@@ -85,7 +86,8 @@ class LocalDeployment:
         key = self.keys.node_key(k) if self.keys else None
         root = self.keys.authority if self.keys else None
         spec = NodeSpec(self.module, clients, self.address, root, key, options=self.options, worker=self.worker)
-        node = RunningNode(self.processes, spec, f"node-{k}")
+        name = f"node-{k}"
+        node = RunningNode(self.processes, spec, name, lambda text: _log.warning("%s: %s", name, text))
         self.nodes.append(node)
         return node
 

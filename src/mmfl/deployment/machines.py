@@ -1,45 +1,43 @@
-"""What runs on the machines of a deployment: the SuperLink that nodes connect to, and each node's processes.
+"""What runs on the server's machine: the SuperLink that nodes connect to, and the processes beside it.
 
-Where other machines can reach it, the SuperLink is behind a proxy. A node has a worker that holds data and models, and
-a SuperNode that passes messages to it.
+Where other machines can reach it, the SuperLink is behind a proxy.
 """
 
-import re
+import json
+import logging
+import secrets
 import socket
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from mmfl.deployment import programs
-from mmfl.deployment.child_processes import Child, ChildProcesses, check_repeatedly, wait_until
+from mmfl.deployment.child_processes import ChildProcesses, wait_until
 from mmfl.deployment.security import Address, Keys
+from mmfl.deployment.supervision import Supervised
 from mmfl.errors import UserError
+from mmfl.runs.files import write_atomically
 
+_log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 1 << 29  # of a node's message, by default
-WORKER = (sys.executable, "-m", "mmfl.deployment.worker")
 _PROXY = Path(__file__).with_name("proxy.py")
-_MAX_STARTS = 5  # of a worker that keeps dying soon after its start
-_STABLE_SECONDS = 60.0  # after which a worker's earlier starts no longer count
-_SECONDS_BEFORE_NOTICE = 20.0  # without a connection
-_REFUSED = "Failed to activate SuperNode"
-_SECONDS_OF_REFUSAL = 90.0  # the server refuses a node that was killed until it has noticed that
-_RECONNECT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
 class SuperLink:
-    """A running SuperLink, at which runs are started through `control`."""
+    """A running SuperLink, at which runs are started through `control`, with the processes beside it.
+
+    Its state outlives it, so neither nodes nor runs are lost when one of the processes ends.
+    """
 
     control: programs.ControlAPI
-    children: Sequence[Child]
+    supervised: Sequence[Supervised]
 
     def check(self) -> None:
-        """Raises an error if the SuperLink or its proxy has ended."""
-        for child in self.children:
-            if not child.alive:
-                raise UserError(f"{child.name} ended: {child.error_line()}")
+        """Starts again what has ended; must be called regularly."""
+        for each in self.supervised:
+            each.check()
 
 
 def control_address(
@@ -69,138 +67,66 @@ def start_superlink(
     inner: Address,
     keys: Keys | None = None,
     max_bytes: int | None = None,
+    state: Path | None = None,
+    say: Callable[[str], None] = _log.warning,
 ) -> SuperLink:
     """Starts a SuperLink at `inner`, which accepts the nodes whose public keys are in `keys`; runs are started there.
 
-    If nodes connect to another `address`, a proxy passes on their messages, of at most `max_bytes` bytes.
+    If nodes connect to another `address`, a proxy passes on their messages, of at most `max_bytes` bytes. The folder
+    `state` keeps nodes, runs and messages; without it, they end with `processes`. `say` is told what ended.
     """
     size = str(max_bytes or MAX_MESSAGE_BYTES)
     for each in {address, inner}:
-        _check_free(each)
-    home = processes.folder / "link"
+        check_free(each)
+    home, state = processes.folder / "link", state or processes.folder / "state"
+    database, secret = _open_state(state)
     limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size}
-    superlink = processes.start("superlink", programs.superlink(inner, keys), programs.environment(home) | limit)
-    wait_until(lambda: _listens(inner), superlink, "it listened")
+    environment = programs.environment(home) | limit
+
+    def supervise(name: str, command: Sequence[str]) -> Supervised:
+        return Supervised(processes, lambda: processes.start(name, command, environment), say)
+
+    superlink = supervise("superlink", programs.superlink(inner, keys, database, secret))
+    wait_until(lambda: listens(inner), superlink.child, "listen", say=say)
     control = programs.ControlAPI(inner, keys.authority if keys else None, home)
     if keys and keys.public_keys:
-        control.register_nodes(keys.public_keys)
+        _register_nodes(control, keys.public_keys, state / "registered.json")
+    superexec = supervise("superexec", programs.superexec(inner, keys, secret))
     if inner == address:
-        return SuperLink(control, [superlink])
+        return SuperLink(control, [superlink, superexec])
     command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]
     command += ["--prefix", programs.FLEET, "--target", f"{'https' if keys else 'http'}://{inner}", "--max-bytes", size]
     if keys:
         command += ["--certificate", str(keys.certificate), "--key", str(keys.server_key)]
         command += ["--authority", str(keys.authority)]
-    proxy = processes.start("proxy", command, programs.environment(home))
-    wait_until(lambda: _listens(address), proxy, "it listened")
-    return SuperLink(control, [superlink, proxy])
+    proxy = supervise("proxy", command)
+    wait_until(lambda: listens(address), proxy.child, "listen", say=say)
+    return SuperLink(control, [superlink, superexec, proxy])
 
 
-@dataclass(frozen=True)
-class NodeSpec:
-    """The configuration of a node: the user's module, the clients whose data it holds, and how it reaches the server.
+def _open_state(folder: Path) -> tuple[Path, Path]:
+    """The database of a SuperLink, and the file with the secret of its SuperExec, in a folder that is made if need be.
 
-    `options` are those of the worker, such as `capacity` and `device`.
+    Nobody else may read the folder.
     """
-
-    module: Path
-    clients: Sequence[int]
-    server: Address
-    root: Path | None = None
-    key: Path | None = None
-    insecure: bool = False
-    options: Mapping[str, str] = field(default_factory=dict)
-    worker: Sequence[str] = WORKER
-
-    def check(self) -> None:
-        """Refuses contradictory options, and plaintext to other machines unless `insecure` is set."""
-        if not self.clients:
-            raise UserError("node: no clients; expected --clients with their numbers, such as 0,1.")
-        if self.key and not self.root:
-            raise UserError("node: --key needs --root-certificates, as a key is only shown over an encrypted line.")
-        if bool(self.root) == self.insecure and (self.insecure or not self.server.loopback):
-            raise UserError(
-                f"node: a line to another machine ({self.server}) must be encrypted; expected either "
-                "--root-certificates ca.crt and --key node-K.key (`mmfl keys` makes them), or --insecure."
-            )
-
-    def command(self, socket: Path) -> list[str]:
-        """The worker's command line."""
-        command = [*self.worker, "--module", str(self.module), "--socket", str(socket)]
-        command += ["--clients", ",".join(str(client) for client in self.clients)]
-        return command + [word for name, value in self.options.items() for word in (f"--{name}", value)]
+    secret = folder / "superexec.secret"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        if not secret.exists():
+            secret.touch(0o600)
+            secret.write_text(secrets.token_hex(32))
+    except OSError as error:
+        raise UserError(f"state '{folder}' cannot be written: {error.strerror}.") from None
+    return folder / "superlink.sqlite", secret
 
 
-class RunningNode:
-    """The processes of a node. `check` restarts what died, and must be called regularly."""
-
-    def __init__(self, processes: ChildProcesses, spec: NodeSpec, name: str = "node"):
-        self.processes, self.spec, self.name = processes, spec, name
-        folder = processes.folder / name
-        folder.mkdir(mode=0o700)
-        self.socket, self.environment = folder / "worker", programs.environment(folder / "home")
-        self.starts_left = _MAX_STARTS
-        self.worker = self._start_worker()
-
-    def connect(self) -> None:
-        """Waits until the worker is ready, then starts the SuperNode."""
-        wait_until(self.socket.exists, self.worker, "it was ready")
-        self.first_attempt, self.supernode = time.monotonic(), self._start_supernode()
-
-    @property
-    def id(self) -> int | None:
-        """The number by which the server knows the node, once it is connected."""
-        found = re.findall(r"SuperNode ID: (\d+)", self.supernode.output())
-        return int(found[-1]) if found else None
-
-    def check(self) -> None:
-        """Restarts a worker that died, and a SuperNode that was refused; raises an error when that is of no use."""
-        if not self.supernode.alive:
-            self._reconnect()
-        if self.worker.alive:
-            return
-        stable = time.monotonic() - self.worker_started > _STABLE_SECONDS
-        self.starts_left = _MAX_STARTS if stable else self.starts_left - 1
-        if not self.starts_left:
-            raise UserError(f"{self.name}: the worker died {_MAX_STARTS} times: {self.worker.error_line()}")
-        self.processes.end(self.worker)
-        self.worker = self._start_worker()
-
-    def _reconnect(self) -> None:
-        """Restarts a SuperNode whose key was refused, as happens for a while after a node was killed."""
-        if _REFUSED not in self.supernode.output():
-            raise UserError(f"{self.name}: the SuperNode ended: {self.supernode.error_line()}")
-        if time.monotonic() - self.first_attempt > _SECONDS_OF_REFUSAL:
-            raise UserError(
-                f"{self.name}: the server does not let it in: its key is not registered, or another node uses it."
-            )
-        self.processes.end(self.supernode)
-        time.sleep(_RECONNECT_SECONDS)
-        self.supernode = self._start_supernode()
-
-    def _start_supernode(self) -> Child:
-        spec = self.spec
-        command = programs.supernode(str(spec.server), free_port(), self.socket, spec.root, spec.key)
-        return self.processes.start(f"{self.name}-supernode", command, self.environment)
-
-    def _start_worker(self) -> Child:
-        self.worker_started = time.monotonic()
-        self.socket.unlink(missing_ok=True)
-        return self.processes.start(f"{self.name}-worker", self.spec.command(self.socket), self.environment)
-
-
-def serve(node: RunningNode, say: Callable[[str], None]) -> None:
-    """Keeps a node running until it fails, which raises an error, or this process is asked to end.
-
-    Says when the node is connected, and once if that takes long.
-    """
-    deadline = time.monotonic() + _SECONDS_BEFORE_NOTICE
-    check_repeatedly(node.check, lambda: node.id or time.monotonic() > deadline)
-    if not node.id:
-        say(f"not connected to {node.spec.server} yet; its output is in {node.supernode.log}")
-        check_repeatedly(node.check, lambda: node.id)
-    say(f"connected to {node.spec.server} as node {node.id}")
-    check_repeatedly(node.check)
+def _register_nodes(control: programs.ControlAPI, keys: Sequence[Path], registered: Path) -> None:
+    """Registers the nodes with these public keys that are not in the file of those that were registered."""
+    known = json.loads(registered.read_text()) if registered.exists() else []
+    if new := [key for key in keys if key.read_text() not in known]:
+        control.register_nodes(new)
+        write_atomically(registered, json.dumps([*known, *(key.read_text() for key in new)]).encode())
 
 
 def free_port() -> int:
@@ -210,7 +136,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _check_free(address: Address) -> None:
+def check_free(address: Address) -> None:
+    """Refuses an address where another process listens."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -220,7 +147,8 @@ def _check_free(address: Address) -> None:
             raise UserError(f"link cannot listen at {address}: {error.strerror}.") from None
 
 
-def _listens(address: Address) -> bool:
+def listens(address: Address) -> bool:
+    """Whether a process on this machine accepts connections at an address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
     try:
         socket.create_connection((host, address.port), timeout=1).close()

@@ -30,6 +30,7 @@ CONNECTION = "mmfl"  # the name of the connection in the settings that we write
 FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those who start runs
 # The variable by which a SuperLink behind a proxy, and its runs, know the largest request of a node.
 MAX_BYTES_VARIABLE = "MMFL_MAX_MESSAGE_BYTES"
+_FLOWER_NODE = Path(__file__).with_name("flower_node.py")
 _REGISTER = """
 import sys
 from importlib.metadata import entry_points
@@ -72,19 +73,33 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def superlink(address: Address, keys: Keys | None) -> list[str]:
-    """Starts a SuperLink; with keys, it has a certificate and lets in only nodes with a registered key."""
+def superlink(address: Address, keys: Keys | None, database: Path, secret: Path) -> list[str]:
+    """Starts a SuperLink, whose state outlives it in a database; `secret` is the file by which it knows its SuperExec.
+
+    With keys, it has a certificate and lets in only nodes with a registered key.
+    """
     command = ["flower-superlink", "--host", address.host, "--port", str(address.port)]
-    command += ["--disable-runtime-dependency-installation"]
+    command += ["--disable-runtime-dependency-installation", "--database", str(database)]
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     if keys is None:
         return [*command, "--insecure"]
     command += ["--ssl-ca-certfile", str(keys.authority), "--ssl-certfile", str(keys.certificate)]
     return [*command, "--ssl-keyfile", str(keys.server_key), "--enable-supernode-auth"]
 
 
-def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path | None) -> list[str]:
-    """Starts a SuperNode; `port` is for its own processes, on loopback, and `worker` the socket of its worker."""
-    command = ["flower-supernode", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
+def superexec(address: Address, keys: Keys | None, secret: Path) -> list[str]:
+    """Starts the SuperExec of a SuperLink, which starts the ServerApps of runs."""
+    command = ["flower-superexec", "--runtime-api-address", str(address), "--superexec-auth-secret-file", str(secret)]
+    return [*command, "--insecure"] if keys is None else [*command, "--root-certificates", str(keys.authority)]
+
+
+def supernode(server: str, port: int, worker: Path, root: Path | None, key: Path | None, folder: Path) -> list[str]:
+    """Starts a SuperNode; `port` is for its own processes, on loopback, and `worker` the socket of its worker.
+
+    The programs that it starts are found in `folder`, which must come first in PATH.
+    """
+    command = [sys.executable, "-P", str(_FLOWER_NODE), str(folder)]
+    command += ["flower-supernode", "--superlink", server, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--node-config", f'worker="{worker}"']
     command += ["--insecure"] if root is None else ["--root-certificates", str(root)]
     return command if key is None else [*command, "--auth-supernode-private-key", str(key)]

@@ -79,16 +79,24 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0) -> None:
-    """Does the work, and writes to `ended.json` how it ended."""
-    end = RunEnd("finished")
+    """Does the work, and writes to `ended.json` how it ended.
+
+    Where Flower ends the process, because the SuperLink was away for too long, nothing is written: the run goes on with
+    another process.
+    """
+    end: RunEnd | None = RunEnd("finished")
     try:
         work()
     except (KeyboardInterrupt, UserError) as error:
         end = RunEnd.by(error)
+    except SystemExit:
+        end = None
+        raise
     except BaseException as error:
         end = RunEnd.by(error)
         raise
     finally:
-        directory.mkdir(parents=True, exist_ok=True)
-        outcome = {"state": end.condition, "message": end.reason, "run": run}
-        write_atomically(directory / ENDED, json.dumps(outcome).encode())
+        if end:
+            directory.mkdir(parents=True, exist_ok=True)
+            outcome = {"state": end.condition, "message": end.reason, "run": run}
+            write_atomically(directory / ENDED, json.dumps(outcome).encode())

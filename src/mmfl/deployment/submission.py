@@ -21,7 +21,7 @@ from mmfl.runs.listener import Listener, RunInfo, interruptible
 from mmfl.runs.records import parse
 from mmfl.runs.status import RunEnd
 
-_MAX_FAILED_QUERIES = 3  # of the SuperLink, one after another
+_SECONDS_OF_SILENCE = 600.0  # of the SuperLink, which may be started again meanwhile
 _log = logging.getLogger(__name__)
 _SECONDS_BEFORE_QUERY = 15.0  # without a new record, after which the SuperLink is asked about the run
 
@@ -36,6 +36,7 @@ class RunWatcher:
         self.directory, self.settings, self.metrics = directory, settings, TailReader(directory / METRICS)
         self.seen: set[int] = set()
         self.begun = False  # whether a listener has heard of the run
+        self.advanced = False  # whether there were new rounds, until someone sets it back
         self.new_records()  # skips the records of earlier runs in this directory
 
     def new_records(self) -> list[RoundRecord]:
@@ -61,6 +62,7 @@ class RunWatcher:
                 except UserError as error:
                     _log.warning("%s", error)
             listener.round([record])
+        self.advanced = self.advanced or bool(records)
         return bool(records)
 
     def tell_end(self, listener: Listener, end: RunEnd) -> None:
@@ -108,12 +110,18 @@ class RunWatcher:
 
 
 @dataclass(frozen=True)
+class ServerLost(RunEnd):
+    """The end of a run whose server process has died, or could not begin: only the SuperLink knows of it."""
+
+
+@dataclass
 class Submission:
-    """A run that was started at a SuperLink."""
+    """A run that was started at a SuperLink. `again` starts it once more, from its last checkpoint."""
 
     run: int
     control: ControlAPI
     watcher: RunWatcher
+    again: Callable[[], int]
 
     @classmethod
     def start(
@@ -127,28 +135,38 @@ class Submission:
     ) -> "Submission":
         """Writes the app and starts a run of it."""
         watcher = RunWatcher(directory, settings)
-        watcher.clear_outcome()
-        app = write_app(control.home, module, directory, settings, resume, server)
-        return cls(control.start_run(app), control, watcher)
+
+        def start(resume: bool) -> int:
+            watcher.clear_outcome()
+            return control.start_run(write_app(control.home, module, directory, settings, resume, server))
+
+        return cls(start(resume), control, watcher, lambda: start(True))
 
     def follow(self, listener: Listener | None = None, check: Callable[[], None] = lambda: None) -> RunEnd:
         """Waits until the run has ended. Ctrl-C stops it after the current round; a second Ctrl-C stops it at once.
 
-        `check` is called often, and may raise an error.
+        Where the server's process is lost after new rounds, the run is resumed. `check` is called often, and may raise
+        an error.
         """
         listener = listener or Listener()
         try:
             with interruptible() as interrupted:
-                end = self._follow(listener, check, interrupted)
+                end = self._follow_one(listener, check, interrupted)
+                while isinstance(end, ServerLost) and self.watcher.advanced and not interrupted.is_set():
+                    _log.warning("the server's process was lost (%s); resuming the run", end.reason)
+                    self.watcher.advanced = False
+                    self.run = self.again()
+                    end = self._follow_one(listener, check, interrupted)
         except BaseException as error:
             self.watcher.tell_end(listener, RunEnd.by(error))
             raise
         self.watcher.tell_end(listener, end)
         return end
 
-    def _follow(self, listener: Listener, check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
+    def _follow_one(self, listener: Listener, check: Callable[[], None], interrupted: threading.Event) -> RunEnd:
+        """Waits for the end of the run with the current id."""
         last_news = time.monotonic()
-        stop_requested, failed_queries, waiting = False, 0, ""
+        stop_requested, waiting, silence = False, "", 0.0  # since when the SuperLink has not answered
         while True:
             outcome = self.watcher.outcome(self.run)  # before the last records are read
             has_news = self.watcher.tell_rounds(listener)
@@ -163,11 +181,9 @@ class Submission:
                 last_news = time.monotonic()
             elif time.monotonic() - last_news > _SECONDS_BEFORE_QUERY:
                 try:
-                    outcome, failed_queries = self.query_outcome(), 0
-                except UserError:
-                    outcome, failed_queries = None, failed_queries + 1
-                    if failed_queries == _MAX_FAILED_QUERIES:
-                        raise
+                    outcome, silence = self.query_outcome(), 0.0
+                except UserError as error:
+                    outcome, silence = None, self._bear(error, silence)
                 if outcome and not self.watcher.outcome(self.run):
                     return outcome
                 if (now := self.watcher.waiting_for()) and now != waiting:
@@ -175,6 +191,19 @@ class Submission:
                     _log.warning("waiting for nodes: %s", waiting)
                 last_news = time.monotonic()
             time.sleep(0.1)
+
+    def _bear(self, error: UserError, silence: float) -> float:
+        """Since when the SuperLink has not answered; raises an error when that is too long ago."""
+        if not silence:
+            _log.warning("%s It is waited for.", error)
+            return time.monotonic()
+        if time.monotonic() - silence > _SECONDS_OF_SILENCE:
+            minutes, directory = _SECONDS_OF_SILENCE / 60, self.watcher.directory
+            raise UserError(
+                f"no SuperLink has answered at {self.control.address} for {minutes:.0f} minutes; start `mmfl link` "
+                f"again, then go on with: mmfl resume {directory}"
+            )
+        return silence
 
     def abort(self) -> None:
         """Ends the run immediately, without a checkpoint of the current round."""
@@ -188,4 +217,4 @@ class Submission:
         if not status.startswith("finished"):
             return None
         details = str(found.get("status-details") or found.get("details") or status)
-        return RunEnd("stopped" if status.endswith("stopped") else "failed", details)
+        return RunEnd("stopped", details) if status.endswith("stopped") else ServerLost("failed", details)

@@ -1,9 +1,9 @@
 """The watchdog: kills what is left of a deployment when its owner has ended. A program that needs no other module.
 
 Arguments: a variable that every process of the deployment has in its environment, as `NAME=value`, and the folder to
-remove. Standard input: the process ids, one per line. When the input ends, because the owner closed it or died, all
-processes that still run are killed. Flower starts some processes in sessions of their own, so killing groups is not
-enough.
+remove. Standard input: the process ids, one per line, and with a minus those that have ended, whose numbers others may
+have now. When the input ends, because the owner closed it or died, all processes that still run are killed. Flower
+starts some processes in sessions of their own, so killing groups is not enough.
 """
 
 import contextlib
@@ -28,10 +28,12 @@ def find_processes(variable: bytes) -> list[int]:
 
 def main() -> None:
     """Waits for the end of the input, then kills all processes and removes the folder."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     variable, folder = sys.argv[1:]
-    groups = [int(line) for line in sys.stdin]
+    groups: set[int] = set()
+    for number in map(int, sys.stdin):
+        groups = groups | {number} if number > 0 else groups - {-number}
     for group in groups:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)

@@ -1,0 +1,70 @@
+"""Why a node does not reach its server, in words: who answers at an address, and whether it is the right one."""
+
+import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from mmfl.deployment.security import Address
+
+_SECONDS = 5.0  # to connect
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a connection, and what to do. A `lasting` one does not go away by waiting."""
+
+    text: str
+    lasting: bool
+
+
+def find_problem(server: Address, root: Path | None) -> Problem | None:
+    """What keeps a node from connecting; None if it is nothing that can be seen from here.
+
+    With the certificate `root` the line is to be encrypted, and without it in plaintext.
+    """
+    try:
+        with socket.create_connection((server.host, server.port), timeout=_SECONDS) as line:
+            return _plaintext_problem(line, server) if root is None else _encryption_problem(line, server, root)
+    except socket.gaierror:
+        return Problem(f"the host '{server.host}' is not known here", lasting=False)
+    except ConnectionRefusedError:
+        return Problem(f"nobody listens at {server}; is `mmfl link` running there?", lasting=False)
+    except OSError as error:
+        reason = error.strerror or "no answer"
+        return Problem(f"{server} cannot be reached ({reason}); is there a firewall in between?", lasting=False)
+
+
+def _plaintext_problem(line: socket.socket, server: Address) -> Problem | None:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        context.wrap_socket(line, server_hostname=server.host).close()
+    except (ssl.SSLError, OSError):
+        return None  # not encrypted, as it should be
+    return Problem(
+        f"the server at {server} takes encrypted connections only; expected --root-certificates ca.crt "
+        "and --key node-K.key (`mmfl keys` makes them)",
+        lasting=True,
+    )
+
+
+def _encryption_problem(line: socket.socket, server: Address, root: Path) -> Problem | None:
+    context = ssl.create_default_context(cafile=str(root))
+    try:
+        context.wrap_socket(line, server_hostname=server.host).close()
+    except ssl.SSLCertVerificationError as error:
+        return Problem(
+            f"the certificate of the server at {server} is not accepted ({error.verify_message}); expected the ca.crt "
+            "of its keys, and a host that `mmfl keys --server` was given",
+            lasting=True,
+        )
+    except TimeoutError:
+        return Problem(f"{server} accepts a connection, but does not answer", lasting=False)
+    except (ssl.SSLError, ConnectionError):
+        return Problem(
+            f"what answers at {server} is not encrypted: the link was started without --keys, or this is another "
+            "program; expected the port where `mmfl link` says that nodes connect",
+            lasting=True,
+        )
+    return None
