@@ -44,7 +44,7 @@ from mmfl.allocation import (
 from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, LocalRule, PlainSGD, Scaffold
-from mmfl.pace import PACES, Pace, Rounds
+from mmfl.pace import PACES, Pace, RoundPace, Rounds
 from mmfl.privacy import CentralNoise
 from mmfl.registry import Spec, build, call, find, read_spec
 
@@ -78,6 +78,8 @@ class Method:
             return f"{allocation} follows the training losses of single clients"
         if type(self.local).observe is not LocalRule.observe:
             return f"local rule {type(self.local).__name__} remembers something of single updates"
+        if not isinstance(self.pace, RoundPace):
+            return f"pace {type(self.pace).__name__} takes single updates when they arrive"
         aggregation = f"aggregation {type(self.aggregation).__name__}"
         return "" if self.aggregation.sums_updates else f"{aggregation} computes with single updates"
 

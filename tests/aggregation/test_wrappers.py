@@ -20,6 +20,7 @@ from mmfl.aggregation import (
     NormClipping,
     ServerAdam,
     ServerMomentum,
+    StalenessWeighted,
     Unbiased,
 )
 from mmfl.aggregation.noisy import NoisySum
@@ -342,6 +343,7 @@ CHANGED = {
     ServerAdam: {"start", "aggregate"},
     NormClipping: {"start", "aggregate", "residuals", "report", "sums_updates"},
     NoisySum: {"start", "aggregate", "spent"},
+    StalenessWeighted: {"start", "aggregate", "sums_updates"},
     RoundRobinTasks: {"allocate"},
     SequentialTasks: {"allocate"},
     WarmUp: {"asks", "allocate"},

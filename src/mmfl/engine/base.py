@@ -40,6 +40,9 @@ class Training(Workload):
     client's last one. `optimiser_state` [clients, values] is what the clients' optimisers go on with, where
     clients keep that; None: they begin without any, and none is returned. `coefficients` [clients] are what the
     aggregation will multiply the updates with to add them up, where it does nothing else with them.
+
+    Random numbers are those of the round; or, where clients began at different times, those of each one's `serial`
+    number [clients], and no client occurs twice. Schedules follow the round all the same.
     """
 
     round: int
@@ -50,6 +53,14 @@ class Training(Workload):
     remembered: ClientVectorStore | None = None
     optimiser_state: Tensor | None = None
     coefficients: NDArray[np.float64] | None = None
+    serial: NDArray[np.int64] | None = None
+
+    def address_of(self, client: NDArray[np.int64]) -> int | NDArray[np.int64]:
+        """The round, or the serial numbers of these clients: a part of the address of their random numbers."""
+        if self.serial is None:
+            return self.round
+        order = np.argsort(self.client)
+        return np.asarray(self.serial[order[np.searchsorted(self.client, client, sorter=order)]])
 
 
 class Engine(Protocol):
