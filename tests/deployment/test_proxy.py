@@ -70,7 +70,8 @@ def send_bytes(slow, clean, tmp_path) -> Iterator:
     """Sends so many bytes through the proxy; gives the status of the answer."""
     port = free_port()
     command = [sys.executable, str(PROXY), "--host", "127.0.0.1", "--port", str(port), "--prefix", "/v1/fleet/"]
-    command += ["--target", f"http://127.0.0.1:{slow.server_port}", "--max-bytes", str(MAX_MESSAGE_BYTES)]
+    command += ["--target-host", "127.0.0.1", "--target-port", str(slow.server_port)]
+    command += ["--max-bytes", str(MAX_MESSAGE_BYTES)]
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def send(size: int) -> int:

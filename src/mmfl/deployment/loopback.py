@@ -50,7 +50,8 @@ class LocalDeployment:
         self.keys: Keys | None = None
         inner = self.address
         if self.secure:
-            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], len(clients_of_node))
+            allowed = [",".join(map(str, clients)) for clients in clients_of_node]
+            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], allowed)
             inner = Address("127.0.0.1", free_port())
         for clients in clients_of_node:
             self._add(clients)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmfl.checks import check_whole
 from mmfl.data import Dataset, from_arrays
@@ -20,6 +21,8 @@ from mmfl.federation.availability import Always
 from mmfl.federation.metric_kinds import CollectedMetric
 from mmfl.federation.task import Task
 from mmfl.partition import Shards
+
+_SIZE_FACTOR = 2  # times the median number of examples that a client counts for
 
 LocalData = Dataset | tuple[Any, Any] | None
 """A client's data for a task: a data set, or examples (x, y) without test examples; None if it lacks the task."""
@@ -76,7 +79,7 @@ class ServerFederation(Federation):
         self.wait_for_clients = wait_for_clients
         self.availability = Always()
         nothing = np.zeros((clients, len(tasks)), dtype=np.int64)
-        self.sizes, self.capacity = nothing, nothing[:, 0].copy()
+        self.announced, self.sizes, self.capacity = nothing.copy(), nothing, nothing[:, 0].copy()
         self.connected, self.unresponsive = np.zeros(clients, dtype=bool), np.zeros(clients, dtype=bool)
         self.shards, self.groups = (), (None,) * len(tasks)
         self.test_shards = (None,) * len(tasks)
@@ -84,10 +87,20 @@ class ServerFederation(Federation):
         self.task_arrivals = self._task_arrivals(None)
 
     def announce(self, client: int, sizes: Sequence[int], capacity: int) -> None:
-        """Enters a client's number of examples for each task, and its capacity."""
-        self.sizes, self.capacity = self.sizes.copy(), self.capacity.copy()  # views hold the old ones
-        self.sizes[client] = sizes
-        self.capacity[client] = min(capacity, int((self.sizes[client] > 0).sum()))
+        """Enters a client's number of examples for each task, and its capacity, for the next `limit_sizes`."""
+        self.announced[client] = sizes
+        self.capacity = self.capacity.copy()  # views hold the old one
+        self.capacity[client] = min(capacity, int((self.announced[client] > 0).sum()))
+
+    def limit_sizes(self, max_examples: int | None) -> NDArray[np.int64]:
+        """Sets the sizes to what clients announced, but at most to `max_examples`; by default to twice the median
+        of what clients announced for the task (of two in the middle the lower one). Returns the sizes."""
+        limits = np.full(len(self.tasks), max_examples or 0)
+        for s in range(len(self.tasks) if max_examples is None else 0):
+            known = self.announced[self.announced[:, s] > 0, s]
+            limits[s] = _SIZE_FACTOR * np.quantile(known, 0.5, method="lower") if len(known) else 0
+        self.sizes = np.minimum(self.announced, limits)
+        return self.sizes
 
     def view(self, round: int, *, rate: float, seed: int, time: float = 0.0) -> RoundView:
         """The view of a round, with the clients that are connected when it begins."""

@@ -47,6 +47,12 @@ class DeploymentSettings(BaseModel):
     """Number of connected clients that a round needs."""
     norm: float = Field(gt=0, default=100.0, examples=[10])
     """An update whose norm is more than this many times that of the weights it started from is rejected."""
+    clip: float = Field(ge=0, default=1.0, examples=[2.5])
+    """An update whose norm is more than this many times the median of recent norms of its task is scaled down to that;
+    0 for no bound."""
+    max_examples: int | None = Field(ge=1, default=None, examples=[10000])
+    """The largest number of examples of a task that counts for a client; by default twice the median of what
+    clients announce."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "DeploymentSettings":

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from mmfl.deployment.exchange import NoNodes
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
+from mmfl.deployment.update_bound import UpdateBound
 from mmfl.errors import UserError
 from mmfl.methods import make_method
 from mmfl.runs.directory import RunDirectory
@@ -21,10 +23,15 @@ _EXPERIMENT = {"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_
 
 
 def experiment_of(engine: Deployment, settings: DeploymentSettings) -> Experiment:
-    """What a deployment runs: one method with one seed, over the clients of the nodes."""
+    """What a deployment runs: one method with one seed, over the clients of the nodes, with a bound on updates."""
+    method = make_method(settings.method)
+    if settings.clip:
+        method = replace(
+            method, aggregation=UpdateBound(method.aggregation, settings.clip, engine.report_clipped_update)
+        )
     return Experiment(
         federation_of=lambda seed: engine.federation,
-        methods=[make_method(settings.method)],
+        methods=[method],
         seeds=[settings.seed],
         stop=settings.stop.build(),
         **settings.model_dump(include=_EXPERIMENT),
