@@ -31,10 +31,11 @@ _BATCH_BYTES = 2**25  # noise drawn at a time
 
 @dataclass(frozen=True, eq=False)
 class NoiseAddress:
-    """The address of the noise in a simulation; row n of the updates belongs to `client[n]`."""
+    """The address of the noise in a simulation; row n of the updates belongs to `client[n]`. The round is one for all,
+    or a number for each row."""
 
     seed: int
-    round: int
+    round: int | NDArray[np.int64]
     task: int
     client: NDArray[np.int64]
 
@@ -176,7 +177,8 @@ def _random_words(like: Tensor, rows: slice, address: NoiseAddress | None) -> Te
         words = torch.frombuffer(bytearray(os.urandom(8 * like.numel())), dtype=torch.int64)
         return words.view(like.shape).to(like.device)
     client = to_device(np.ascontiguousarray(address.client[rows]), like.device)
-    key = bits(address.seed, Purpose.NOISE, address.round, address.task, client)
+    number = address.round if isinstance(address.round, int) else to_device(address.round[rows], like.device)
+    key = bits(address.seed, Purpose.NOISE, number, address.task, client)
     return bits(key[:, None], torch.arange(like.shape[1], device=like.device))
 
 

@@ -20,6 +20,7 @@ from mmfl.aggregation import (
     NormClipping,
     ServerAdam,
     ServerMomentum,
+    StalenessWeighted,
     Unbiased,
 )
 from mmfl.allocation import (
@@ -339,6 +340,7 @@ CHANGED = {
     ServerMomentum: {"start", "aggregate"},
     ServerAdam: {"start", "aggregate"},
     NormClipping: {"start", "aggregate", "residuals", "report"},
+    StalenessWeighted: {"start", "aggregate"},
     RoundRobinTasks: {"allocate"},
     SequentialTasks: {"allocate"},
     WarmUp: {"asks", "allocate"},

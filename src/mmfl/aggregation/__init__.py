@@ -5,6 +5,7 @@ A rule sees the global weights of one task, the updates that came back and the r
 
 from collections.abc import Callable
 
+from mmfl.aggregation.asynchronous import FedAsync, FedBuff, StalenessWeighted
 from mmfl.aggregation.average import Average
 from mmfl.aggregation.base import AggregationRule, AggregationWrapper
 from mmfl.aggregation.clipping import NormClipping
@@ -32,6 +33,9 @@ AGGREGATIONS: dict[str, Callable[..., AggregationRule]] = {
     "multi-krum": MultiKrum,
     "geometric-median": GeometricMedian,
     "norm-clipping": NormClipping,
+    "fedbuff": FedBuff,
+    "fedasync": FedAsync,
+    "staleness-weighted": StalenessWeighted,
 }
 
 __all__ = [
@@ -40,6 +44,8 @@ __all__ = [
     "AggregationRule",
     "AggregationWrapper",
     "Average",
+    "FedAsync",
+    "FedBuff",
     "FedStale",
     "FedVARP",
     "Forecast",
@@ -54,6 +60,7 @@ __all__ = [
     "ServerOptimiser",
     "StaleVR",
     "StaleVRE",
+    "StalenessWeighted",
     "TrimmedMean",
     "Unbiased",
     "inverse_probability",

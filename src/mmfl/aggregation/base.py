@@ -22,11 +22,15 @@ class AggregationRule:
     returns a new one. A rule without memory uses None. `aggregate` is called every round, without rows if nobody was
     drawn. With `needs_everyone` every client trains, and the rule also gets the updates of clients that were not drawn.
     If the norms of these updates and their inner products with last updates (`StoredRows`) are enough, set
-    `reads_undrawn = False`: then clients of a deployment need not send them.
+    `reads_undrawn = False`: then clients of a deployment need not send them. In asynchronous training a rule that says
+    `needs_starts` gets the weights with which each client began, in `updates.sent`, and one that says
+    `has_stale_mean` its `stale_mean` of that time.
     """
 
     needs_everyone: bool = False
     reads_undrawn: bool = True
+    needs_starts: bool = False
+    has_stale_mean: bool = False
 
     def start(self, clients: int, weights: Tensor) -> Any:
         """The state of one task before the first round."""
@@ -36,9 +40,14 @@ class AggregationRule:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
 
-    def remembered(self, state: Any) -> ClientVectorStore | None:
+    def last_updates(self, state: Any) -> ClientVectorStore | None:
         """The clients' last updates, for rules that compare new ones with them."""
         return None
+
+    def stale_mean(self, view: RoundView, task: int, state: Any) -> Tensor:
+        """What the memory contributes to a step before updates correct it, [parameters], for rules that say
+        `has_stale_mean`."""
+        raise TypeError(f"{type(self).__name__} has no memory that stands for all clients.")
 
     def residuals(self, updates: Updates, view: RoundView, state: Any) -> NDArray[np.float64]:
         """Norms of what the rule's memory does not explain of each update, [rows]; without memory, of the updates."""

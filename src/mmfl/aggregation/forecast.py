@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mmfl.aggregation.stale import LastUpdates, StorageSetting
+from mmfl.aggregation.stale import LastUpdates, StorageSetting, stale_mean_of
 from mmfl.aggregation.unbiased import inverse_probability
 from mmfl.checks import check, is_number
 from mmfl.federation import RoundView
@@ -19,6 +19,8 @@ class Forecast(LastUpdates):
     `bias` 0), and that of `MIFA`, which varies less (SAG's form, `bias` 1).
     """
 
+    has_stale_mean = True
+
     def __init__(self, bias: float = 0.3, keep: StorageSetting = None):
         check(is_number(bias, 0, 1), "aggregation 'forecast'", "bias", bias, "a number in [0, 1]")
         super().__init__(keep)
@@ -29,10 +31,15 @@ class Forecast(LastUpdates):
         sizes, scale = view.sizes_of(updates.task), corrections(updates, view, self.bias)
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
-        forecast = (state.total / int(view.examples[updates.task])).float()
+        forecast = stale_mean_of(self, updates, view, state).float()
         step: Tensor = forecast + updates.combine(scale) - before.combine(scale)
         state.replace(updates, before, updates.rows, sizes)
         return step
+
+    def stale_mean(self, view: RoundView, task: int, state: ClientMemory) -> Tensor:
+        """sum d h."""
+        state.reweight(view.sizes_of(task))
+        return state.total / int(view.examples[task])
 
     def residuals(self, updates: Updates, view: RoundView, state: ClientMemory) -> NDArray[np.float64]:
         """||G - h||."""

@@ -39,7 +39,7 @@ class LastUpdates(AggregationRule):
             return weights, state
         return weights - self.step(updates, view, state).to(weights), state
 
-    def remembered(self, state: Any) -> ClientVectorStore:
+    def last_updates(self, state: Any) -> ClientVectorStore:
         """All last updates."""
         stored: ClientVectorStore = state.stored
         return stored
@@ -49,8 +49,18 @@ class LastUpdates(AggregationRule):
         raise TypeError(f"{type(self).__name__} does not say how to step.")
 
 
+def stale_mean_of(rule: AggregationRule, updates: Updates, view: RoundView, state: Any) -> Tensor:
+    """What the memory stands for: as it is now or, where asynchronous training kept that, as it was when the updates'
+    clients began."""
+    if updates.sent is not None and updates.sent.memory is not None:
+        return updates.sent.memory
+    return rule.stale_mean(view, updates.task, state)
+
+
 class FedStale(LastUpdates):
     """One beta for all clients (Rodio & Neglia 2024): 0 forgets, so it is `unbiased`; 1 trusts, so it is FedVARP."""
+
+    has_stale_mean = True
 
     def __init__(self, beta: float = 0.5, keep: StorageSetting = None):
         check(0 <= beta <= 1, "aggregation 'fedstale'", "beta", beta, "a number in [0, 1]")
@@ -62,10 +72,15 @@ class FedStale(LastUpdates):
         sizes, scale = view.sizes_of(updates.task), inverse_probability(updates, view)
         state.reweight(sizes)
         before = state.stored.of(updates.client).matrix()
-        stale = (self.beta / int(view.examples[updates.task])) * state.total
+        stale = stale_mean_of(self, updates, view, state)
         step = stale.float() + updates.combine(scale) - self.beta * before.combine(scale)
         state.replace(updates, before, updates.rows, sizes)
         return step
+
+    def stale_mean(self, view: RoundView, task: int, state: ClientMemory) -> Tensor:
+        """beta sum d h."""
+        state.reweight(view.sizes_of(task))
+        return (self.beta / int(view.examples[task])) * state.total
 
     def residuals(self, updates: Updates, view: RoundView, state: ClientMemory) -> NDArray[np.float64]:
         """||G - beta h||."""

@@ -102,7 +102,7 @@ class ServerFederation(Federation):
         self.sizes = np.minimum(self.announced, limits)
         return self.sizes
 
-    def view(self, round: int, *, rate: float, seed: int, time: float = 0.0) -> RoundView:
+    def view(self, round: int, *, rate: float, seed: int, time: float = 0.0, out_of_reach: bool = False) -> RoundView:
         """The view of a round, with the clients that are connected when it begins."""
         self.wait_for_clients(round)
         self.unresponsive[:] = False

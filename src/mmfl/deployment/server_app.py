@@ -96,12 +96,12 @@ def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0
     try:
         work()
     except (KeyboardInterrupt, UserError) as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
     except SystemExit:
         end = None
         raise
     except BaseException as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
         raise
     finally:
         if end:

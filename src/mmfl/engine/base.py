@@ -39,6 +39,9 @@ class Training(Workload):
     (None: all). For the others the norm is enough and, where updates are `remembered`, the inner product with the
     client's last one. `optimiser_state` [clients, values] is what the clients' optimisers go on with, where
     clients keep that; None: they begin without any, and none is returned.
+
+    Random numbers are those of the round; or, where clients began at different times, those of each one's `serial`
+    number [clients], and no client occurs twice. Schedules follow the round all the same.
     """
 
     round: int
@@ -48,6 +51,14 @@ class Training(Workload):
     sends: NDArray[np.bool_] | None = None
     remembered: ClientVectorStore | None = None
     optimiser_state: Tensor | None = None
+    serial: NDArray[np.int64] | None = None
+
+    def address_of(self, client: NDArray[np.int64]) -> int | NDArray[np.int64]:
+        """The round, or the serial numbers of these clients: a part of the address of their random numbers."""
+        if self.serial is None:
+            return self.round
+        order = np.argsort(self.client)
+        return np.asarray(self.serial[order[np.searchsorted(self.client, client, sorter=order)]])
 
 
 class Engine(Protocol):

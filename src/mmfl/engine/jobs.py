@@ -61,8 +61,10 @@ class Jobs:
         """The address of each job's random numbers."""
         keys = torch.empty(len(self), dtype=torch.int64)
         for training, jobs in self.by_request():
-            client = torch.from_numpy(training.client[self.row[jobs]])
-            keys[torch.from_numpy(jobs)] = bits(training.seed, training.round, training.task, client)
+            client = training.client[self.row[jobs]]
+            address = training.address_of(client)
+            number = address if isinstance(address, int) else torch.from_numpy(address)
+            keys[torch.from_numpy(jobs)] = bits(training.seed, number, training.task, torch.from_numpy(client))
         return keys
 
     @property

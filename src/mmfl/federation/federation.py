@@ -104,16 +104,17 @@ class Federation:
         self._set_attack(attack)
         self._set_devices(devices)
 
-    def view(self, round: int, *, rate: float, seed: int, time: float = 0.0) -> RoundView:
+    def view(self, round: int, *, rate: float, seed: int, time: float = 0.0, out_of_reach: bool = False) -> RoundView:
         """What the server knows at the start of a round; shares and budget refer to the clients that are present. Where
-        clients have devices, those are present that can be reached at the `time` on the clock."""
+        clients have devices, those are present that can be reached at the `time` on the clock, or are `out_of_reach`
+        for a while, if these count too."""
         arrays = self.trainable_sizes, self.capacity, self.arrivals, self.departures, self.task_arrivals
         presence = Presence(self.tasks, *arrays, self.availability)
         if self._known is None or not self._known.holds(presence, round):
             self._known = KnownView.of(presence, round, seed)
         known = self._known.view
         view = known.at(round, seed, rate * float(known.processors))
-        return view if self.devices is None else self._timed(view, self.devices, time)
+        return view if self.devices is None else self._timed(view, self.devices, time, out_of_reach)
 
     def without_lost_clients(self, view: RoundView) -> RoundView:
         """The view without clients that were lost since it was created; in a simulation, none are."""
@@ -145,10 +146,10 @@ class Federation:
             self._durations = self.devices.durations(self.work)
         return self._durations
 
-    def _timed(self, view: RoundView, devices: Devices, time: float) -> RoundView:
+    def _timed(self, view: RoundView, devices: Devices, time: float, out_of_reach: bool) -> RoundView:
         """The view of those that can be reached at a time, with the durations of their trainings."""
         lost = devices.sessions.until(time) <= time
-        if (lost & view.present).any():
+        if not out_of_reach and (lost & view.present).any():
             view = view.without(lost)
         seconds = self.durations().mean()
         return view.timed(time, seconds, np.ones_like(seconds))

@@ -7,14 +7,33 @@ from collections.abc import Callable
 
 from mmfl.pace.barrier import Barrier, Rounds
 from mmfl.pace.base import CAUSES, Ending, Pace, Requests, RoundPace
+from mmfl.pace.buffered import Buffered
 from mmfl.pace.deadline import Deadline
+from mmfl.pace.fedast import FedAST
 from mmfl.pace.first import First
+from mmfl.pace.slots import AsynchronousPace
 
 PACES: dict[str, Callable[..., Pace]] = {
     "rounds": Rounds,
     "barrier": Barrier,
     "deadline": Deadline,
     "first": First,
+    "buffered": Buffered,
+    "fedast": FedAST,
 }
 
-__all__ = ["CAUSES", "PACES", "Barrier", "Deadline", "Ending", "First", "Pace", "Requests", "RoundPace", "Rounds"]
+__all__ = [
+    "CAUSES",
+    "PACES",
+    "AsynchronousPace",
+    "Barrier",
+    "Buffered",
+    "Deadline",
+    "Ending",
+    "FedAST",
+    "First",
+    "Pace",
+    "Requests",
+    "RoundPace",
+    "Rounds",
+]

@@ -23,9 +23,9 @@ def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
     """Tables by title, a row per method: final metric, cost of a round, and faults of nodes."""
     frame = comparison.table()
     final = in_words(frame.drop(columns=_COSTS).dropna(axis=1, how="all"))
-    for heading, told in (("last rounds", _windows(comparison)), ("seeds", _seeds(comparison))):
-        if len(set(told)) > 1:
-            final[heading] = told
+    for heading, values in (("last rounds", _windows(comparison)), ("seeds", _seeds(comparison))):
+        if len(set(values)) > 1:
+            final[heading] = values
     tables = {final_title(comparison): final, "cost of a round": in_words(frame[_COSTS])}
     faults = pd.DataFrame({method: sum(run.faults.sum() for run in comparison.of(method)) for method in frame.index}).T
     if len(faults.columns):

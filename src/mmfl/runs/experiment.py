@@ -23,7 +23,7 @@ from mmfl.runs.results import Comparison, Run
 from mmfl.runs.snapshots import CheckpointPace, end_together, fingerprint, restore, save
 from mmfl.runs.status import RunEnd, StatusWriter
 from mmfl.runs.stopping import Progress, Stop
-from mmfl.training import Replica, rounds
+from mmfl.training import Replica, all_rounds
 from mmfl.training.average import check_average
 from mmfl.updates.world import World
 
@@ -143,7 +143,7 @@ def conduct(
                 stop(reason, finished=True)
             if world.any(stop.asked):  # as for a run that had ended before it was resumed
                 status.end, last = stop.end, first - 1
-            happened = rounds(
+            happened = all_rounds(
                 replicas,
                 engine,
                 last,
@@ -233,7 +233,7 @@ def announce(
     try:
         yield
     except BaseException as error:
-        listener.end(RunEnd.by(error))
+        listener.end(RunEnd.from_error(error))
         raise
     listener.end(status.end)
 
@@ -250,7 +250,7 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
             if world.first:
                 directory = open_directory()
                 lock.enter_context(directory.hold())
-        path = world.said_by_first(str(directory.path) if directory else "")
+        path = world.broadcast(str(directory.path) if directory else "")
         yield directory or RunDirectory(Path(path))
 
 

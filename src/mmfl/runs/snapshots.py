@@ -61,8 +61,8 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
         federation = replica.federation
         lengths = [len(weights) for weights in replica.state.weights]
         kept = [store.length for store in replica.state.optimiser if store is not None]
-        said = (replica.method.name, replica.seed, replica.rate, federation.task_names, lengths, kept)
-        digest.update(repr(said).encode())
+        facts = (replica.method.name, replica.seed, replica.rate, federation.task_names, lengths, kept)
+        digest.update(repr(facts).encode())
         digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
         digest.update(b"best" if replica.state.best is not None else b"")
         digest.update(b"" if replica.state.average is None else f"average {replica.state.average.setting}".encode())
@@ -107,5 +107,5 @@ def end_together(world: World) -> Iterator[None]:
         yield
     except UserError as error:
         mistake = str(error)
-    if mistake := world.said_by_first(mistake):
+    if mistake := world.broadcast(mistake):
         raise UserError(mistake)

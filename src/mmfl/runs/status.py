@@ -29,7 +29,7 @@ class RunEnd:
     reason: str = ""
 
     @classmethod
-    def by(cls, error: BaseException) -> "RunEnd":
+    def from_error(cls, error: BaseException) -> "RunEnd":
         """The end that an exception makes: Ctrl-C stops a run, anything else is a failure."""
         if isinstance(error, KeyboardInterrupt):
             return cls("stopped", "interrupted")
@@ -102,7 +102,7 @@ class StatusWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger("mmfl").removeHandler(self.warnings)
-        end = RunEnd.by(error) if error else self.end
+        end = RunEnd.from_error(error) if error else self.end
         self._set(end.condition, reason=end.reason if end.condition == "failed" else "")
         why, round = f" ({end.reason})" if end.reason and not error else "", self.state.round
         notes = {

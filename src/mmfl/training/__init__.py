@@ -8,7 +8,8 @@ written down, `diagnostics` the numbers in it, and `rule_checks` refuse what a r
 from mmfl.training.average import AveragedWeights
 from mmfl.training.best import BestWeights
 from mmfl.training.loop import rounds
+from mmfl.training.paces import all_rounds
 from mmfl.training.replica import Replica, TrainingState
 from mmfl.training.round import Round
 
-__all__ = ["AveragedWeights", "BestWeights", "Replica", "Round", "TrainingState", "rounds"]
+__all__ = ["AveragedWeights", "BestWeights", "Replica", "Round", "TrainingState", "all_rounds", "rounds"]

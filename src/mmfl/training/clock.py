@@ -118,11 +118,11 @@ class TimedRound:
         busy = ending.busy(requests)
         causes = [str(cause) for cause in np.unique(ending.cause) if cause]
         return Timing(
-            begin=_rounded(self.begin),
-            end=_rounded(self.clock.time),
-            busy=_rounded(busy.sum() + self.measured.sum()),
-            offered=_rounded(len(requests) * ending.seconds + len(self.measured) * self.wait),
-            wasted={cause: _rounded(busy[ending.cause == cause].sum()) for cause in causes},
+            begin=rounded(self.begin),
+            end=rounded(self.clock.time),
+            busy=rounded(busy.sum() + self.measured.sum()),
+            offered=rounded(len(requests) * ending.seconds + len(self.measured) * self.wait),
+            wasted={cause: rounded(busy[ending.cause == cause].sum()) for cause in causes},
             dropped={cause: int((ending.cause == cause).sum()) for cause in causes},
             joules=self._joules(requests, ending, busy),
             uncovered=self._uncovered(view),
@@ -150,7 +150,7 @@ class TimedRound:
         if sending is not None:
             sent = self.federation.work.bytes[requests.task] * (1 + ending.used)
             total += float(sent @ sending[requests.client])
-        return _rounded(total)
+        return rounded(total)
 
     def _uncovered(self, view: RoundView) -> Mapping[str, float]:
         """The share of each task's data whose clients have no room for the model, or no chance to be in time."""
@@ -171,12 +171,13 @@ class TimedRound:
         columns = (
             requests.client[rows].tolist(),
             requests.task[rows].tolist(),
-            map(_rounded, sent.tolist()),
-            map(_rounded, (sent + busy[rows]).tolist()),
+            map(rounded, sent.tolist()),
+            map(rounded, (sent + busy[rows]).tolist()),
             ending.cause[rows].tolist(),
         )
         return tuple(Span(*each) for each in zip(*columns, strict=True))
 
 
-def _rounded(seconds: float) -> float:
+def rounded(seconds: float) -> float:
+    """Seconds as they are recorded."""
     return round(float(seconds), _DIGITS)

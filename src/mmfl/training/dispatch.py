@@ -115,7 +115,7 @@ class Dispatch:
             return
         trained = self.engine.train([each.training(s, self._owned(clients)) for each, s, clients in wanted])
         everybody = [clients for _, _, clients in wanted]
-        for (each, s, _), answer in zip(wanted, _exchange(self.engine.world, everybody, trained), strict=True):
+        for (each, s, _), answer in zip(wanted, exchange(self.engine.world, everybody, trained), strict=True):
             self._trained[each, s] = attacked(answer, each.federation, each.replica.seed, each.view.round, s)
 
     def _collect(self) -> None:
@@ -130,7 +130,7 @@ class Dispatch:
         return clients[self.engine.world.owns(clients)]
 
 
-def _exchange(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:
+def exchange(world: World, clients: Sequence[NDArray[np.int64]], trained: Sequence[Trained]) -> Sequence[Trained]:
     """What all processes have trained: of these clients, in this order, everyone knows losses and steps. The updates
     stay where they are."""
     if world.size == 1:

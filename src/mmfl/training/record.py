@@ -49,7 +49,7 @@ def record(each: Round, tests: RoundTests, seconds: float, stored_bytes: int, fa
             clients=_spread(federation.tasks[s], tested[s]) if s in tested else None,
             extras={
                 **probability_quantiles(view, allocation, s),
-                **replica.method.aggregation.report(view, s, state.aggregation[s]),
+                **replica.method.aggregation.report(each.view_of(s), s, state.aggregation[s]),
             },
         )
     cost = round_cost(

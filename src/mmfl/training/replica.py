@@ -18,6 +18,7 @@ from mmfl.training.average import AveragedWeights
 from mmfl.training.best import BestWeights
 from mmfl.training.clock import Clock, TimedRound
 from mmfl.training.diagnostics import Tally
+from mmfl.training.pending import RequestState
 from mmfl.updates.batch_norm import BatchNorm, LocalBatchNorm, SharedBatchNorm
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore, StorageOptions, set_world
@@ -41,6 +42,7 @@ class TrainingState:
     best: BestWeights | None = None
     average: AveragedWeights | None = None
     clock: Clock | None = None
+    requests: RequestState | None = None
 
     @property
     def memories(self) -> list[Any]:
@@ -69,7 +71,7 @@ def start_expected(method: Method, clients: int, memory: list[Any]) -> list[Expe
     if "expected_residuals" not in method.allocation.needs:
         return [None for _ in memory]
     rule = method.aggregation
-    if any(rule.remembered(each) is None for each in memory):
+    if any(rule.last_updates(each) is None for each in memory):
         raise UserError(
             f"method '{method.name}': allocation {type(method.allocation).__name__} needs expected residuals, but "
             f"aggregation {type(rule).__name__} remembers no updates; expected one that does, such as 'forecast'."
@@ -110,6 +112,7 @@ class Replica:
         weights = [engine.initial(federation, s, seed) for s in range(tasks)]
         batch_norm = [start_batch_norm(federation, s, seed, engine) for s in range(tasks)]
         memory = [method.aggregation.start(clients, w) for w in weights]
+        requests = RequestState.start(method, federation, weights, rate, engine.world)
         state = TrainingState(
             0,
             weights,
@@ -122,7 +125,8 @@ class Replica:
             start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
             None if average is None else AveragedWeights.start(average, weights, batch_norm),
-            None if federation.devices is None else Clock(0.0, method.pace.start(clients, tasks)),
+            None if federation.devices is None or requests else Clock(0.0, method.pace.start(clients, tasks)),
+            requests,
         )
         set_world(state, engine.world)
         return cls(federation, method, seed, rate, state)

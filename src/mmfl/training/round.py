@@ -100,6 +100,10 @@ class Round:
         """Whether the allocation asked for updates, or what only they tell."""
         return not {"updates", "norms", "residuals"}.isdisjoint(self.asked)
 
+    def view_of(self, task: int) -> RoundView:
+        """The view that the aggregation of a task gets."""
+        return self.view
+
     def workload(self, task: int, client: NDArray[np.int64]) -> Workload:
         """Clients of a task, to be measured at the global weights."""
         batch_norm = self.replica.state.batch_norm[task]
@@ -142,7 +146,7 @@ class Round:
             local,
             correction,
             self._sends(task, client),
-            rule.remembered(state.aggregation[task]) if compared else None,
+            rule.last_updates(state.aggregation[task]) if compared else None,
             None if optimiser is None else optimiser.held_rows(client),
             batch_norm=None if batch_norm is None else batch_norm.of(client),
         )
@@ -188,15 +192,23 @@ class Round:
     def aggregate(self, task: int, trained: Trained, finite: NDArray[np.bool_], largest: float) -> None:
         """The next global weights of a task, given which of the updates in this process are finite, and the largest sum
         of one of these; clients whose update is not finite count as absent."""
-        method, state, view = self.replica.method, self.replica.state, self.view
         completion = None
         if self.timed is not None:
             completion = self.timed.completion(self.allocation, trained.client, task)
         updates = Updates.of(task, trained, self.arrived, completion)
         received = updates.valid(finite)
+        drawn = self.step(received, int((updates.count > 0).sum()), largest)
+        rejected = int((updates.count > 0).sum()) - len(drawn)
+        self.outcomes[task] = Outcome(drawn, rejected, update_variance(self.view, self.allocation, received))
+
+    def step(self, received: Updates, asked: int, largest: float) -> Updates:
+        """The next global weights of a task, given the updates that are finite; returns those that were drawn, without
+        their rows, of `asked` for."""
+        method, state, task = self.replica.method, self.replica.state, received.task
+        view = self.view_of(task)
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
-        expected, remembered = state.expected[task], method.aggregation.remembered(memory)
+        expected, remembered = state.expected[task], method.aggregation.last_updates(memory)
         if expected is not None and remembered is not None:
             expected.observe(received.drawn(), remembered, view.round)
         aggregated = add_up(method.aggregation.aggregate(weights, taken, view, memory))
@@ -214,11 +226,9 @@ class Round:
         if (optimiser := state.optimiser[task]) is not None and received.optimiser_state is not None:
             optimiser.put(received.client, received.optimiser_state)  # of those not drawn too: they did train
         drawn = received.without_rows().drawn()
-        rejected = int((updates.count > 0).sum()) - len(drawn)
-        if rejected and not len(drawn):
-            self.replica.warn_of_rejected(task, view.round, rejected)
-        variance = update_variance(view, self.allocation, received)
-        self.outcomes[task] = Outcome(drawn, rejected, variance)
+        if asked and not len(drawn):
+            self.replica.warn_of_rejected(task, view.round, asked)
+        return drawn
 
     def end(self) -> None:
         """Tells the allocation the losses that were seen in training."""
@@ -245,7 +255,7 @@ class Round:
         """What the memory of past updates is expected to leave unexplained, [clients, tasks]."""
         rule, state, view = self.replica.method.aggregation, self.replica.state, self.view
         residuals = [
-            rule.expected_residuals(each, view, task, memory)
+            rule.expected_residuals(each, self.view_of(task), task, memory)
             for task, (each, memory) in enumerate(zip(state.expected, state.aggregation, strict=True))
             if each is not None
         ]

@@ -6,13 +6,14 @@ engine, and nowhere else.
 
 from mmfl.updates.rows import ClientRows, StoredRows
 from mmfl.updates.store import ClientVectorStore, StorageOptions
-from mmfl.updates.updates import Trained, Updates
+from mmfl.updates.updates import SentFrom, Trained, Updates
 from mmfl.updates.world import SINGLE_PROCESS, World
 
 __all__ = [
     "SINGLE_PROCESS",
     "ClientRows",
     "ClientVectorStore",
+    "SentFrom",
     "StorageOptions",
     "StoredRows",
     "Trained",

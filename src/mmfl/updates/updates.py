@@ -47,13 +47,34 @@ class Trained:
 
 
 @dataclass(frozen=True, eq=False)
+class SentFrom:
+    """What asynchronous training knows of each update besides: from which version of the task's weights its client
+    began, [rows], and how many versions have been made since (`staleness`).
+
+    `weights` [rows, parameters] are those that clients began with, for rules that say `needs_starts`. `memory`
+    [parameters] is what the rule's memory stood for when the requests were sent, their mean, where that is kept.
+    """
+
+    version: NDArray[np.int64]
+    staleness: NDArray[np.int64]
+    weights: Tensor | None = None
+    memory: Tensor | None = None
+
+    def where(self, wanted: NDArray[np.bool_]) -> "SentFrom":
+        """Of the wanted rows alone; the mean of the memory stays that of all."""
+        weights = None if self.weights is None else self.weights[torch.from_numpy(wanted).to(self.weights.device)]
+        return replace(self, version=self.version[wanted], staleness=self.staleness[wanted], weights=weights)
+
+
+@dataclass(frozen=True, eq=False)
 class Updates:
     """The local updates G of one task, a row per client that trained it.
 
     `flat` [rows, parameters] is the global weights minus the locally trained ones: the step to subtract. `loss` is
     the mean loss seen during local training, in `steps` local steps. `count` and `probability` are the allocation's,
     row by row; where everyone trains before some are drawn, the others have count 0. `completion` is the probability
-    with which a drawn client's update is there when the round ends, [rows]; 1 where nothing is said.
+    with which a drawn client's update is there when the round ends, [rows]; 1 where nothing is said. `sent` says when
+    each client began, where they did not begin together.
 
     A rule computes with all rows, wherever they are: `combine` and `norms` leave them there, and `flat` fetches those
     that other processes of the run have. `rows` may be given as the tensor `flat`.
@@ -69,6 +90,7 @@ class Updates:
     batch_norm: ClientRows | None = None
     optimiser_state: ClientRows | None = None
     completion: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
+    sent: "SentFrom | None" = None
 
     def __post_init__(self) -> None:
         if isinstance(self.rows, Tensor):
@@ -134,7 +156,7 @@ class Updates:
         columns = {name: getattr(self, name)[wanted] for name in _COLUMNS}
         given = {name: getattr(self, name) for name in ("rows", "batch_norm", "optimiser_state")}
         rows = {name: each.where(wanted) for name, each in given.items() if each is not None}
-        return replace(self, **columns, **rows)
+        return replace(self, **columns, **rows, sent=None if self.sent is None else self.sent.where(wanted))
 
 
 _COLUMNS = ("client", "count", "probability", "loss", "steps", "completion")  # an entry for each row
