@@ -13,7 +13,9 @@ from mmfl.deployment.versions import Versions
 from mmfl.errors import UserError
 from mmfl.runs.live import LiveStateWriter
 
-_POLL_SECONDS = 0.1  # between two looks for replies
+# Between two looks for replies. Flower announces a reply before its content is there, and a look that comes in between
+# takes a second or three, so that looking more often is slower.
+_POLL_SECONDS = 0.4
 _RETRY_SECONDS = 5.0  # until a node whose announcement could not be used is asked again
 _SECONDS_BEFORE_EVENT = 10.0  # of waiting for clients, until an event says so
 _MAX_REPEATS = 3  # of a request whose reply was lost
