@@ -30,8 +30,8 @@ class SecureAggregationConfig(BaseModel):
         return max(self.least, math.ceil(self.threshold * nodes - 1e-9))
 
 
-def check_sums_are_enough(method: str | dict[str, Any], chosen: Mapping[str, Any]) -> None:
-    """Refuses a method, or another of the settings that were `chosen`, for which the server needs single updates."""
+def check_sums_are_enough(method: str | dict[str, Any], bounds: Mapping[str, Any]) -> None:
+    """Refuses a method for which the server needs single updates, and bounds on these that were set, by name."""
     built = make_method(method)
     if reason := built.needs_single_updates:
         admitted = ", ".join(name for name in METHODS if not make_method(name).needs_single_updates)
@@ -39,7 +39,7 @@ def check_sums_are_enough(method: str | dict[str, Any], chosen: Mapping[str, Any
             f"deployment: secure aggregation shows the server only sums, but of method '{built.name}' {reason}; "
             f"expected one of {admitted}."
         )
-    if bound := next((name for name in ("norm", "clip") if chosen.get(name)), None):
+    if bound := next((name for name, chosen in bounds.items() if chosen), None):
         raise UserError(
             f"deployment: {bound} is a bound on single updates, which the server does not see with secure aggregation; "
             "expected only secure_aggregation.clip, which clients keep themselves."

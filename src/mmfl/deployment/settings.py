@@ -114,7 +114,9 @@ class DeploymentSettings(BaseModel):
                     "clients' norms; expected only central_noise.clip."
                 )
         if settings.secure_aggregation is not None:
-            check_sums_are_enough(settings.method, values)
+            default = cls.model_fields["norm"].default
+            bounds = {"norm": settings.norm != default, "clip": settings.clip}
+            check_sums_are_enough(settings.method, bounds)
             check_noise(settings.secure_aggregation, settings.central_noise)
         if settings.least > settings.clients:
             raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")

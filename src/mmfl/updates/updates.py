@@ -152,7 +152,7 @@ class Updates:
             if other is not None:
                 finite = finite & finite_rows([other.matrix], row_sums([other.matrix]))[0]
         kept = self.rows.finite(finite)
-        return self._where(kept & np.isfinite(self.loss) if self.rows.are_single else kept)
+        return self.where(kept & np.isfinite(self.loss) if self.rows.are_single else kept)
 
     def without_rows(self) -> "Updates":
         """What is known of them, without the rows, which are large."""
