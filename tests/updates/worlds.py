@@ -40,7 +40,9 @@ def federation(seed: int) -> mmfl.Federation:
         mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
     ]
     arrivals, departures = [1] * 9 + [2, 3], [0] * 8 + [4, 0, 0]
-    return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)
+    speeds = mmfl.devices.three_speeds()
+    options = {"arrivals": arrivals, "departures": departures, "devices": speeds, "seed": seed}
+    return mmfl.Federation(tasks, 11, capacity="mixed", **options)
 
 
 def network(*hidden: int) -> nn.Module:
@@ -142,6 +144,14 @@ OWN = {
         name: make_method({"name": name, "allocation": "random-clients", "aggregation": name})
         for name in ("multi-krum", "geometric-median")
     },
+    "asynchronous": make_method(
+        {
+            "name": "asynchronous",
+            "allocation": "expected-residual-variance",
+            "aggregation": "forecast",
+            "pace": {"name": "buffered", "buffer": 2, "memory": "sent"},
+        }
+    ),
     "norm-clipping": make_method(
         {
             "name": "norm-clipping",
