@@ -78,7 +78,7 @@ def test_examples_of_the_help_are_understood(line, tmp_path, monkeypatch):
 
 
 def test_the_page_has_every_command_with_an_example_that_is_understood():
-    rows = re.findall(r"^\| `([a-z ]+)` \| .+ \| `(mmfl .+)` \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z -]+)` \| .+ \| `(mmfl .+)` \|$", PAGE, re.MULTILINE)
     assert sorted(name for name, _ in rows) == sorted(LEAVES)
     for name, line in rows:
         assert parsed(line)[0] is LEAVES[name]

@@ -29,7 +29,7 @@ def make_deployment(path: Path, name: str = "7") -> LiveStateWriter:
     """A run directory as the server of a deployment has it in the middle of a round, with one late node of two."""
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.toml").write_text('source = "deployment"\n[settings]\nmethod = "random"\nrounds = 9\n')
-    StatusWriter(path, 9).round(2)
+    StatusWriter(path, 9).round(2, 9)
     kinds = [(1, "joined", "7"), (1, "joined", "8"), (2, "late", "8")]
     lines = [json.dumps({"time": 1e9 + t, "round": t, "kind": kind, "node": node}) for t, kind, node in kinds]
     (path / "events.jsonl").write_text("\n".join(lines) + "\n")

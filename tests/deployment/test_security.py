@@ -49,9 +49,9 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
         good = join("good", keys.authority, keys.node_key(0))
         stranger = join("stranger", keys.authority, strange.node_key(0))
         keyless = join("keyless", keys.authority, None)
-        with refused("plain: the server at", "takes encrypted connections only", "--root-certificates"):
+        with refused("node: the server at", "takes encrypted connections only", "--root-certificates"):
             join("plain", None, None)
-        with refused("deceived: the certificate", "is not accepted", "ca.crt"):
+        with refused("node: the certificate", "is not accepted", "ca.crt"):
             join("deceived", strange.authority, keys.node_key(0))
         wait_for(lambda: good.id and not any(node.supernode.alive for node in (stranger, keyless)))
         assert not stranger.id

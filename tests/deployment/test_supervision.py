@@ -131,7 +131,7 @@ def test_what_is_wrong_with_a_server_is_said_with_what_to_do(keys, encrypted, tm
         "silent": False,
     }
     words = {
-        "plaintext": "expected --root-certificates ca.crt and --key node-K.key",
+        "plaintext": "expected --root-certificates ca.crt, and for a node --key node-K.key",
         "stranger": "expected the ca.crt",
         "nobody": "is `mmfl link` running there?",
         "unknown": "the host 'no-such-host.invalid' is not known here",
@@ -140,6 +140,45 @@ def test_what_is_wrong_with_a_server_is_said_with_what_to_do(keys, encrypted, tm
     }
     for name, expected in words.items():
         assert expected in found[name].text
+
+
+def for_nodes_only(line):
+    line.recv(1000)
+    text = b"this address is for nodes only"
+    line.sendall(b"HTTP/1.1 403 Forbidden\r\ncontent-length: %d\r\n\r\n%s" % (len(text), text))
+    line.close()
+
+
+@needs_flower
+def test_a_run_started_where_it_cannot_be_is_refused_with_what_to_do_and_leaves_nothing(
+    clean, encrypted, tmp_path, monkeypatch, answer
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
+    monkeypatch.setattr(programs, "_SECONDS_TO_ANSWER", 60.0)
+
+    def refusal(address):
+        code, _, err = answer("deploy", "app.py", "--server", str(address), "--clients", "2", "--out", "run")
+        assert (code, (tmp_path / "run").exists()) == (2, False)
+        assert len(err.strip().splitlines()) <= 2, err
+        return " ".join(err.split())
+
+    with answering(for_nodes_only) as address:
+        assert f"{address} is where nodes connect" in refusal(address)
+    assert "takes encrypted connections only; expected --root-certificates" in refusal(encrypted)
+    assert "`mmfl link` starts one" in refusal(Address("127.0.0.1", free_port()))
+
+
+def test_a_link_or_a_node_that_is_refused_leaves_no_folder(clean, encrypted, tmp_path, monkeypatch, answer):
+    monkeypatch.chdir(tmp_path)
+    app = tmp_path / "app.py"
+    app.write_text("")
+    before = sorted(tmp_path.iterdir())
+    code, _, err = answer("link", str(encrypted))
+    assert (code, "cannot listen at" in err) == (2, True)
+    code, _, err = answer("node", "app.py", "--clients", "0", "--server", str(encrypted))
+    assert (code, "takes encrypted connections only" in " ".join(err.split())) == (2, True)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 # --- a node that loses its server ---

@@ -11,7 +11,7 @@ from small import Model, both_modes, federation, normal, task, train_alone
 from torch import Tensor, nn
 
 from mmfl.engine.attention import attention_with_dropout
-from mmfl.engine.dropout import draw_kept
+from mmfl.engine.dropout import draw_keep_mask
 from mmfl.engine.operators import DROPOUT, Operators
 from mmfl.federation.objectives import value
 
@@ -92,7 +92,7 @@ def test_every_place_in_a_module_and_every_key_has_masks_of_its_own():
 
 @pytest.mark.parametrize("p", [1e-9, 0.001, 0.1, 1 / 3, 0.5, 0.9, 0.9999])
 def test_the_share_that_is_dropped_is_p_and_neighbours_do_not_depend_on_each_other(p):
-    kept = draw_kept((50, 40, 1000), CPU, p, 7).float()
+    kept = draw_keep_mask((50, 40, 1000), CPU, p, 7).float()
     deviation = math.sqrt(p * (1 - p) / kept.numel()) + 1 / 65536
     assert abs(float(kept.mean()) - (1 - p)) < 4 * deviation
     for n in range(3):
@@ -103,8 +103,8 @@ def test_the_share_that_is_dropped_is_p_and_neighbours_do_not_depend_on_each_oth
 
 @pytest.mark.parametrize("shape", [(3, 5, 7), (1, 6, 9), (4, 1, 1), (4, 6, 8)])
 def test_padding_a_tensor_along_any_dimension_leaves_its_mask(shape):
-    whole = draw_kept((4, 6, 9), CPU, 0.5, 3, 1)
-    assert torch.equal(draw_kept(shape, CPU, 0.5, 3, 1), whole[tuple(map(slice, shape))])
+    whole = draw_keep_mask((4, 6, 9), CPU, 0.5, 3, 1)
+    assert torch.equal(draw_keep_mask(shape, CPU, 0.5, 3, 1), whole[tuple(map(slice, shape))])
 
 
 MASKS: dict[str, dict[str, Any]] = {

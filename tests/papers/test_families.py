@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from shared import FAILS, HOLDS, OPEN
 
-from mmfl.papers.evidence import above_each, alike, every, fact, greater, greater_than_each, holm, selected
+from mmfl.papers.evidence import above_each, alike, choose, every, fact, greater, greater_than_each, holm
 from mmfl.papers.families import judge, judge_looks, seeds_needed
 from mmfl.papers.reproduction import OWN, Claim, StatisticalTest
 
@@ -74,8 +74,8 @@ def test_a_fact_decides_for_all_that_it_is_part_of():
 def test_what_was_selected_counts_as_tested_with_all_it_was_selected_from():
     claims = [greater("", "", NOISY, 0.0), *(greater("", "", NOISY - 0.02, 0.0) for _ in range(4))]
     assert claims[0].verdict is HOLDS
-    assert selected(claims, 0).verdict is OPEN
-    assert selected(claims[:1], 0).verdict is HOLDS
+    assert choose(claims, 0).verdict is OPEN
+    assert choose(claims[:1], 0).verdict is HOLDS
 
 
 def drawn_by_chance(gaps: np.ndarray, seeds: int) -> list[list[Claim]]:

@@ -204,7 +204,7 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     assert join(torch.device("cpu")) is SINGLE_PROCESS
     assert SINGLE_PROCESS.first
-    assert SINGLE_PROCESS.said_by_first("a word") == "a word"
+    assert SINGLE_PROCESS.broadcast("a word") == "a word"
 
 
 class Pair(World):

@@ -134,7 +134,7 @@ class StalenessWeighted(AggregationWrapper):
     def start(self, clients: int, weights: Tensor) -> InnerState:
         """Refuses a rule that remembers updates: it would remember them scaled down."""
         state = self.inner.start(clients, weights)
-        if self.inner.remembered(state) is not None:
+        if self.inner.last_updates(state) is not None:
             raise UserError(
                 f"aggregation 'staleness-weighted': {type(self.inner).__name__} remembers updates, and would remember "
                 "them scaled down; expected a rule without memory, such as 'unbiased'."

@@ -40,7 +40,7 @@ class AggregationRule:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
 
-    def remembered(self, state: Any) -> ClientVectorStore | None:
+    def last_updates(self, state: Any) -> ClientVectorStore | None:
         """The clients' last updates, for rules that compare new ones with them."""
         return None
 

@@ -79,10 +79,10 @@ class MultiKrum(RobustRule):
         attackers = min(_attackers(self.share, n), max((n - 3) // 2, 0))
         distances = np.sort(squared_distances(gram_matrix(updates.flat)), axis=1)
         scores = distances[:, 1 : n - attackers - 1].sum(1)
-        chosen = scores <= np.sort(scores)[self.selected(n, attackers) - 1]
+        chosen = scores <= np.sort(scores)[self.count_averaged(n, attackers) - 1]
         return updates.combine(chosen / chosen.sum())
 
-    def selected(self, clients: int, attackers: int) -> int:
+    def count_averaged(self, clients: int, attackers: int) -> int:
         """How many updates are averaged."""
         return clients - attackers
 
@@ -96,7 +96,7 @@ class Krum(MultiKrum):
 
     _name = "krum"
 
-    def selected(self, clients: int, attackers: int) -> int:
+    def count_averaged(self, clients: int, attackers: int) -> int:
         """A single one."""
         return 1
 

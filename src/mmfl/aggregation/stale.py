@@ -39,7 +39,7 @@ class LastUpdates(AggregationRule):
             return weights, state
         return weights - self.step(updates, view, state).to(weights), state
 
-    def remembered(self, state: Any) -> ClientVectorStore:
+    def last_updates(self, state: Any) -> ClientVectorStore:
         """All last updates."""
         stored: ClientVectorStore = state.stored
         return stored

@@ -1,8 +1,10 @@
 """The command that trains over real nodes: deploy."""
 
 import logging
+import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +18,7 @@ from mmfl.cli.options import (
     AppFile,
     Capacity,
     Device,
+    MetricsPort,
     Out,
     RootCertificates,
     Track,
@@ -23,7 +26,7 @@ from mmfl.cli.options import (
     default_directory,
     worker_options,
 )
-from mmfl.deployment import programs
+from mmfl.deployment import metrics, programs
 from mmfl.deployment.child_processes import exit_on_termination
 from mmfl.deployment.security import Address, check_file
 from mmfl.errors import UserError
@@ -74,6 +77,7 @@ def deploy(
     capacity: Capacity = None,
     device: Device = None,
     track: Track = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Train over real nodes."""
     from mmfl.methods import make_method
@@ -106,6 +110,8 @@ def deploy(
     if track:
         make_trackers(track)  # refuses a wrong name before anything is written
         where["trackers"] = track
+    if metrics_port is not None:
+        where["metrics_port"] = metrics_port
     path = out or default_directory(make_method(settings["method"]).name)
     config = {"source": "deployment", "deployment": where, "settings": settings}
     RunDirectory.create(path, config)
@@ -143,11 +149,16 @@ def run_deployment(path: Path, config: Mapping[str, Any], resume: bool = False) 
     started = time.monotonic()
     listener = ListenerGroup([Display(console), *make_trackers(where.get("trackers", ()))])
     try:
-        with exit_on_termination():
+        with exit_on_termination(), metrics_of_run(where.get("metrics_port"), path):
             outcome = _deploy(module, where, settings, path, resume, listener)
     except KeyboardInterrupt:
         outcome = RunEnd("stopped")
     show_outcome(outcome, path, time.monotonic() - started)
+
+
+def metrics_of_run(port: int | None, path: Path) -> AbstractContextManager[None]:
+    """While active, serves the metrics of a run at a port, if there is one."""
+    return metrics.serving_metrics(port, lambda: metrics.run_samples(path), lambda: metrics.why_run_is_not_ready(path))
 
 
 def budget_of(where: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[float, str]:
@@ -200,20 +211,30 @@ def read_settings(given: Mapping[str, Any], changes: Sequence[str]) -> dict[str,
 def _deploy(
     module: Path, where: Mapping[str, Any], settings: Mapping[str, Any], path: Path, resume: bool, listener: "Listener"
 ) -> "RunEnd":
-    """Runs over nodes that are started and ended with the run, or at the SuperLink of `mmfl link` on this machine."""
+    """Runs over nodes that are started and ended with the run, or at the SuperLink of `mmfl link` on this machine.
+
+    A new run that cannot be started leaves no directory behind, unless the error names a log in it.
+    """
     from mmfl.deployment.loopback import LocalDeployment, assign_clients
     from mmfl.deployment.submission import Submission
 
-    if "local" in where:
-        with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
-            local.start(assign_clients(settings["clients"], where["local"]))
-            return local.submit(settings, resume).follow(listener, local.check)
-    root = where.get("root_certificates")
-    with TemporaryDirectory(prefix="mmfl-") as home:
-        control = programs.ControlAPI(Address.parse(where["server"]), Path(root) if root else None, Path(home))
-        submission = Submission.start(control, module, path, settings, resume)
-        try:
-            return submission.follow(listener)
-        except (KeyboardInterrupt, SystemExit):
-            submission.abort()
-            raise
+    submission: Submission | None = None
+    try:
+        if "local" in where:
+            with LocalDeployment(module, path, where["secure"], options=where["options"]) as local:
+                local.start(assign_clients(settings["clients"], where["local"]))
+                submission = local.submit(settings, resume)
+                return submission.follow(listener, local.check)
+        root = where.get("root_certificates")
+        with TemporaryDirectory(prefix="mmfl-") as home:
+            control = programs.ControlAPI(Address.parse(where["server"]), Path(root) if root else None, Path(home))
+            submission = Submission.start(control, module, path, settings, resume)
+            try:
+                return submission.follow(listener)
+            except (KeyboardInterrupt, SystemExit):
+                submission.abort()
+                raise
+    except UserError as error:
+        if submission is None and not resume and str(path.resolve() / "logs") not in str(error):
+            shutil.rmtree(path, ignore_errors=True)
+        raise

@@ -7,10 +7,11 @@ import typer
 
 from mmfl.cli.console import say
 from mmfl.cli.help import command
-from mmfl.cli.options import AppFile, Capacity, Device, RootCertificates, check_minimum, worker_options
+from mmfl.cli.options import AppFile, Capacity, Device, MetricsPort, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
-from mmfl.deployment.machines import MAX_MESSAGE_BYTES, control_address, start_superlink
+from mmfl.deployment.machines import MAX_MESSAGE_BYTES, check_free, control_address, start_superlink
+from mmfl.deployment.metrics import link_metrics, node_metrics
 from mmfl.deployment.running_node import NodeSpec, RunningNode, serve
 from mmfl.deployment.security import Address, Keys, check_file, make_keys
 from mmfl.errors import UserError
@@ -35,6 +36,7 @@ def link(
         "link-state"
     ),
     logs: Logs = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Start the server that nodes connect to."""
     programs.require_flower()
@@ -43,13 +45,16 @@ def link(
     check_minimum("--most", most, 1)
     size = None if most is None else most << 20
     inner = control_address(where, key_folder, insecure, control_port, size)
+    for each in {where, inner}:
+        check_free(each)  # before any folder is made
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
         running = start_superlink(processes, where, inner, key_folder, size, state.resolve(), say)
         trust = f" --root-certificates {key_folder.authority}" if key_folder else ""
         registered = f", with {len(key_folder.public_keys)} keys registered" if key_folder else ""
         say(f"nodes connect to {where}{registered}")
         say(f"runs are started on this machine: mmfl deploy APP.py --server {inner}{trust}")
-        check_repeatedly(running.check)
+        with link_metrics(metrics_port, processes, key_folder):
+            check_repeatedly(running.check)
 
 
 @command(
@@ -69,10 +74,9 @@ def node(
     clip: Annotated[float | None, typer.Option(help="Largest norm of an update that leaves this node.")] = None,
     noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
     logs: Logs = None,
+    metrics_port: MetricsPort = None,
 ) -> None:
     """Start a node, which holds clients' data and trains on it."""
-    from mmfl.privacy import Privacy
-
     programs.require_flower()
     check_minimum("--capacity", capacity, 1)
     spec = NodeSpec(
@@ -85,11 +89,16 @@ def node(
         worker_options(capacity=capacity, device=device, clip=clip, noise=noise),
     )
     spec.check()
-    Privacy(clip, noise or 0.0)
+    if clip is not None or noise is not None:
+        from mmfl.privacy import Privacy  # imports torch, which this process does without otherwise
+
+        Privacy(clip, noise or 0.0)
+    spec.check_server()
     with exit_on_termination(), ChildProcesses(logs or Path("logs")) as processes:
         running = RunningNode(processes, spec, say=say)
-        running.connect()
-        serve(running, say)
+        with node_metrics(metrics_port, processes, running):
+            running.connect()
+            serve(running, say)
 
 
 @command(app, "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5")

@@ -52,6 +52,10 @@ Capacity = Annotated[int | None, typer.Option(help="Number of tasks that each cl
 RootCertificates = Annotated[
     Path | None, typer.Option("--root-certificates", help="ca.crt from the server's keys, to verify the server.")
 ]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", help="Port on loopback for metrics and health; by default none."),
+]
 
 
 RUNS = Path("runs")

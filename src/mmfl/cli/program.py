@@ -10,7 +10,19 @@ import typer
 from rich.logging import RichHandler
 
 import mmfl
-from mmfl.cli import completion, deploy, export, listings, machines, reports, reproduction, status, sweeps, training
+from mmfl.cli import (
+    completion,
+    control,
+    deploy,
+    export,
+    listings,
+    machines,
+    reports,
+    reproduction,
+    status,
+    sweeps,
+    training,
+)
 from mmfl.cli.console import console
 from mmfl.cli.help import Group, examples
 from mmfl.errors import LostProcessError, UserError, shorten
@@ -35,6 +47,7 @@ app = typer.Typer(
 for _family in (training, sweeps, reports, export, reproduction, listings, deploy, machines, status):
     app.add_typer(_family.app)
 app.add_typer(listings.data)
+app.add_typer(control.app)
 # Errors of the operating system that are not mistakes of the program.
 _SYSTEM_ERRORS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS}
 

@@ -1,4 +1,4 @@
-"""The command that shows how a run is doing: status."""
+"""The commands for keeping runs: status and backup."""
 
 import time
 from pathlib import Path
@@ -68,6 +68,18 @@ def status(
             if summary.condition != "running":
                 return None
             time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@command(app, "mmfl backup runs/try backups/try", "mmfl backup backups/try runs/try")
+def backup(
+    run: Annotated[Path, typer.Argument(help="The run directory.", autocompletion=completion.runs)],
+    to: Annotated[Path, typer.Argument(help="A new directory for the copy.")],
+) -> None:
+    """Copy a run, at any moment, so that the copy can be resumed."""
+    from mmfl.runs.backup import back_up
+
+    round = back_up(run, to)
+    say(f"wrote {to}, from which `mmfl resume` goes on after round {round}")
 
 
 def as_json(summary: RunSummary, live: LiveState | None, events: list[Event]) -> dict[str, Any]:

@@ -77,11 +77,11 @@ def resume(directory: Path, device: str | None) -> None:
     from mmfl.runs.sweep_directory import SweepDirectory
     from mmfl.runs.sweep_plan import plan_config
 
-    told = SweepDirectory(directory).read()
+    file = SweepDirectory(directory).read()
     check_free(directory)
-    if told.source == "python":
+    if file.source == "python":
         raise UserError(f"sweep '{directory}' was started from Python: call mmfl.sweep again, with the same arguments.")
-    plan = plan_config(dict(told.settings), told.grid, str(directory / SWEEP), device)
+    plan = plan_config(dict(file.settings), file.grid, str(directory / SWEEP), device)
     train_and_show(plan, directory)
 
 
@@ -96,7 +96,7 @@ def train_and_show(plan: "SweepPlan", path: Path, quiet: bool = False, as_json: 
     check_sweep(plan, path)
     engine = plan.engine_of(plan.trials[0].common)
     world = engine.world
-    path = Path(world.said_by_first(str(path)))
+    path = Path(world.broadcast(str(path)))
     with on_stderr() if as_json else nullcontext():
         console.quiet = not world.first
         if not quiet:

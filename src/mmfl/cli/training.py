@@ -146,7 +146,7 @@ def train_and_show(
     engine = Simulation(device, config.engine, config.precision, privacy=config.privacy.build())
     world = engine.world
     console.quiet = not world.first
-    path = Path(world.said_by_first(str(path)))
+    path = Path(world.broadcast(str(path)))
     experiment = config.experiment()
     listener = ListenerGroup([*make_trackers(config.trackers), *([] if quiet else [Display(console)])])
     federation = experiment.federation_of(experiment.seeds[0])

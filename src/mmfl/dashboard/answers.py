@@ -12,7 +12,7 @@ from mmfl.dashboard.index import Index
 from mmfl.errors import UserError
 from mmfl.report.figure import COLUMNS
 from mmfl.runs.events import read_events
-from mmfl.runs.files import last_lines
+from mmfl.runs.files import last_lines, previous
 from mmfl.runs.layout import CONFIG, LOG, TESTED
 from mmfl.runs.listing import RunSummary
 from mmfl.runs.live import read_live
@@ -116,7 +116,10 @@ def _ids(query: Query) -> tuple[list[str], int]:
 
 def log_lines(directory: Path) -> list[str]:
     """What happened to a run and to the nodes of a deployment, a line each, with its time first."""
-    return sorted([*_end(directory / LOG), *map(str, read_events(directory))], key=lambda line: line[:19])
+    return sorted(
+        [*_end(previous(directory / LOG)), *_end(directory / LOG), *map(str, read_events(directory))],
+        key=lambda line: line[:19],
+    )
 
 
 def _end(path: Path) -> list[str]:

@@ -55,7 +55,7 @@ class Server(ThreadingHTTPServer):
             problem = "can be reached by others" if _is_public(host) else "is not an IPv4 loopback address"
             raise UserError(f"dashboard: host '{host}' {problem}; expected 127.0.0.1 or localhost.")
         require_plotly()
-        self.said: set[str] = set()
+        self.complaints: set[str] = set()
         self.answers = Answers(folder.resolve())
         try:
             self._listen(host, PORT if port is None else port)
@@ -88,9 +88,9 @@ class Server(ThreadingHTTPServer):
 
     def complain(self, problem: str) -> None:
         """Prints an error once, although the page keeps asking."""
-        if problem not in self.said:
+        if problem not in self.complaints:
             _log.exception(problem)
-        self.said.add(problem)
+        self.complaints.add(problem)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A browser that has gone away is no error."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from mmfl.deployment.bounded_logs import BoundedLogs
 from mmfl.errors import UserError, shorten
 
 _WATCHDOG = Path(__file__).with_name("watchdog.py")
@@ -76,6 +77,8 @@ class ChildProcesses:
             self.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"logs '{shorten(self.logs)}' cannot be written: {error.strerror}.") from None
+        self.bounded_logs = BoundedLogs(self.logs)
+        self.bounded_logs.__enter__()
         self.folder = Path(tempfile.mkdtemp(prefix="mmfl-"))  # mode 0700; short, because a socket's path must be
         self.token = secrets.token_hex(8)
         self.watchdog = subprocess.Popen(
@@ -86,6 +89,7 @@ class ChildProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.bounded_logs.__exit__()
         try:
             deadline = time.monotonic() + _SECONDS_TO_END
             for child in reversed(self.children):
@@ -99,6 +103,8 @@ class ChildProcesses:
             self.watchdog.wait()
             for child in self.children:
                 child.process.wait()
+            with suppress(OSError):
+                self.logs.rmdir()  # if nothing was started
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
         """Starts a process in a session of its own."""

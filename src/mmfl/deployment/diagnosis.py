@@ -1,7 +1,9 @@
-"""Why a node does not reach its server, in words: who answers at an address, and whether it is the right one."""
+"""Why a server cannot be reached, in words: who answers at an address, and whether it is the right one."""
 
+import http.client
 import socket
 import ssl
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +21,7 @@ class Problem:
 
 
 def find_problem(server: Address, root: Path | None) -> Problem | None:
-    """What keeps a node from connecting; None if it is nothing that can be seen from here.
+    """What keeps this machine from connecting; None if it is nothing that can be seen from here.
 
     With the certificate `root` the line is to be encrypted, and without it in plaintext.
     """
@@ -35,6 +37,22 @@ def find_problem(server: Address, root: Path | None) -> Problem | None:
         return Problem(f"{server} cannot be reached ({reason}); is there a firewall in between?", lasting=False)
 
 
+def is_for_nodes(server: Address, root: Path | None) -> bool:
+    """Whether an address is where nodes connect, and runs cannot be started."""
+    try:
+        if root is None:
+            line = http.client.HTTPConnection(server.host, server.port, timeout=_SECONDS)
+        else:
+            context = ssl.create_default_context(cafile=str(root))
+            line = http.client.HTTPSConnection(server.host, server.port, timeout=_SECONDS, context=context)
+        with closing(line):
+            line.request("POST", "/", b"")
+            response = line.getresponse()
+            return response.status == http.client.FORBIDDEN and b"for nodes only" in response.read(1000)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
 def _plaintext_problem(line: socket.socket, server: Address) -> Problem | None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -43,8 +61,8 @@ def _plaintext_problem(line: socket.socket, server: Address) -> Problem | None:
     except (ssl.SSLError, OSError):
         return None  # not encrypted, as it should be
     return Problem(
-        f"the server at {server} takes encrypted connections only; expected --root-certificates ca.crt "
-        "and --key node-K.key (`mmfl keys` makes them)",
+        f"the server at {server} takes encrypted connections only; expected --root-certificates ca.crt, and for a node "
+        "--key node-K.key (`mmfl keys` makes them)",
         lasting=True,
     )
 

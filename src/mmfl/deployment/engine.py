@@ -52,8 +52,9 @@ class Deployment:
     ):
         self.settings, self.events, self.run = settings, events, run
         self._layouts = [Layout(task.build(), task.batch_norm) for task in tasks]
-        self._check_batch_norm(tasks)
-        self._check_average(tasks)
+        for task, layout in zip(tasks, self._layouts, strict=True):
+            _check_batch_norm(task, layout)
+        _check_average(tasks, settings)
         settings.stop.build().targets([task.name for task in tasks])  # refuses a task that is not there
         self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
         self.roster = Roster(self.federation, events)
@@ -157,23 +158,21 @@ class Deployment:
         """Counts, by kind, of the faults since the last call."""
         return self.events.take_faults()
 
-    def _check_batch_norm(self, tasks: Sequence[Task]) -> None:
-        """Refuses to test on the server what only nodes have."""
-        for task, layout in zip(tasks, self._layouts, strict=True):
-            if task.batch_norm == "local" and layout.shared < layout.length and task.data is not ELSEWHERE:
-                raise UserError(
-                    f"task '{task.name}': local batch norm is on the nodes, so the server cannot test the model; "
-                    "expected a task without data, which the nodes test on theirs."
-                )
+    def check_task(self, task: Task) -> None:
+        """Refuses a task that cannot be added to this deployment."""
+        _check_average([task], self.settings)
+        _check_batch_norm(task, Layout(task.build(), task.batch_norm))
 
-    def _check_average(self, tasks: Sequence[Task]) -> None:
-        """Refuses to have nodes test averaged weights: that would cost them a second test."""
-        unknown = next((task.name for task in tasks if task.data is ELSEWHERE), None)
-        if self.settings.average is not None and unknown is not None:
-            raise UserError(
-                f"task '{unknown}': nodes test the current weights only; expected a task with test examples on the "
-                "server, or no `average`."
-            )
+    def add_task(self, task: Task, arrival: int) -> None:
+        """Adds a task, which takes part from a round; nodes that have announced it already have it at once."""
+        self._layouts.append(Layout(task.build(), task.batch_norm))
+        self.federation.add_task(task, arrival)
+        self.roster.announce_again()
+
+    def retire_task(self, name: str) -> None:
+        """From now on nobody trains a task; its weights stay."""
+        self.federation.retire_task(name)
+        self.roster.announce_again()
 
     def _task_name(self, workload: Workload) -> str:
         return self.federation.tasks[workload.task].name
@@ -273,3 +272,22 @@ class Deployment:
             self.events.add("rejected", detail=f"task '{name}': a test whose statistics do not fit the metrics")
         known = {i: test for i, test in replies.client_tests.get(name, {}).items() if 0 <= i < self.federation.clients}
         return add_up(task, kept, known)
+
+
+def _check_average(tasks: Sequence[Task], settings: DeploymentSettings) -> None:
+    """Refuses to have nodes test averaged weights: that would cost them a second test."""
+    unknown = next((task.name for task in tasks if task.data is ELSEWHERE), None)
+    if settings.average is not None and unknown is not None:
+        raise UserError(
+            f"task '{unknown}': nodes test the current weights only; expected a task with test examples on the "
+            "server, or no `average`."
+        )
+
+
+def _check_batch_norm(task: Task, layout: Layout) -> None:
+    """Refuses to test on the server what only nodes have."""
+    if task.batch_norm == "local" and layout.shared < layout.length and task.data is not ELSEWHERE:
+        raise UserError(
+            f"task '{task.name}': local batch norm is on the nodes, so the server cannot test the model; "
+            "expected a task without data, which the nodes test on theirs."
+        )

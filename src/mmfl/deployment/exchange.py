@@ -9,6 +9,7 @@ from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.replies import Replies
 from mmfl.deployment.roster import Roster
 from mmfl.deployment.settings import DeploymentSettings
+from mmfl.deployment.versions import Versions
 from mmfl.errors import UserError
 from mmfl.runs.live import LiveStateWriter
 
@@ -185,7 +186,7 @@ class NodeExchange:
         now = time.monotonic()
         due = [node for node in sorted(nodes) if self._retry_at.get(node, 0.0) <= now]
         if due:
-            sent = self._send(dict.fromkeys(due, Payload({"announce": True})))
+            sent = self._send(dict.fromkeys(due, Payload({"announce": True, "versions": Versions.here().to_json()})))
             self.roster.unanswered |= {node: message for message, node in sent.items()}
 
     def _read_late_replies(self) -> None:
@@ -216,6 +217,7 @@ class NodeExchange:
                 self.events.add("failed", node, detail=str(payload.fields["error"]))
             else:
                 read(node, payload)
+                self.roster.check_announced(node, payload.fields.get("announced"))
         except Exception as error:  # whatever a node sends must not end the run
             kind = "" if isinstance(error, InvalidPayloadError) else f"{type(error).__name__}: "
             self.events.add("garbage", node, detail=f"{kind}{error}")

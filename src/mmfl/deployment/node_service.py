@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,12 +17,15 @@ from torch import Tensor
 from mmfl.deployment.client_states import ClientStates
 from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload, fingerprint
 from mmfl.deployment.remote_federation import NodeFederation
+from mmfl.deployment.versions import Versions
 from mmfl.engine import Simulation, Training, Workload
 from mmfl.engine.simulation import check_private_batch_norm
 from mmfl.local import LocalRule
 from mmfl.methods import make_method
 from mmfl.privacy import Privacy
 from mmfl.updates import Trained, Updates
+
+_log = logging.getLogger(__name__)
 
 
 class NodeService:
@@ -52,6 +56,9 @@ class NodeService:
         for task in federation.tasks:
             check_private_batch_norm(task, self.privacy)
         self.states = ClientStates(folder)
+        self.problem = ""  # of the versions, as told last
+        self.announcement = _announcement(federation)
+        self.announced = hashlib.blake2b(json.dumps(self.announcement).encode(), digest_size=8).hexdigest()
         self.newest: dict[Pair, tuple[int, Tensor, Tensor | None]] = {}
         self.sent: dict[Pair, Tensor] = {}
         self._last: tuple[bytes, bytes] = (b"", b"")  # the hash of the last request that could be answered, the reply
@@ -75,6 +82,7 @@ class NodeService:
             max_bytes = request.fields.get("max_reply_bytes")
             for part in (self._announce, self._losses, self._train, self._collect, self._test):
                 part(request, reply)
+            reply.fields["announced"] = self.announced
         except InvalidPayloadError as error:
             reply = Payload({"error": f"the request is {error}"})
         except Exception as error:  # the node goes on, and the server's events say what failed
@@ -84,12 +92,12 @@ class NodeService:
 
     def _announce(self, request: Payload, reply: Payload) -> None:
         """The node's clients, each with its capacity and examples by task; and the number of test examples by task."""
-        federation, names = self.federation, self.federation.task_names
         if request.fields.get("announce"):
-            for client in federation.members:
-                sizes = dict(zip(names, federation.sizes[client].tolist(), strict=True))
-                reply.add("clients", client, int(federation.capacity[client]), sizes)
-            reply.fields["tested"] = dict(zip(names, federation.test_examples, strict=True))
+            reply.fields.update(self.announcement, versions=Versions.here().to_json())
+            problem = Versions.here().why_incompatible(Versions.read(request.fields.get("versions")))
+            if problem and problem != self.problem:
+                self.problem = problem
+                _log.error("the server does not take this node: %s", problem)
 
     def _losses(self, request: Payload, reply: Payload) -> None:
         """The mean loss of the weights on each client's data."""
@@ -213,6 +221,14 @@ class NodeService:
         if name not in self.federation.task_names:
             raise InvalidPayloadError(f"about task '{name}', which is unknown here")
         return self.federation.task_names.index(name)
+
+
+def _announcement(federation: NodeFederation) -> dict[str, Any]:
+    names, rows = federation.task_names, []
+    for client in federation.members:
+        sizes = dict(zip(names, federation.sizes[client].tolist(), strict=True))
+        rows.append([client, int(federation.capacity[client]), sizes])
+    return {"clients": rows, "tested": dict(zip(names, federation.test_examples, strict=True))}
 
 
 def _run(request: Payload) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 import tomli_w
 
+from mmfl.deployment.diagnosis import find_problem, is_for_nodes
 from mmfl.deployment.security import Address, Keys
 from mmfl.errors import UserError
 
@@ -172,10 +173,24 @@ class ControlAPI:
         if done.returncode or answer.get("success") is False:
             lines = str(answer.get("error-message") or done.stderr or done.stdout).strip().splitlines()
             reason = lines[-1] if lines else f"exit code {done.returncode}"
-            if _UNREACHABLE in reason:
-                raise UserError(f"{what}: no SuperLink answers at {self.address}; `mmfl link` says where one does.")
-            raise UserError(f"{what}: refused by the SuperLink at {self.address}: {reason}")
+            raise UserError(f"{what}: {self._problem(reason)}")
         return answer
+
+    def _problem(self, reason: str) -> str:
+        """Why a command has failed, and what to do: what can be seen from here, or else the reason that it gave."""
+        address = self.address
+        if is_for_nodes(address, self.root):
+            runs = Address(address.host, address.port + 1)
+            return (
+                f"{address} is where nodes connect; expected the address at which runs are started, which `mmfl link` "
+                f"prints ({runs}, unless it was given another --control-port)."
+            )
+        found = find_problem(address, self.root)
+        if found and found.lasting:
+            return f"{found.text}."
+        if found or _UNREACHABLE in reason:
+            return f"no SuperLink answers at {address}; `mmfl link` starts one, and says where."
+        return f"refused by the SuperLink at {address}: {reason}"
 
 
 def _first_object(output: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mmfl.checks import check_whole
 from mmfl.data import Dataset, from_arrays
@@ -81,12 +82,33 @@ class ServerFederation(Federation):
         self.shards, self.groups = (), (None,) * len(tasks)
         self.test_shards = (None,) * len(tasks)
         self.arrivals, self.departures = self._rounds("arrivals", None, 1), self._rounds("departures", None, 0)
-        self.task_arrivals = self._task_arrivals(None)
+        self.task_arrivals, self.retired = self._task_arrivals(None), np.zeros(len(tasks), dtype=bool)
+
+    def add_task(self, task: Task, arrival: int) -> None:
+        """Adds a task, which takes part from a round. No client has it until its node announces so again."""
+        self.tasks = (*self.tasks, task)
+        self.sizes = np.pad(self.sizes, ((0, 0), (0, 1)))
+        self.task_arrivals, self.retired = np.append(self.task_arrivals, arrival), np.append(self.retired, False)
+        self.groups, self.test_shards = (*self.groups, None), (*self.test_shards, None)
+
+    def retire_task(self, name: str) -> None:
+        """From now on nobody trains a task, and it is not tested. Who has how much of the others must be announced
+        again."""
+        self.retired = self.retired | (np.array(self.task_names) == name)
+        self.sizes = np.where(self.retired, 0, self.sizes)
+
+    def present_tasks(self, round: int) -> NDArray[np.bool_]:
+        """Which tasks have arrived by a round and are not retired, [tasks]."""
+        return super().present_tasks(round) & ~self.retired
+
+    def fixed_bytes(self) -> bytes:
+        """Nothing of the clients, who are not known before they connect; only how many clients and tasks there are."""
+        return bytes(8 * self.clients * (len(self.tasks) + 1))
 
     def announce(self, client: int, sizes: Sequence[int], capacity: int) -> None:
         """Enters a client's number of examples for each task, and its capacity."""
         self.sizes, self.capacity = self.sizes.copy(), self.capacity.copy()  # views hold the old ones
-        self.sizes[client] = sizes
+        self.sizes[client] = np.where(self.retired, 0, sizes)
         self.capacity[client] = min(capacity, int((self.sizes[client] > 0).sum()))
 
     def view(self, round: int, *, rate: float, seed: int, time: float = 0.0, out_of_reach: bool = False) -> RoundView:

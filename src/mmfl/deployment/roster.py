@@ -9,9 +9,14 @@ from typing import Any
 
 from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.remote_federation import ServerFederation
+from mmfl.deployment.versions import Versions
+from mmfl.runs.files import append_bounded
+from mmfl.runs.layout import MAX_LOG_BYTES
 
 _MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
 _MAX_EXAMPLES = 2**40  # that a client may announce
+_MAX_TASKS = 1000  # that a client may announce, known to the run or not
+_NO_FAULTS = ("joined", "waiting", "control", "changed", "version")
 
 
 class Events:
@@ -30,21 +35,22 @@ class Events:
         event = {"time": round(time.time(), 3), "round": self.round, "kind": kind}
         event |= {name: str(value) for name, value in (("node", node), ("client", client)) if value is not None}
         event |= {"detail": detail[:_MAX_DETAIL_LENGTH]} if detail else {}
-        with self.path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+        append_bounded(self.path, json.dumps(event) + "\n", MAX_LOG_BYTES)
 
     def take_faults(self) -> dict[str, int]:
-        """Counts, by kind, of the faults since the last call; nodes that join and waiting for them are no faults."""
+        """Counts, by kind, of the faults since the last call; what concerns no fault is left out."""
         counts, self.counts = self.counts, Counter()
-        return {kind: count for kind, count in counts.items() if kind not in ("joined", "waiting")}
+        return {kind: count for kind, count in counts.items() if kind not in _NO_FAULTS}
 
 
 @dataclass(frozen=True)
 class RosterEntry:
-    """A connected node: its clients, each with capacity and examples by task, and its test examples by task."""
+    """A connected node: its clients, each with capacity and examples by task, and its test examples by task. It may
+    have tasks that the run does not have, or not yet. `announced` is the fingerprint of all this."""
 
-    clients: dict[int, tuple[int, list[int]]]
+    clients: dict[int, tuple[int, dict[str, int]]]
     test_examples: dict[str, int]
+    announced: str = ""
 
 
 class Roster:
@@ -59,6 +65,7 @@ class Roster:
         self.federation, self.events = federation, events
         self.nodes: dict[int, RosterEntry] = {}
         self.unanswered: dict[int, str] = {}  # the message to each such node
+        self._version_problems: dict[int, str] = {}  # as told last
         self._server: dict[int, int] = {}  # the node that serves a client, or did so last
 
     def update_connected(self, connected: set[int]) -> set[int]:
@@ -76,16 +83,21 @@ class Roster:
         self._server = {client: node for client, node in self._server.items() if node != number}
 
     def register(self, number: int, announcement: Payload) -> None:
-        """Enters a node with the clients that it announces."""
-        names, last = self.federation.task_names, self.federation.clients - 1
+        """Enters a node with the clients that it announces; not one whose version the server does not understand."""
+        theirs, here = Versions.read(announcement.fields.get("versions")), Versions.here()
+        if problem := theirs.why_incompatible(here):
+            if self._version_problems.get(number) != problem:
+                self._version_problems[number] = problem
+                self.events.add("refused", number, detail=problem)
+            return
+        last = self.federation.clients - 1
         clients, outside = {}, []
         for (client,), (capacity, sizes) in announcement.table("clients", (int,), (int, dict)).items():
-            counts = [sizes.get(name, 0) for name in names]
-            valid = all(map(_is_count, counts)) and capacity >= 1 and sum(counts) > 0
-            if not valid or set(sizes) - set(names):
+            valid = all(map(_is_count, sizes.values())) and capacity >= 1 and sum(sizes.values()) > 0
+            if not valid or len(sizes) > _MAX_TASKS:
                 raise InvalidPayloadError(f"client {client} announces {str(sizes)[:200]} with capacity {capacity}")
             if 0 <= client <= last:
-                clients[client] = (capacity, counts)
+                clients[client] = (capacity, sizes)
             else:
                 outside.append(client)
         if outside:
@@ -93,7 +105,9 @@ class Roster:
         tested = announcement.fields.get("tested", {})
         if not isinstance(tested, dict) or not all(map(_is_count, tested.values())):
             raise InvalidPayloadError("'tested' does not read as a table of numbers")
-        self.nodes[number] = RosterEntry(clients, {name: tested[name] for name in names if name in tested})
+        self.nodes[number] = RosterEntry(clients, tested, str(announcement.fields.get("announced", "")))
+        if difference := theirs.differences(here):
+            self.events.add("version", number, detail=difference)
         self.events.add("joined", number, detail=f"clients {', '.join(map(str, sorted(clients)))}")
         self.assign_clients()
         taken = [client for client in sorted(clients) if self._server[client] != number]
@@ -103,12 +117,29 @@ class Roster:
     def assign_clients(self) -> None:
         """Assigns clients without a responsive node to one that announced them; updates who is connected."""
         for number in self._responsive():
-            for client, (capacity, counts) in self.nodes[number].clients.items():
+            for client in self.nodes[number].clients:
                 if self.node_of(client) is None:
                     self._server[client] = number
-                    self.federation.announce(client, counts, capacity)
+                    self._announce(number, client)
         self.federation.connected[:] = False
         self.federation.connected[[client for client in self._server if self.node_of(client) is not None]] = True
+
+    def announce_again(self) -> None:
+        """Enters what the nodes announced once more, since the tasks have changed."""
+        for client, number in self._server.items():
+            self._announce(number, client)
+
+    def _announce(self, number: int, client: int) -> None:
+        capacity, sizes = self.nodes[number].clients[client]
+        counts = [sizes.get(name, 0) for name in self.federation.task_names]
+        self.federation.announce(client, counts, capacity)
+
+    def check_announced(self, number: int, announced: object) -> None:
+        """Has a node announce its clients again where it no longer has what it announced, as after an upgrade."""
+        entry = self.nodes.get(number)
+        if entry is not None and entry.announced and announced != entry.announced:
+            self.events.add("changed", number, detail="its clients or tasks are others now; it is asked again")
+            self.forget(number)
 
     def node_of(self, client: int) -> int | None:
         """The node that serves a client; None if no responsive node does."""

@@ -55,6 +55,13 @@ class NodeSpec:
                 "--root-certificates ca.crt and --key node-K.key (`mmfl keys` makes them), or --insecure."
             )
 
+    def check_server(self) -> Problem | None:
+        """What keeps the node from its server for now; raises an error where waiting would not help."""
+        problem = find_problem(self.server, self.root)
+        if problem and problem.lasting:
+            raise UserError(f"node: {problem.text}.")
+        return problem
+
     def command(self, socket: Path) -> list[str]:
         """The worker's command line."""
         command = [*self.worker, "--module", str(self.module), "--socket", str(socket)]
@@ -92,7 +99,8 @@ class RunningNode:
 
     def connect(self) -> None:
         """Waits until the worker is ready, then starts the SuperNode."""
-        self._say_problem(find_problem(self.spec.server, self.spec.root))
+        if problem := self.spec.check_server():
+            self.say(problem.text)
         wait_until(self.socket.exists, self.worker, "be ready", say=self.say)
         self._start_supernode()
 
@@ -148,7 +156,7 @@ class RunningNode:
         if problem and problem.lasting:
             raise UserError(f"{self.name}: {problem.text}.")
         if problem:
-            self.say(f"{problem.text}")
+            self.say(problem.text)
 
     def _start_supernode(self) -> None:
         spec, now = self.spec, time.monotonic()

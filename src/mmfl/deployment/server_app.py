@@ -9,19 +9,20 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from mmfl.deployment.engine import Deployment
+from mmfl.deployment.control import Control, course_at
 from mmfl.deployment.exchange import Transport
 from mmfl.deployment.flower_transport import FlowerTransport
 from mmfl.deployment.programs import MODULE
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.trained import experiment_of
+from mmfl.deployment.trained import deployment_of, experiment_of
 from mmfl.errors import UserError
+from mmfl.runs.checkpoint import newest_round
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import conduct
 from mmfl.runs.files import write_atomically
-from mmfl.runs.layout import ENDED, EVENTS, STOP
+from mmfl.runs.layout import CHECKPOINTS, ENDED, EVENTS, STOP
 from mmfl.runs.live import LiveStateWriter
 from mmfl.runs.lock import hold
 from mmfl.runs.results import Comparison
@@ -33,18 +34,21 @@ def run(
 ) -> Comparison:
     """Runs a deployment from its first round, or from its last checkpoint, to its end.
 
-    When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint.
+    When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint; other files
+    there pause it or change it between two rounds (`Control`).
     """
     asked_to_stop = (directory / STOP).exists
-    live = LiveStateWriter(directory)
+    course = course_at(directory, module.tasks, settings, newest_round(directory / CHECKPOINTS) if resume else 0)
+    settings, live = course.settings, LiveStateWriter(directory)
     live.known |= {"rounds": settings.rounds, "rate": settings.rate}
     events = Events(directory / EVENTS)
-    engine = Deployment(transport, module.tasks, settings, events, asked_to_stop, _mark(directory), live)
+    engine = deployment_of(course, transport, events, asked_to_stop, _mark(directory), live)
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
         return conduct(
             experiment_of(engine, settings),
             engine,
+            adjust=Control(directory, engine, course, asked_to_stop),
             open_directory=lambda: RunDirectory(directory, locked=True),
             resume=resume,
             asked_to_stop=asked_to_stop,
@@ -86,12 +90,12 @@ def record_outcome(directory: Path, work: Callable[[], Comparison], run: int = 0
     try:
         work()
     except (KeyboardInterrupt, UserError) as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
     except SystemExit:
         end = None
         raise
     except BaseException as error:
-        end = RunEnd.by(error)
+        end = RunEnd.from_error(error)
         raise
     finally:
         if end:

@@ -158,7 +158,7 @@ class Submission:
                     self.run = self.again()
                     end = self._follow_one(listener, check, interrupted)
         except BaseException as error:
-            self.watcher.tell_end(listener, RunEnd.by(error))
+            self.watcher.tell_end(listener, RunEnd.from_error(error))
             raise
         self.watcher.tell_end(listener, end)
         return end

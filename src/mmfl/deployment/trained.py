@@ -1,23 +1,44 @@
 """The experiment of a deployment, and the models in its run directory."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mmfl.deployment.control import Course, course_at
 from mmfl.deployment.engine import Deployment
-from mmfl.deployment.exchange import NoNodes
+from mmfl.deployment.exchange import NoNodes, Transport
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.errors import UserError
 from mmfl.methods import make_method
+from mmfl.runs.checkpoint import newest_round
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.experiment import Experiment
+from mmfl.runs.live import LiveStateWriter
 from mmfl.runs.results import Comparison
 from mmfl.runs.trained import restore_models
 
 _EXPERIMENT = {"rounds", "rate", "evaluate_every", "evaluate_last", "checkpoint_every", "keep_best", "average"}
+
+
+def deployment_of(
+    course: Course,
+    transport: Transport,
+    events: Events,
+    asked_to_stop: Callable[[], bool] = lambda: False,
+    run: str = "",
+    live: LiveStateWriter | None = None,
+) -> Deployment:
+    """The engine of a deployment, with the tasks that were added and retired so far."""
+    engine = Deployment(transport, course.tasks, course.settings, events, asked_to_stop, run, live)
+    engine.federation.task_arrivals = np.array(course.arrivals, dtype=np.int64)
+    for name in sorted(course.retired):
+        engine.federation.retire_task(name)
+    return engine
 
 
 def experiment_of(engine: Deployment, settings: DeploymentSettings) -> Experiment:
@@ -39,6 +60,7 @@ def load_deployed(directory: RunDirectory, config: Mapping[str, Any]) -> Compari
     module, settings = Path(config["deployment"]["module"]), DeploymentSettings.of(config["settings"])
     if not module.is_file():
         raise UserError(f"export: run '{directory.path}' was started with '{module}', which is not there any more.")
-    tasks = UserModule.load(module).tasks
-    engine = Deployment(NoNodes(), tasks, settings, Events(Path(os.devnull)), lambda: False)
-    return restore_models(directory, experiment_of(engine, settings), engine)
+    at = newest_round(directory.checkpoints)
+    course = course_at(directory.path, UserModule.load(module).tasks, settings, at)
+    engine = deployment_of(course, NoNodes(), Events(Path(os.devnull)))
+    return restore_models(directory, experiment_of(engine, course.settings), engine)

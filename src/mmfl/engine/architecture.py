@@ -72,7 +72,7 @@ class Architecture:
         """Number of parameters that a client trains."""
         return self.layout.length
 
-    def measured(self, weights: Tensor, batch_norm: Tensor | None) -> Tensor:
+    def with_statistics(self, weights: Tensor, batch_norm: Tensor | None) -> Tensor:
         """Weights [parameters] followed by the statistics of batch norm, given the one row that all clients have."""
         return torch.cat(self.layout.split(weights, self.batch_norm if batch_norm is None else batch_norm[0]))
 
@@ -86,7 +86,7 @@ class Architecture:
         return "+".join(self.task_names)
 
     @property
-    def addressed(self) -> bool:
+    def draws_addressed(self) -> bool:
         """Whether it may draw random numbers that the engine addresses, such as dropout masks."""
         return bool((DROPOUT | RECURRENT) & self.operators)
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mmfl.engine.dropout import KeepMask, rounded
+from mmfl.engine.dropout import KeepMask, round_probability
 from mmfl.engine.layers import with_cohort_form
 
 multi_head_attention: Callable[..., Any] = FunctionType(
@@ -84,5 +84,5 @@ def attention_with_dropout(
     if dropout_p >= 1:
         return weights @ (value * 0)
     kept = keep(weights.shape, weights.device, dropout_p)
-    outputs = (weights * kept) @ (value * (1 / (1 - rounded(dropout_p))))
+    outputs = (weights * kept) @ (value * (1 / (1 - round_probability(dropout_p))))
     return outputs if mask is None else outputs * (mask > -math.inf).any(-1, keepdim=True)

@@ -193,8 +193,8 @@ def read_parts(federation: Federation, task: int, parts: Sequence[Numbers]) -> E
     return Evaluation.of(federation.tasks[task], float(total / examples), statistics, clients)
 
 
-def tell_all(world: World, found: Sequence[Sequence[Tensor] | None], device: torch.device) -> list[list[Numbers]]:
-    """Tells all processes the parts of every test; None stands for those that another process has made.
+def share_parts(world: World, found: Sequence[Sequence[Tensor] | None], device: torch.device) -> list[list[Numbers]]:
+    """The parts of every test, which all processes get; None stands for those that another process has made.
 
     The device is waited for once.
     """

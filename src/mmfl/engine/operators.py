@@ -61,7 +61,7 @@ class Operators(TorchFunctionMode):
     def _keep(self, shape: Sequence[int], device: torch.device, p: float) -> Tensor:
         """Which elements the next dropout of this forward pass keeps."""
         self.dropouts += 1
-        return dropout.draw_kept(shape, device, p, self.key, self.dropouts)
+        return dropout.draw_keep_mask(shape, device, p, self.key, self.dropouts)
 
     def _drop(self, by_channel: bool, change: Change, input: Tensor, p: float, training: bool, inplace: bool) -> Tensor:
         """Dropout of elements, or of whole channels of inputs [examples, channels, ...]."""

@@ -17,7 +17,7 @@ from mmfl.engine.choices import Choices
 from mmfl.engine.cohort import JobTensors
 from mmfl.engine.device import UpdateBuffer, choose_device, max_update_bytes
 from mmfl.engine.device_data import DeviceData
-from mmfl.engine.evaluation import Evaluation, read_parts, tell_all
+from mmfl.engine.evaluation import Evaluation, read_parts, share_parts
 from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.jobs import Jobs
 from mmfl.engine.layout import Layout
@@ -163,7 +163,7 @@ class Simulation:
         found: list[list[Tensor] | None] = [None] * len(workloads)
         for n in range(self.world.rank, len(workloads), self.world.size):
             found[n] = self.measurer.evaluate(self._architecture_of(workloads[n]), workloads[n])
-        parts = tell_all(self.world, found, self.device)
+        parts = share_parts(self.world, found, self.device)
         return [read_parts(each.federation, each.task, result) for each, result in zip(workloads, parts, strict=True)]
 
     def architecture(self, task: Task) -> Architecture:

@@ -63,7 +63,7 @@ class Trainer:
                 raise
             except Exception as error:
                 reason, out_of_memory = first_line(error), is_out_of_memory(error)
-                if len(part) == 1 if out_of_memory else train == self.sequentially:
+                if len(part) == 1 if out_of_memory else train == self.train_sequentially:
                     raise
             else:
                 trained.append(replace(cohort.tensors, correction=None))
@@ -73,7 +73,7 @@ class Trainer:
                 self.recorder.clear()
                 self._free_memory()
                 self.cohort_sizes.halve(architecture, width, len(part))
-            elif train == self.recorded:
+            elif train == self.train_recorded:
                 self.recorder.disable(architecture, reason)
             else:
                 self._give_up_vectorising(architecture, reason)
@@ -82,22 +82,22 @@ class Trainer:
     def choose(self, architecture: Architecture, rule: LocalRule, jobs: Jobs) -> Callable[[Cohort], None]:
         """How to train this bucket."""
         if self.mode == "sequential":
-            return self.sequentially
+            return self.train_sequentially
         if architecture.vectorisable is None:
             self._try_vectorising(architecture, rule, jobs)
         if not architecture.vectorisable:
-            return self.sequentially
+            return self.train_sequentially
         if can_record(self.recorder, architecture, rule, jobs):
-            return self.recorded
+            return self.train_recorded
         if self.mode == "vectorised" or self.device.type != "cpu":
             return train_vectorised
-        return train_vectorised if self._vectorised_is_faster(architecture, rule, jobs) else self.sequentially
+        return train_vectorised if self._vectorised_is_faster(architecture, rule, jobs) else self.train_sequentially
 
-    def sequentially(self, cohort: Cohort) -> None:
+    def train_sequentially(self, cohort: Cohort) -> None:
         """One client after another; on a CPU, one per core at a time."""
         train_sequential(cohort, torch.get_num_threads() if self.device.type == "cpu" else 1)
 
-    def recorded(self, cohort: Cohort) -> None:
+    def train_recorded(self, cohort: Cohort) -> None:
         """By replaying a CUDA graph."""
         train_recorded(self.recorder, cohort)
 
@@ -109,7 +109,7 @@ class Trainer:
 
         def measure() -> dict[str, float]:
             trial = Cohort.of(architecture, rule, jobs.take(slice(_TRIAL_JOBS)), self.device_data)
-            return {"vectorised": _time(train_vectorised, trial), "sequential": _time(self.sequentially, trial)}
+            return {"vectorised": _time(train_vectorised, trial), "sequential": _time(self.train_sequentially, trial)}
 
         return self.choices.choose(key, measure) == "vectorised"
 

@@ -29,7 +29,7 @@ def train_vectorised(cohort: Cohort) -> None:
     architecture, tensors = cohort.architecture, cohort.tensors.with_state(cohort.rule, cohort.optimiser)
     module = VmappedModule(architecture, tensors.weights.device)
     cohort.copy_starts(tensors)
-    batches = cohort.batches.cohorts(keys=architecture.addressed)
+    batches = cohort.batches.cohorts(keys=architecture.draws_addressed)
     for step, (active, batch) in enumerate(zip(cohort.jobs.active(), batches, strict=True)):
         on_gpu, jobs = tensors.weights.device.type != "cpu", slice(0, active)
         cohort.set_rates(tensors.rates[jobs], step, jobs)

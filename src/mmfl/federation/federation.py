@@ -154,6 +154,10 @@ class Federation:
         seconds = self.durations().mean()
         return view.timed(time, seconds, np.ones_like(seconds))
 
+    def fixed_bytes(self) -> bytes:
+        """Sizes and capacities as bytes: what tells this federation, with its tasks and partition, from another."""
+        return self.sizes.tobytes() + self.capacity.tobytes()
+
     @property
     def task_names(self) -> list[str]:
         """The tasks' names, in order."""

@@ -47,7 +47,7 @@ def alike(text: str, paper: str, ours: Quantity, theirs: Quantity, tolerance: fl
     return claim_with(text, paper, shown, [outcome(gap, nearest, tolerance - abs(gap.mean()))])
 
 
-def selected(claims: Sequence[Claim], place: int) -> Claim:
+def choose(claims: Sequence[Claim], place: int) -> Claim:
     """One of several claims, chosen by what was measured: it counts as tested together with all of them."""
     adjusted = iter(holm([outcome.p for claim in claims for outcome in claim.outcomes]))
     outcomes = [[replace(outcome, p=next(adjusted)) for outcome in claim.outcomes] for claim in claims]

@@ -116,9 +116,9 @@ def counts(rows: pd.DataFrame) -> pd.DataFrame:
     for paper, name in PAPERS.items():
         subset = rows[rows["of"] == paper]
         if len(subset):
-            said = subset.loc[subset["kind"] == CLAIMS, "verdict"].str.rstrip("*")
-            numbers = [(said == verdict).sum() for verdict in (Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN)]
-            lines.append([name, *numbers, len(subset) - len(said)])
+            verdicts = subset.loc[subset["kind"] == CLAIMS, "verdict"].str.rstrip("*")
+            numbers = [(verdicts == verdict).sum() for verdict in (Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN)]
+            lines.append([name, *numbers, len(subset) - len(verdicts)])
     return pd.DataFrame(lines, columns=["claims of", "hold", "do not hold", "not decided", "our own questions"])
 
 

@@ -15,7 +15,7 @@ from mmfl.papers.store import Results
 BLOCK = 5
 
 
-def extended(parts: Sequence[Part]) -> list[Part]:
+def first_parts(parts: Sequence[Part]) -> list[Part]:
     """The parts that train with the first seed: where a method's seeds are divided over parts, the first of them."""
     first = min(seed for part in parts for seed in part.seeds)
     return [part for part in parts if first in part.seeds]
@@ -23,7 +23,7 @@ def extended(parts: Sequence[Part]) -> list[Part]:
 
 def blocks(parts: Sequence[Part], results: Results, quick: bool) -> list[range]:
     """The seeds that were added to all parts of a page."""
-    base = extended(parts)
+    base = first_parts(parts)
     used = {seed for part in parts for seed in part.seeds}
     found = []
     for seeds in results.seeds_added(base[0]):
@@ -36,7 +36,7 @@ def blocks(parts: Sequence[Part], results: Results, quick: bool) -> list[range]:
 
 def parts_adding(parts: Sequence[Part], seeds: Sequence[range]) -> list[Part]:
     """The parts that add these blocks of seeds."""
-    return [part.with_seeds(block) for block in seeds for part in extended(parts)]
+    return [part.with_seeds(block) for block in seeds for part in first_parts(parts)]
 
 
 def parts_with_added(reproduction: Reproduction, results: Results, quick: bool) -> list[Part]:

@@ -160,7 +160,7 @@ def conclude(console: Console, comparison: Comparison, path: Path, seconds: floa
 
     show_results(console, comparison)
     begun = time.monotonic()
-    if interactive.installed():
+    if interactive.is_installed():
         source = Source(path.name, RunDirectory.open(path).config(), comparison)
         written = f"report: {page.write(comparison, path / REPORT_PAGE, [source])}"
     else:

@@ -17,14 +17,14 @@ Span = tuple[float, float]
 """From where to where, as shares of a plot's width or height."""
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether plotly is here, which brings plotly.js along."""
     return util.find_spec("plotly") is not None
 
 
 def require_plotly() -> None:
     """Says what to install where plotly is not."""
-    if not installed():
+    if not is_installed():
         raise UserError("figures in a browser need plotly; install it with: pip install 'mmfl[report]'")
 
 

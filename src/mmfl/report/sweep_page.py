@@ -70,7 +70,7 @@ def conclude(console: Console, sweep: Sweep, path: Path, settings: Mapping[str, 
     show(console, sweep)
     if not list(sweep):
         return f"{seconds:.1f} s; no report, as nothing has finished"
-    if interactive.installed():
+    if interactive.is_installed():
         written = f"report: {write(sweep, path / REPORT_PAGE, settings)}"
     else:
         exports.export(figures(sweep), path / REPORT_PICTURES, ["png"])

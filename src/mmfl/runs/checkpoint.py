@@ -194,6 +194,16 @@ def read(folder: Path, fingerprint: str, like: Any, world: World = SINGLE_PROCES
     return None
 
 
+def newest_round(folder: Path) -> int:
+    """The round of the newest good checkpoint; 0 where there is none."""
+    for path in _heads(folder)[::-1]:
+        try:
+            return int(_load(path)[0]["round"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return 0
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
         return f"{Path(error.filename).name} is missing"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mmfl.runs.files import last_lines
+from mmfl.runs.files import last_lines, previous
 from mmfl.runs.layout import EVENTS
 from mmfl.runs.status import timestamp
 
@@ -30,7 +30,9 @@ class Event:
 
 def read_events(directory: Path) -> list[Event]:
     """The last events of a run; lines that cannot be read are left out."""
-    return list(_parse(last_lines(directory / EVENTS, _MAX_BYTES)[0]))
+    path = directory / EVENTS
+    lines = last_lines(path, _MAX_BYTES)[0]
+    return list(_parse([*last_lines(previous(path), _MAX_BYTES)[0], *lines]))
 
 
 def _parse(lines: list[bytes]) -> Iterator[Event]:

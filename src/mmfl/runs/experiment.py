@@ -20,7 +20,7 @@ from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory, made_with
 from mmfl.runs.listener import Listener, RunInfo, StopRequest, interruptible
 from mmfl.runs.results import Comparison, Run
-from mmfl.runs.snapshots import CheckpointPace, end_together, fingerprint, restore, save
+from mmfl.runs.snapshots import CheckpointPace, Mark, end_together, restore, save
 from mmfl.runs.status import RunEnd, StatusWriter
 from mmfl.runs.stopping import Progress, Stop
 from mmfl.training import Replica, all_rounds
@@ -90,6 +90,10 @@ class Experiment:
         return self.replicas * (4.0 * parameters * vectors + 8.0 * pairs + records)
 
 
+Adjust = Callable[[Sequence[Replica]], int]
+"""Is called before every round; may change rates and tasks of the replicas, and returns the last round."""
+
+
 def conduct(
     experiment: Experiment | Sequence[Experiment],
     engine: Engine,
@@ -98,6 +102,7 @@ def conduct(
     resume: bool = False,
     listener: Listener | None = None,
     asked_to_stop: Callable[[], bool] = lambda: False,
+    adjust: Adjust | None = None,
 ) -> Comparison:
     """Runs all replicas to the last round, writing metrics and checkpoints to a directory on the way.
 
@@ -108,6 +113,8 @@ def conduct(
     without, where the directory was begun by this `torchrun` job, which has lost a process since. Ctrl-C stops
     after the round that is under way, with a checkpoint, and so does `asked_to_stop`; a second one stops at once. Both
     raise `KeyboardInterrupt`. Where a listener asks to stop, the result is that of the rounds so far.
+
+    `adjust` may change the replicas between two rounds.
 
     Several experiments advance in lockstep as one run: their federations and rates may differ, and the names of their
     methods must; all else is that of the first.
@@ -120,19 +127,22 @@ def conduct(
     replicas = start(several, engine)
     experiment = replace(several[0], methods=[method for each in several for method in each.methods])
     records: list[RoundRecord] = []
-    mark = fingerprint(replicas) if open_directory else ""
+    mark = Mark(replicas)
+    if open_directory:
+        mark()  # before the first round, which may take long
     last = experiment.rounds
     pace = CheckpointPace(experiment.checkpoint_every)
     stop = StopRequest()
-    lower = {task.name: task.main_metric.lower_is_better for task in replicas[0].federation.tasks}
-    progress = Progress(experiment.stop, lower)  # of use in the first process, which has all records
+    progress = Progress(
+        experiment.stop, lower_is_better(replicas[0])
+    )  # of use in the first process, which has all records
     with (
         open_together(open_directory, world) as directory,
         StatusWriter(directory.path if directory and world.first else None, last) as status,
     ):
         resume = resume or world.any(directory is not None and directory.begun)
         if directory and resume:
-            records = restore(directory, mark, replicas, engine)
+            records = restore(directory, mark(), replicas, engine)
             progress.add(records)
         first = replicas[0].state.round + 1
         versions = made_with(getattr(engine, "device", None))
@@ -143,36 +153,55 @@ def conduct(
                 stop(reason, finished=True)
             if world.any(stop.asked):  # as for a run that had ended before it was resumed
                 status.end, last = stop.end, first - 1
-            happened = all_rounds(
+            run_to = partial(
+                all_rounds,
                 replicas,
                 engine,
-                last,
                 evaluate_every=experiment.evaluate_every,
                 evaluate_last=experiment.evaluate_last,
                 diagnose=experiment.diagnose,
                 time_is_up=lambda: world.any(progress.read_clock()),
             )
-            for t, fresh in enumerate(happened, first):
+            happened = adjusted_rounds(run_to, last, replicas, None if stop.asked else adjust)
+            for t, (end, fresh) in enumerate(happened, first):
                 records += fresh
                 if directory:
                     if world.first:
                         directory.append(fresh)
-                    status.round(t)
+                    status.round(t, end)
+                if adjust:
+                    progress.set_tasks(lower_is_better(replicas[0]))
                 progress.add(fresh)
                 if world.first and (reason := progress.reason()):
                     stop(reason, finished=True)
                 listener.round(fresh)
                 asked = np.array([interrupted.is_set() or asked_to_stop(), stop.asked], dtype=np.float64)
                 broken_off, stopped = world.sums(asked) > 0
-                if directory and (world.any(pace.due(t)) or t == last or broken_off or stopped):
-                    pace.write(partial(save, directory, mark, replicas, engine))
+                if directory and (world.any(pace.due(t)) or t == end or broken_off or stopped):
+                    pace.write(partial(save, directory, mark(), replicas, engine))
                     status.note(f"checkpoint after round {t}")
-                if t < last and broken_off:
+                if t < end and broken_off:
                     raise KeyboardInterrupt
-                if t < last and stopped:
+                if t < end and stopped:
                     status.end = stop.end
                     break
     return comparison(replicas, records)
+
+
+def lower_is_better(replica: Replica) -> dict[str, bool]:
+    """Of each task whether its main metric is an error."""
+    return {task.name: task.main_metric.lower_is_better for task in replica.federation.tasks}
+
+
+def adjusted_rounds(
+    run_to: Callable[[int], Iterator[list[RoundRecord]]], last: int, replicas: Sequence[Replica], adjust: Adjust | None
+) -> Iterator[tuple[int, list[RoundRecord]]]:
+    """The records of each round up to the last, with the number of the last, as `adjust` sets it before every round."""
+    if adjust is None:
+        yield from ((last, fresh) for fresh in run_to(last))
+        return
+    while replicas[0].state.round < (last := adjust(replicas)):
+        yield last, next(run_to(last))
 
 
 def describe(experiment: Experiment, world: World) -> str:
@@ -233,7 +262,7 @@ def announce(
     try:
         yield
     except BaseException as error:
-        listener.end(RunEnd.by(error))
+        listener.end(RunEnd.from_error(error))
         raise
     listener.end(status.end)
 
@@ -250,7 +279,7 @@ def open_together(open_directory: Callable[[], RunDirectory] | None, world: Worl
             if world.first:
                 directory = open_directory()
                 lock.enter_context(directory.hold())
-        path = world.said_by_first(str(directory.path) if directory else "")
+        path = world.broadcast(str(directory.path) if directory else "")
         yield directory or RunDirectory(Path(path))
 
 

@@ -40,6 +40,20 @@ class TailReader:
         return whole.splitlines(), rewritten
 
 
+def previous(path: Path) -> Path:
+    """Where the older half of a bounded file is."""
+    return path.with_name(f"{path.name}.1")
+
+
+def append_bounded(path: Path, text: str, most: int) -> None:
+    """Appends to a file; once it has more than `most` bytes it becomes the previous one, in place of the one before."""
+    with path.open("a", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+        full = file.tell() > most
+    if full:
+        path.replace(previous(path))
+
+
 def last_lines(path: Path, most: int) -> tuple[list[bytes], bool]:
     """The complete lines within the last `most` bytes of a file, and whether these are the whole file."""
     try:

@@ -214,9 +214,9 @@ def read_latest(path: Path) -> Latest:
 def _read_end(directory: Path) -> tuple[Condition, str] | None:
     """How a deployment ended, as its server wrote it; it may have ended before its first round."""
     try:
-        told = json.loads((directory / ENDED).read_bytes())
-        condition = next(each for each in get_args(Condition) if each == told["state"])
-        return condition, str(told["message"])
+        end = json.loads((directory / ENDED).read_bytes())
+        condition = next(each for each in get_args(Condition) if each == end["state"])
+        return condition, str(end["message"])
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
 

@@ -106,7 +106,7 @@ def _one_at_a_time(directory: Path) -> Iterator[None]:
 def _read(directory: Path) -> Holder | None:
     """Who holds the lock; None where nobody does."""
     try:
-        told = json.loads((directory / LOCK).read_bytes())
-        return Holder(int(told["pid"]), str(told["host"]), str(told["birth"]), str(told.get("job", "")))
+        values = json.loads((directory / LOCK).read_bytes())
+        return Holder(int(values["pid"]), str(values["host"]), str(values["birth"]), str(values.get("job", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None

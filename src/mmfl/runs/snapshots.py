@@ -61,15 +61,30 @@ def fingerprint(replicas: Sequence[Replica]) -> str:
         federation = replica.federation
         lengths = [len(weights) for weights in replica.state.weights]
         kept = [store.length for store in replica.state.optimiser if store is not None]
-        said = (replica.method.name, replica.seed, replica.rate, federation.task_names, lengths, kept)
-        digest.update(repr(said).encode())
-        digest.update(federation.sizes.tobytes() + federation.capacity.tobytes())
+        facts = (replica.method.name, replica.seed, replica.rate, federation.task_names, lengths, kept)
+        digest.update(repr(facts).encode())
+        digest.update(federation.fixed_bytes())
         digest.update(b"best" if replica.state.best is not None else b"")
         digest.update(b"" if replica.state.average is None else f"average {replica.state.average.setting}".encode())
         digest.update("".join(map(fixed, federation.tasks)).encode())
         for shards in federation.shards:
             digest.update(shards.index.tobytes())
     return digest.hexdigest()
+
+
+class Mark:
+    """The fingerprint of replicas as they are now, computed again only once their rates or tasks have changed."""
+
+    def __init__(self, replicas: Sequence[Replica]):
+        self.replicas, self.mark = replicas, ""
+        self.known: list[tuple[float, int]] = []
+
+    def __call__(self) -> str:
+        """The fingerprint."""
+        now = [(replica.rate, len(replica.federation.tasks)) for replica in self.replicas]
+        if now != self.known:
+            self.known, self.mark = now, fingerprint(self.replicas)
+        return self.mark
 
 
 def save(directory: RunDirectory, mark: str, replicas: Sequence[Replica], engine: Engine) -> None:
@@ -107,5 +122,5 @@ def end_together(world: World) -> Iterator[None]:
         yield
     except UserError as error:
         mistake = str(error)
-    if mistake := world.said_by_first(mistake):
+    if mistake := world.broadcast(mistake):
         raise UserError(mistake)

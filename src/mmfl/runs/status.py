@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, Literal, get_args
 
 from mmfl.errors import UserError
-from mmfl.runs.files import atomically
-from mmfl.runs.layout import LOG, STATE
+from mmfl.runs.files import append_bounded, atomically
+from mmfl.runs.layout import LOG, MAX_LOG_BYTES, STATE
 from mmfl.runs.lock import Holder
 
 Condition = Literal["running", "finished", "stopped", "failed", "lost"]
@@ -29,7 +29,7 @@ class RunEnd:
     reason: str = ""
 
     @classmethod
-    def by(cls, error: BaseException) -> "RunEnd":
+    def from_error(cls, error: BaseException) -> "RunEnd":
         """The end that an exception makes: Ctrl-C stops a run, anything else is a failure."""
         if isinstance(error, KeyboardInterrupt):
             return cls("stopped", "interrupted")
@@ -102,7 +102,7 @@ class StatusWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         logging.getLogger("mmfl").removeHandler(self.warnings)
-        end = RunEnd.by(error) if error else self.end
+        end = RunEnd.from_error(error) if error else self.end
         self._set(end.condition, reason=end.reason if end.condition == "failed" else "")
         why, round = f" ({end.reason})" if end.reason and not error else "", self.state.round
         notes = {
@@ -123,15 +123,15 @@ class StatusWriter:
         self._set("running")
         self.note(f"waiting for {what}")
 
-    def round(self, round: int) -> None:
-        """A round has ended."""
-        self._set("running", round=round)
+    def round(self, round: int, rounds: int) -> None:
+        """A round of so many has ended."""
+        self._set("running", round=round, rounds=rounds)
 
     def note(self, text: str) -> None:
         """Adds a line to the log."""
         if self.path:
-            with suppress(OSError), (self.path / LOG).open("a", encoding="utf-8", errors="replace") as file:
-                file.write(f"{timestamp(time.time())}  {_line(text)}\n")
+            with suppress(OSError):
+                append_bounded(self.path / LOG, f"{timestamp(time.time())}  {_line(text)}\n", MAX_LOG_BYTES)
 
     def _set(self, condition: Condition, **changes: Any) -> None:
         self.state = replace(self.state, condition=condition, updated=time.time(), **changes)

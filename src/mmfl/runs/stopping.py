@@ -80,8 +80,12 @@ class Progress:
     time_is_up: bool = False
 
     def __post_init__(self) -> None:
-        self.targets = self.stop.targets(list(self.lower_is_better))
+        self.set_tasks(self.lower_is_better)
         self.began = self.clock()
+
+    def set_tasks(self, lower_is_better: Mapping[str, bool]) -> None:
+        """Sets the tasks, where one was added."""
+        self.lower_is_better, self.targets = lower_is_better, self.stop.targets(list(lower_is_better))
 
     def add(self, records: Sequence[RoundRecord]) -> None:
         """Adds the records of one round or several; those of a resumed run come first."""

@@ -56,7 +56,7 @@ def train_sweep(
                     place.write(plan.file())
                 queue = _parts(plan, place)
         queue = [
-            SweepPart(**part) for part in json.loads(world.said_by_first(json.dumps([asdict(each) for each in queue])))
+            SweepPart(**part) for part in json.loads(world.broadcast(json.dumps([asdict(each) for each in queue])))
         ]
         return _train_parts(plan, queue, place, listener, listeners_of)
 
@@ -103,12 +103,12 @@ def _train_parts(
             else:
                 listener.part(part, number, number + len(queue))
                 members = [trials[label] for label in part.labels]
-                told = ListenerGroup([*listeners_of(members[0].common), listener])
-                found = _train_part(plan, part, members, place, told)
+                listeners = ListenerGroup([*listeners_of(members[0].common), listener])
+                found = _train_part(plan, part, members, place, listeners)
         except LostProcessError:
             raise
         except Exception as error:
-            reason = RunEnd.by(error).reason
+            reason = RunEnd.from_error(error).reason
             if len(part.labels) == 1:
                 failures[part.labels[0]] = reason
                 unexpected = None if isinstance(error, UserError) else error

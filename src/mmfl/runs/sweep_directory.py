@@ -66,33 +66,33 @@ class SweepDirectory:
         """The sweep's file."""
         check_name("sweep directory", str(self.path))
         try:
-            told = tomllib.loads((self.path / SWEEP).read_text())
-            if problem := format_problem(told):
+            values = tomllib.loads((self.path / SWEEP).read_text())
+            if problem := format_problem(values):
                 raise UserError(f"sweep '{self.path}' cannot be read: {problem}.")
-            return SweepFile(**{key: value for key, value in told.items() if key != "format"})
+            return SweepFile(**{key: value for key, value in values.items() if key != "format"})
         except (FileNotFoundError, NotADirectoryError):
             raise UserError(f"'{shorten(self.path)}' is not the directory of a sweep: it has no {SWEEP}.") from None
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{shorten(self.path / SWEEP)} cannot be read: {error}.") from None
 
-    def write(self, told: SweepFile) -> None:
+    def write(self, file: SweepFile) -> None:
         """Writes the sweep's file, if it may be written here."""
-        self.check(told)
+        self.check(file)
         try:
-            write_atomically(self.path / SWEEP, tomli_w.dumps(told.to_toml()).encode())
+            write_atomically(self.path / SWEEP, tomli_w.dumps(file.to_toml()).encode())
         except OSError as error:
             raise UserError(f"sweep directory '{self.path}' cannot be written: {error.strerror}.") from None
 
-    def check(self, told: SweepFile) -> None:
+    def check(self, file: SweepFile) -> None:
         """Raises an error if the directory holds something else, or another sweep. One with fewer values or methods
         is the same."""
         if is_sweep(self.path):
-            self._check_extends(told)
+            self._check_extends(file)
         else:
             RunDirectory.refuse_used(self.path)
 
-    def _check_extends(self, told: SweepFile) -> None:
-        known, now = (tomllib.loads(tomli_w.dumps(each.to_toml())) for each in (self.read(), told))
+    def _check_extends(self, file: SweepFile) -> None:
+        known, now = (tomllib.loads(tomli_w.dumps(each.to_toml())) for each in (self.read(), file))
         for name, before, after in _settings(known, now):
             if before != after:
                 there, here = (shorten(text_of(value), 40) for value in (before, after))

@@ -172,8 +172,8 @@ def load_sweep(path: str | Path) -> Sweep:
     mmfl.errors.UserError: 'runs/nothing-here' is not the directory of a sweep: it has no sweep.toml.
     """
     directory = SweepDirectory(Path(path))
-    told = directory.read()
-    labels = [label_of(method, point) for point in points(told.grid) for method in told.methods]
+    file = directory.read()
+    labels = [label_of(method, point) for point in points(file.grid) for method in file.methods]
     runs: dict[str, list[Run]] = {label: [] for label in labels}
     failures: dict[str, str] = {}
     for part in directory.parts():
@@ -182,7 +182,7 @@ def load_sweep(path: str | Path) -> Sweep:
                 runs.get(run.method, []).append(run)
         elif len(part.labels) == 1 and (reason := directory.failure_of(part)):
             failures[part.labels[0]] = reason
-    return Sweep(told.grid, told.methods, runs, failures, told.lower_is_better)
+    return Sweep(file.grid, file.methods, runs, failures, file.lower_is_better)
 
 
 def is_number(value: Any) -> bool:

@@ -71,7 +71,7 @@ def start_expected(method: Method, clients: int, memory: list[Any]) -> list[Expe
     if "expected_residuals" not in method.allocation.needs:
         return [None for _ in memory]
     rule = method.aggregation
-    if any(rule.remembered(each) is None for each in memory):
+    if any(rule.last_updates(each) is None for each in memory):
         raise UserError(
             f"method '{method.name}': allocation {type(method.allocation).__name__} needs expected residuals, but "
             f"aggregation {type(rule).__name__} remembers no updates; expected one that does, such as 'forecast'."
@@ -125,7 +125,7 @@ class Replica:
             start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
             None if average is None else AveragedWeights.start(average, weights, batch_norm),
-            None if federation.devices is None or requests else Clock(0.0, method.pace.start(clients, tasks)),
+            None if federation.devices is None or requests else Clock.start(method.pace, clients, weights),
             requests,
         )
         set_world(state, engine.world)

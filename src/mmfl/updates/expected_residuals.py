@@ -48,7 +48,7 @@ class ExpectedResiduals:
             np.zeros(clients, dtype=np.int64), np.zeros(clients), np.zeros(_BINS), np.zeros(_BINS), np.zeros(_BINS)
         )
 
-    def smoothed(self) -> NDArray[np.float64]:
+    def smoothed_sums(self) -> NDArray[np.float64]:
         """Sums of ||G||^2, `<G, h>` and ||h||^2, [3, bins], each bin with its neighbours; 1, 0 and 1 before anything is
         known."""
         if not self.stale_squares.any():
@@ -57,7 +57,7 @@ class ExpectedResiduals:
 
     def ratios(self) -> NDArray[np.float64]:
         """rho of each bin; 1 before anything is known."""
-        squares, products, stale_squares = self.smoothed()
+        squares, products, stale_squares = self.smoothed_sums()
         return np.asarray(np.sqrt(np.maximum(squares - products**2 / stale_squares, 0) / stale_squares))
 
     def expected(self, round: int) -> NDArray[np.float64]:

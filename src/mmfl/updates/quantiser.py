@@ -54,7 +54,7 @@ def quantise(rows: Tensor, bits: int) -> Tensor:
 def dequantise(encoded: Tensor, bits: int, length: int) -> Tensor:
     """The rows [rows, length] of float32 that `quantise` encoded."""
     head = _SCALE_BYTES * -(-length // BLOCK)
-    scales = _aligned(encoded[:, :head]).view(torch.float32)
+    scales = _align_rows(encoded[:, :head]).view(torch.float32)
     codes = unpack(encoded[:, head:], bits)
     levels = _levels(bits, encoded.device)
     ratios = levels.index_select(0, codes.flatten().int()).view(codes.shape)[:, :length]
@@ -66,7 +66,7 @@ def pack(codes: Tensor, bits: int) -> list[Tensor]:
     """Codes [rows, 8 n] of so many bits as planes [rows, n]: in each, a byte has one bit of eight codes."""
     if bits == 8:
         return [codes]
-    eights = _aligned(codes).view(torch.int64)
+    eights = _align_rows(codes).view(torch.int64)
     return [(((eights >> bit & _LOWEST_BITS) * _COLLECT) >> 56).to(torch.uint8) for bit in range(bits)]
 
 
@@ -120,7 +120,7 @@ def _signs(device: torch.device) -> Tensor:
     return torch.tensor([1.0 if number in squares else -1.0 for number in range(1, 257)], device=device)
 
 
-def _aligned(columns: Tensor) -> Tensor:
+def _align_rows(columns: Tensor) -> Tensor:
     """A copy whose rows follow one another, to be viewed in a wider type; `contiguous` copies no single row."""
     return columns.clone(memory_format=torch.contiguous_format)
 

@@ -134,7 +134,7 @@ class Updates:
 
     def drawn(self) -> "Updates":
         """Without the rows of those that trained but were not drawn."""
-        return self._where(self.count > 0)
+        return self.where(self.count > 0)
 
     def valid(self, finite: NDArray[np.bool_] | None = None) -> "Updates":
         """Without rows that are not finite: such a client counts as absent. `finite` says which rows of this process
@@ -144,13 +144,14 @@ class Updates:
         for kept in (self.batch_norm, self.optimiser_state):
             if kept is not None:
                 finite = finite & finite_rows([kept.matrix], row_sums([kept.matrix]))[0]
-        return self._where(self.rows.finite(finite) & np.isfinite(self.loss))
+        return self.where(self.rows.finite(finite) & np.isfinite(self.loss))
 
     def without_rows(self) -> "Updates":
         """What is known of them, without the rows, which are large."""
         return replace(self, rows=self.rows.without_matrix(), batch_norm=None, optimiser_state=None)
 
-    def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
+    def where(self, wanted: NDArray[np.bool_]) -> "Updates":
+        """The wanted rows alone."""
         if wanted.all():
             return self
         columns = {name: getattr(self, name)[wanted] for name in _COLUMNS}

@@ -43,7 +43,7 @@ class World:
         """As `sum`, of a numpy array."""
         return array
 
-    def said_by_first(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """The value of the first process, sent to all of them."""
         return text
 
@@ -87,11 +87,11 @@ class TorchrunWorld(World):
         summed: NDArray[np.float64] = self.sum(torch.from_numpy(array.copy()).to(self.device)).cpu().numpy()
         return summed
 
-    def said_by_first(self, text: str) -> str:
+    def broadcast(self, text: str) -> str:
         """A broadcast, as bytes."""
-        said = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.float64) if self.first else np.zeros(0)
-        length = int(self.sums(np.array([float(len(said))]))[0])
-        letters = self.sums(said if self.first else np.zeros(length))
+        letters = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.float64) if self.first else np.zeros(0)
+        length = int(self.sums(np.array([float(len(letters))]))[0])
+        letters = self.sums(letters if self.first else np.zeros(length))
         return letters.astype(np.uint8).tobytes().decode()
 
     def wait(self) -> None:

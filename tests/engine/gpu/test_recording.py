@@ -92,7 +92,7 @@ def test_recordings_are_released_where_memory_runs_out(monkeypatch):
     (whole,) = train(engine, ask(engine, pool))
     assert has_recorded(engine)
     trainer = engine.trainer
-    replayed = trainer.recorded
+    replayed = trainer.train_recorded
     sizes = []
 
     def short(cohort):
@@ -101,7 +101,7 @@ def test_recordings_are_released_where_memory_runs_out(monkeypatch):
             raise torch.OutOfMemoryError("too much")
         return replayed(cohort)
 
-    monkeypatch.setattr(trainer, "recorded", short)
+    monkeypatch.setattr(trainer, "train_recorded", short)
     released = []
     monkeypatch.setattr(trainer.recorder, "clear", lambda: released.append(len(trainer.recorder._recordings)))
     (halved,) = train(engine, ask(engine, pool))

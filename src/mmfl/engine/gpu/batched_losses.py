@@ -32,7 +32,7 @@ def batched_losses(
     recorder: Recorder | None = None,
 ) -> Tensor:
     """Mean losses of the workloads' clients, workload after workload, with at most `max_examples` in a pass."""
-    weights = torch.stack([architecture.measured(each.weights, each.batch_norm) for each in workloads])
+    weights = torch.stack([architecture.with_statistics(each.weights, each.batch_norm) for each in workloads])
     longest = max(int(each.federation.sizes[each.client, each.task].sum()) for each in workloads)
     rows, width = len(workloads), -(-longest // _WIDTH) * _WIDTH
     if recorder and rows * width <= max_examples and recorder.fits(architecture, rows * width):

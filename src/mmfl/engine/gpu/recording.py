@@ -59,7 +59,7 @@ class RecordedStep:
             map_leaves(partial(_repeat, jobs, width), first.y),
             given.rates.new_zeros(jobs, width),
             given.start_index.new_zeros(jobs),
-            given.start_index.new_zeros(jobs) if cohort.architecture.addressed else None,
+            given.start_index.new_zeros(jobs) if cohort.architecture.draws_addressed else None,
         )
         weights = given.starts[:1].repeat(jobs, 1)
         self._tensors = JobTensors(

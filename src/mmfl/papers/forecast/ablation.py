@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from mmfl.papers.evidence import all_greater, fact, holm, p_value, selected, spread
+from mmfl.papers.evidence import all_greater, choose, fact, holm, p_value, spread
 from mmfl.papers.forecast.accuracy import parts_of_methods
 from mmfl.papers.forecast.runs import (
     FIVE,
@@ -83,7 +83,7 @@ def _claims(names: Sequence[str], current: pd.DataFrame, frames: Frames) -> list
     steps = all_greater([(f"{a} ends above {b}", current[a], current[b]) for a, b in known])
     candidates = [(f"{name} ends above {OURS}", current[name], current[OURS]) for name in names]
     best = str(current[list(names)].mean().idxmax())
-    lead = selected(all_greater(candidates), list(names).index(best))
+    lead = choose(all_greater(candidates), list(names).index(best))
     costs = frames["costs"][frames["costs"]["method"].isin(names)]
     asked, most = float(costs["forward_passes"].max()), costs.groupby("method")["trainings"].mean().max()
     text = "no variant asks anything of clients that are not drawn"

@@ -21,7 +21,7 @@ from mmfl.papers.forecast.runs import (
     costs_table,
     least,
     lowest_rounds,
-    published,
+    published_method,
     relative,
     tasks_of,
 )
@@ -40,8 +40,8 @@ def parts(full: Setting, small: Setting, quick: bool) -> list[Part]:
     """The parts of every method; in the quick form one for all methods."""
     folder = f"forecast-{full.name}"
     if quick:
-        return [small.part(folder, "all", [published(method) for method in METHODS], range(small.seeds))]
-    return [part for method in METHODS for part in full.parts(folder, method, published(method))]
+        return [small.part(folder, "all", [published_method(method) for method in METHODS], range(small.seeds))]
+    return [part for method in METHODS for part in full.parts(folder, method, published_method(method))]
 
 
 def parts_of_methods(full: Setting, small: Setting, quick: bool, methods: Sequence[str], seeds: int) -> list[Part]:

@@ -24,7 +24,7 @@ class PlainResiduals(Forecast):
         self, expected: ExpectedResiduals, view: RoundView, task: int, state: Any
     ) -> NDArray[np.float64]:
         """||h|| rho(age) with rho^2 the pooled ratio of ||G - h||^2 and ||h||^2."""
-        squares, products, stale = expected.smoothed()
+        squares, products, stale = expected.smoothed_sums()
         if not expected.stale_squares.any():
             return expected.expected(view.round)
         ratio = np.sqrt(np.maximum(squares - 2 * products + stale, 0) / stale)
@@ -97,13 +97,13 @@ class OwnRatio(LastUpdates):
         memory = self.rule.start(clients, weights)
         return RatioMemory(memory, ExpectedResiduals.start(clients), none, none.copy())
 
-    def remembered(self, state: RatioMemory) -> Any:
+    def last_updates(self, state: RatioMemory) -> Any:
         """All last updates."""
-        return self.rule.remembered(state.memory)
+        return self.rule.last_updates(state.memory)
 
     def step(self, updates: Updates, view: RoundView, state: RatioMemory) -> Tensor:
         """The step of the rule; the drawn clients show how well they were judged."""
-        stored, client = self.rule.remembered(state.memory), updates.client
+        stored, client = self.rule.last_updates(state.memory), updates.client
         stale = stored.of(client)
         expected, (_, stale_square) = state.aging.expected(view.round)[client], stale.products(updates)
         left = stale.distances(updates, stale.best_beta(updates))

@@ -33,7 +33,7 @@ def prices(frames: Frames) -> pd.DataFrame:
     return pd.DataFrame({"rounds": 1.0, "trainings": costs["trainings"], "down": down, "up": up, "bytes": down + up})
 
 
-def smoothed(frames: Frames) -> pd.DataFrame:
+def smooth_ratios(frames: Frames) -> pd.DataFrame:
     """Mean accuracy of the current weights relative to full participation's final one of the same seed, averaged over
     three tests: columns method, seed, round and `ratio`."""
     tests = frames["accuracy"].sort_values("round", kind="stable")
@@ -45,7 +45,7 @@ def smoothed(frames: Frames) -> pd.DataFrame:
 
 def rounds_to(frames: Frames) -> pd.DataFrame:
     """The first tested round with each target, [(method, seed), targets]; nan where a run never has it."""
-    runs = smoothed(frames).groupby(["method", "seed"], sort=False)
+    runs = smooth_ratios(frames).groupby(["method", "seed"], sort=False)
     first = {target: runs.apply(partial(_first, target), include_groups=False) for target in TARGETS}
     return pd.DataFrame(first)
 
@@ -118,7 +118,7 @@ def _sign_test(won: int, lost: int) -> float:
 
 def draw(frames: Frames) -> Figure:
     """Relative accuracy against rounds, trainings and megabytes, a curve for each method."""
-    table, price = smoothed(frames), prices(frames).groupby("method").mean()
+    table, price = smooth_ratios(frames), prices(frames).groupby("method").mean()
     kinds = ["rounds", "trainings", "down", "up"]
     figure, axes = panels(len(kinds), columns=2, ylabel="relative accuracy")
     for panel, kind in zip(axes, kinds, strict=True):

@@ -49,7 +49,7 @@ def betas(aging: ExpectedResiduals, round: int) -> NDArray[np.float64]:
     """beta(age) of every client, between 0 and 1; 1 before anything is known, and 0 for a client never seen."""
     if not aging.stale_squares.any():
         return np.where(aging.last > 0, 1.0, 0.0)
-    _, products, stale_squares = aging.smoothed()
+    _, products, stale_squares = aging.smoothed_sums()
     curve = np.clip(products / stale_squares, 0, 1)[bin_of_age(np.arange(round + 1))]
     return np.where(aging.last > 0, curve[round - aging.last], 0.0)
 

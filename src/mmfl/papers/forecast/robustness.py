@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from mmfl.papers.evidence import all_greater, greater, spread
 from mmfl.papers.forecast.accuracy import parts_of_methods
-from mmfl.papers.forecast.runs import FULL, OURS, SMALL_THREE, THREE, Setting, least, published, relative
+from mmfl.papers.forecast.runs import FULL, OURS, SMALL_THREE, THREE, Setting, least, published_method, relative
 from mmfl.papers.reproduction import NOTES, Claim, Findings, Frames, PaperTrainer, Part, Verdict, reproduction
 from mmfl.papers.variance.table1 import SMALL3
 from mmfl.report.plots import COLOURS, panels
@@ -101,7 +101,7 @@ def _part(name: str, change: Change, seeds: Sequence[int], quick: bool) -> Part:
         settings = [each.replace("clients=120", "clients=40") for each in settings]
     setting = Setting(name, "lvr-3tasks", 15 if quick else 150, _SEEDS, _SEEDS, [*small, *settings], change.rate)
     folder = name.lower().replace("%", " percent").replace(" ", "-")
-    made = setting.part("forecast-robust", folder, [published(each) for each in METHODS], seeds)
+    made = setting.part("forecast-robust", folder, [published_method(each) for each in METHODS], seeds)
 
     def run(trainer: PaperTrainer) -> Frames:
         return {kind: frame.assign(setting=name) for kind, frame in made.run(trainer).items()}

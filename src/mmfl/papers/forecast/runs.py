@@ -75,7 +75,7 @@ def _run(setting: Setting, makers: Sequence[Callable[[], Any]], seeds: Sequence[
     return {"accuracy": accuracy(compared), "served": served, "costs": mean_costs(compared)}
 
 
-def published(method: str) -> Callable[[], Any]:
+def published_method(method: str) -> Callable[[], Any]:
     """What makes a named method as its paper has it."""
     return partial(as_published, method)
 

@@ -142,8 +142,8 @@ def claims(seen: pd.DataFrame, setting: str) -> list[Claim]:
     rounds = sorted(subset["round"].unique())
     first, last = (subset[subset["round"] == t].set_index("seed") for t in (rounds[0], rounds[-1]))
     paper = "more distinct in round 25 than in round 5"
-    said = {name: f"{setting} clusters: larger {_TITLES[name]} after round {rounds[-1]}" for name in list(_TITLES)[:3]}
-    return [greater(text, paper, last[column], first[column]) for column, text in said.items()]
+    texts = {name: f"{setting} clusters: larger {_TITLES[name]} after round {rounds[-1]}" for name in list(_TITLES)[:3]}
+    return [greater(text, paper, last[column], first[column]) for column, text in texts.items()]
 
 
 def draw(frames: Frames) -> Figure:

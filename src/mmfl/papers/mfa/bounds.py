@@ -164,9 +164,9 @@ def gain_claim(gains: pd.DataFrame) -> Claim:
         for column in (_THEOREM_1, RAND)
     )
     many = gains[gains["models"] == gains["models"].max()]
-    said, seen = (f"{many[column].min():.1f} to {many[column].max():.1f}" for column in (_THEOREM_1, RAND))
+    bound, measured = (f"{many[column].min():.1f} to {many[column].max():.1f}" for column in (_THEOREM_1, RAND))
     text = "mfa-rand: gain exceeds 1 and grows with M, both by Theorem 1 and as measured"
-    return fact(text, "Theorem 3", f"M = {gains['models'].max()}: {said} by the bound, {seen} measured", grows)
+    return fact(text, "Theorem 3", f"M = {gains['models'].max()}: {bound} by the bound, {measured} measured", grows)
 
 
 def draw(frames: Frames) -> Figure:

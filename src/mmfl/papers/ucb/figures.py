@@ -52,10 +52,10 @@ _QUESTIONS: dict[str, list[tuple[str, Sequence[str], str, Sequence[str], str, fl
 def ask(id: str, data: str, drawn: int, runs: Runs) -> Iterator[Question]:
     """The questions of a figure by round, each about both models; then those of Figures 4 and 5 about leads."""
     results = runs.at(data, drawn)
-    for quantity, ours, said, theirs, paper, tolerance in _QUESTIONS[id]:
+    for quantity, ours, template, theirs, paper, tolerance in _QUESTIONS[id]:
         measure = getattr(results, quantity)
         for one, other in product(ours, theirs):
-            text = said.format(NAMES[one], NAMES[other]) + (" in both models" if quantity != "noise" else "")
+            text = template.format(NAMES[one], NAMES[other]) + (" in both models" if quantity != "noise" else "")
             pairs = {model: (measure(one, model), measure(other, model)) for model in MODELS}
             yield Question(text, paper, pairs, tolerance)
     if id == "ucb-fig4":
@@ -64,11 +64,13 @@ def ask(id: str, data: str, drawn: int, runs: Runs) -> Iterator[Question]:
         yield from compare_leads(results, runs.at(ALIKE, FEW), MODELS[1:], f"more than with K={FEW}", "larger gap")
 
 
-def compare_leads(larger: Runs, smaller: Runs, models: Sequence[str], said: str, paper: str) -> Iterator[Question]:
+def compare_leads(
+    larger: Runs, smaller: Runs, models: Sequence[str], comparison: str, paper: str
+) -> Iterator[Question]:
     """Whether the bandits lead random clients by more in some runs than in others."""
     for bandit in BANDITS:
         leads = {model: (larger.lead(bandit, MULTI, model), smaller.lead(bandit, MULTI, model)) for model in models}
-        yield Question(f"{NAMES[bandit]} leads {NAMES[MULTI]} by {said}", paper, leads)
+        yield Question(f"{NAMES[bandit]} leads {NAMES[MULTI]} by {comparison}", paper, leads)
 
 
 def crossing(runs: Runs) -> Iterator[Question]:
