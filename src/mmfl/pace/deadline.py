@@ -107,8 +107,7 @@ class Deadline(RoundPace):
         warn_of_excluded(method, self.name, federation, never)
 
     def begin(self, view: RoundView, durations: Durations, reachable: Numbers, state: Intervals | None) -> RoundView:
-        """Completion probabilities, the budget for those who will be dropped, and the seconds until a training is
-        done or dropped."""
+        """Completion probabilities, and the budget for those who will be dropped."""
         more = replace(view, budget=min(self.over * view.budget, float(view.processors)))
         known = self._table(view.sizes.shape) if state is None else state.completion()
         if self._exact:
