@@ -1,4 +1,5 @@
-"""Draws every figure of docs/methods, and docs/demo.png, from runs of this package: `python docs/figures.py [name]`.
+"""Draws every figure of docs/methods, and docs/demo.png and timeline.png, from runs of this package: `python
+docs/figures.py [name]`.
 
 A function per page; the runs are small, so that all of them take a few minutes on two cores.
 """
@@ -30,6 +31,7 @@ from mmfl.cli.training import DEFAULT_METHODS
 from mmfl.federation.schedules import Decay, FrameDecay
 from mmfl.local import PlainSGD, Prox, Scaffold
 from mmfl.papers.measurements import Watch
+from mmfl.report.clock import timeline
 from mmfl.report.figures import main as main_figures
 from mmfl.report.plots import draw, save
 from mmfl.runs.config import read
@@ -501,6 +503,18 @@ def demo() -> Figure:
     return draw(replace(overview, panels=[panel for panel in overview.panels if panel.y_label == "test metric"]))
 
 
+def time() -> Figure:
+    """Who trained what when, at a barrier and under a deadline."""
+    tasks = [mmfl.Task(name, mmfl.models.LogisticRegression, mmfl.data.digits(), lr=0.5) for name in ("one", "two")]
+    devices = mmfl.devices.shifted_exponential(mean=20.0, shift=10.0, factors=[1, 1, 3])
+    federation = mmfl.Federation(tasks, clients=30, capacity=[1, 2], devices=devices, seed=0)
+    pace = {"name": "deadline", "seconds": 45, "over": 1.3}
+    methods = [{"method": "random", "name": "barrier"}, {"method": "random", "name": "deadline of 45 s", "pace": pace}]
+    drawn = timeline(mmfl.compare(federation, methods, rounds=6, rate=0.3))
+    assert drawn is not None
+    return draw(drawn)
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "splits": splits,
     "bandits": bandits,
@@ -513,6 +527,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "theory": theory,
     "priorities": priorities,
     "../demo": demo,
+    "../timeline": time,
 }
 
 

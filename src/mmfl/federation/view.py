@@ -40,9 +40,9 @@ class RoundView:
     - `signals`: the measurements that the allocation asked for, by name (such as `losses`).
     - `priority`: how much each task counts when it is decided who trains what, [tasks]; only ratios matter. All are 1
       if none are given.
-    - `time`: seconds on the clock at the round's start, `seconds`: how long a training takes on average, and
-      `completion` q: the probability that it is completed once it was begun, [clients, tasks], 1 without deadline. None
-      in federations without devices.
+    - `time`: seconds on the clock at the round's start, `seconds`: how long a training keeps a device busy on average,
+      and `completion` q: the probability that it is completed once it was begun, [clients, tasks], 1 without deadline.
+      None in federations without devices.
 
     Rounds with the same clients share their arrays, so these cannot be written to; copy an array to change it.
     """

@@ -141,7 +141,7 @@ class Updates:
 
     def drawn(self) -> "Updates":
         """Without the rows of those that trained but were not drawn."""
-        return self._where(self.count > 0)
+        return self.where(self.count > 0)
 
     def valid(self, finite: NDArray[np.bool_] | None = None) -> "Updates":
         """Without rows that are not finite: such a client counts as absent. `finite` says which rows of this process
@@ -152,13 +152,14 @@ class Updates:
             if other is not None:
                 finite = finite & finite_rows([other.matrix], row_sums([other.matrix]))[0]
         kept = self.rows.finite(finite)
-        return self._where(kept & np.isfinite(self.loss) if self.rows.are_single else kept)
+        return self.where(kept & np.isfinite(self.loss) if self.rows.are_single else kept)
 
     def without_rows(self) -> "Updates":
         """What is known of them, without the rows, which are large."""
         return replace(self, rows=self.rows.without_matrix(), batch_norm=None, optimiser_state=None)
 
-    def _where(self, wanted: NDArray[np.bool_]) -> "Updates":
+    def where(self, wanted: NDArray[np.bool_]) -> "Updates":
+        """The wanted rows alone."""
         if wanted.all():
             return self
         columns = {name: getattr(self, name)[wanted] for name in _COLUMNS}
