@@ -459,6 +459,31 @@ def priorities() -> Figure:
     return figure
 
 
+def time() -> Figure:
+    """Noise per second by deadline, and probability by seconds."""
+    figure, axes = panels(2, 4.4, 3.2)
+    x = np.geomspace(0.05, 6, 200)
+    for shift, colour, dash in zip((0.1, 0.5, 2.0), (SKY, BLUE, GREEN), DASHES, strict=False):
+        noise = (x + shift) / -np.expm1(-x)
+        axes[0].plot(x + shift, noise / noise.min(), dash, color=colour, label=f"a = {shift:g} mu")
+        axes[0].plot(x[noise.argmin()] + shift, 1.0, "o", color=colour, markersize=5)
+    axes[0].set(xlabel="deadline D / mu", ylabel="noise per second, relative", ylim=(0.9, 3), title="deadline")
+    axes[0].legend(fontsize=8)
+    task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits(), lr=0.3)
+    federation = mmfl.Federation([task], clients=300, devices=mmfl.devices.phones())
+    view = federation.view(1, rate=0.1, seed=0)
+    view = view.with_signals(losses=np.ones(view.sizes.shape))
+    assert view.seconds is not None
+    for cost, colour, marker in (("trainings", ORANGE, "x"), ("seconds", BLUE, "o")):
+        p = LossVariance(cost=cost).probabilities(view)
+        axes[1].scatter(view.seconds, p, s=10, color=colour, marker=marker, label=f"cost = {cost!r}")
+    axes[1].set(xscale="log", yscale="log", xlabel="seconds of a training", ylabel="probability p", title="phones")
+    axes[1].legend(fontsize=8)
+    for panel in axes:
+        panel.grid(alpha=0.3)
+    return figure
+
+
 def robust() -> Figure:
     """The accuracy of aggregations by the share of clients that attack, IID and with three labels a client."""
     rules = {"average": {}, "median": {}, "geometric-median": {}, **{name: {"share": 0.4} for name in TRIMMING}}
@@ -503,7 +528,7 @@ def demo() -> Figure:
     return draw(replace(overview, panels=[panel for panel in overview.panels if panel.y_label == "test metric"]))
 
 
-def time() -> Figure:
+def clock() -> Figure:
     """Who trained what when, at a barrier and under a deadline."""
     tasks = [mmfl.Task(name, mmfl.models.LogisticRegression, mmfl.data.digits(), lr=0.5) for name in ("one", "two")]
     devices = mmfl.devices.shifted_exponential(mean=20.0, shift=10.0, factors=[1, 1, 3])
@@ -524,10 +549,11 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "groups": groups,
     "local": local,
     "robust": robust,
+    "time": time,
     "theory": theory,
     "priorities": priorities,
     "../demo": demo,
-    "../timeline": time,
+    "../timeline": clock,
 }
 
 

@@ -116,6 +116,7 @@ def deploy(
     path = out or default_directory(make_method(settings["method"]).name)
     config = {"source": "deployment", "deployment": where, "settings": settings}
     RunDirectory.create(path, config)
+    path.chmod(0o700)  # checkpoints may have every client's last update
     run_deployment(path, config)
 
 

@@ -18,7 +18,14 @@ _POLL_SECONDS = 0.4
 _RETRY_SECONDS = 5.0  # until a node whose announcement could not be used is asked again
 _SECONDS_BEFORE_EVENT = 10.0  # of waiting for clients, until an event says so
 _MAX_REPEATS = 3  # of a request whose reply was lost
-_STAGES = {"losses": "losses", "train": "training", "collect": "updates", "test": "tests"}  # by part of a request
+_STAGES = {  # by part of a request
+    "losses": "losses",
+    "train": "training",
+    "sum": "training",
+    "secure": "secure aggregation",
+    "collect": "updates",
+    "test": "tests",
+}
 
 
 @dataclass(frozen=True)
@@ -116,8 +123,8 @@ class NodeExchange:
                 self.events.add("waiting", detail=f"{connected} of {settings.clients} clients are there")
             time.sleep(_POLL_SECONDS)
 
-    def send(self, requests: Mapping[int, Payload]) -> Replies:
-        """Sends each node its request, and returns what the nodes replied in time."""
+    def send(self, requests: Mapping[int, Payload], read: Callable[[int, Payload], None] | None = None) -> Replies:
+        """Sends each node its request, and returns what the nodes replied in time; or hands each reply to `read`."""
         replies = Replies()
         if not requests:
             return replies
@@ -129,7 +136,7 @@ class NodeExchange:
         for node in sorted(set(requests) - set(pending.values())):
             self.events.add("lost", node, detail="the message was not taken")
             self.roster.forget(node)
-        self._wait(requests, pending, lambda node, payload: replies.read(requests[node].fields, payload))
+        self._wait(requests, pending, read or (lambda node, payload: replies.read(requests[node].fields, payload)))
         for message, node in pending.items():
             self.events.add("late", node)
             self.roster.unanswered[node] = message
