@@ -1,4 +1,5 @@
-"""Draws every figure of docs/methods, and docs/demo.png, from runs of this package: `python docs/figures.py [name]`.
+"""Draws every figure of docs/methods, and docs/demo.png and timeline.png, from runs of this package: `python
+docs/figures.py [name]`.
 
 A function per page; the runs are small, so that all of them take a few minutes on two cores.
 """
@@ -30,6 +31,7 @@ from mmfl.cli.training import DEFAULT_METHODS
 from mmfl.federation.schedules import Decay, FrameDecay
 from mmfl.local import PlainSGD, Prox, Scaffold
 from mmfl.papers.measurements import Watch
+from mmfl.report.clock import timeline
 from mmfl.report.figures import main as main_figures
 from mmfl.report.plots import draw, save
 from mmfl.runs.config import read
@@ -457,6 +459,31 @@ def priorities() -> Figure:
     return figure
 
 
+def time() -> Figure:
+    """Noise per second by deadline, and probability by seconds."""
+    figure, axes = panels(2, 4.4, 3.2)
+    x = np.geomspace(0.05, 6, 200)
+    for shift, colour, dash in zip((0.1, 0.5, 2.0), (SKY, BLUE, GREEN), DASHES, strict=False):
+        noise = (x + shift) / -np.expm1(-x)
+        axes[0].plot(x + shift, noise / noise.min(), dash, color=colour, label=f"a = {shift:g} mu")
+        axes[0].plot(x[noise.argmin()] + shift, 1.0, "o", color=colour, markersize=5)
+    axes[0].set(xlabel="deadline D / mu", ylabel="noise per second, relative", ylim=(0.9, 3), title="deadline")
+    axes[0].legend(fontsize=8)
+    task = mmfl.Task("digits", mmfl.models.LogisticRegression, mmfl.data.digits(), lr=0.3)
+    federation = mmfl.Federation([task], clients=300, devices=mmfl.devices.phones())
+    view = federation.view(1, rate=0.1, seed=0)
+    view = view.with_signals(losses=np.ones(view.sizes.shape))
+    assert view.seconds is not None
+    for cost, colour, marker in (("trainings", ORANGE, "x"), ("seconds", BLUE, "o")):
+        p = LossVariance(cost=cost).probabilities(view)
+        axes[1].scatter(view.seconds, p, s=10, color=colour, marker=marker, label=f"cost = {cost!r}")
+    axes[1].set(xscale="log", yscale="log", xlabel="seconds of a training", ylabel="probability p", title="phones")
+    axes[1].legend(fontsize=8)
+    for panel in axes:
+        panel.grid(alpha=0.3)
+    return figure
+
+
 def robust() -> Figure:
     """The accuracy of aggregations by the share of clients that attack, IID and with three labels a client."""
     rules = {"average": {}, "median": {}, "geometric-median": {}, **{name: {"share": 0.4} for name in TRIMMING}}
@@ -501,6 +528,18 @@ def demo() -> Figure:
     return draw(replace(overview, panels=[panel for panel in overview.panels if panel.y_label == "test metric"]))
 
 
+def clock() -> Figure:
+    """Who trained what when, at a barrier and under a deadline."""
+    tasks = [mmfl.Task(name, mmfl.models.LogisticRegression, mmfl.data.digits(), lr=0.5) for name in ("one", "two")]
+    devices = mmfl.devices.shifted_exponential(mean=20.0, shift=10.0, factors=[1, 1, 3])
+    federation = mmfl.Federation(tasks, clients=30, capacity=[1, 2], devices=devices, seed=0)
+    pace = {"name": "deadline", "seconds": 45, "over": 1.3}
+    methods = [{"method": "random", "name": "barrier"}, {"method": "random", "name": "deadline of 45 s", "pace": pace}]
+    drawn = timeline(mmfl.compare(federation, methods, rounds=6, rate=0.3))
+    assert drawn is not None
+    return draw(drawn)
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
     "splits": splits,
     "bandits": bandits,
@@ -510,9 +549,11 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "groups": groups,
     "local": local,
     "robust": robust,
+    "time": time,
     "theory": theory,
     "priorities": priorities,
     "../demo": demo,
+    "../timeline": clock,
 }
 
 

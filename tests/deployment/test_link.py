@@ -51,6 +51,18 @@ def test_a_superlink_killed_in_a_run_and_between_runs_ends_neither_nodes_nor_run
     assert [record["same"] for record in records] == [1] * 6
 
 
+@needs_flower
+@pytest.mark.slow
+def test_twelve_nodes_answer_every_round(clean, tmp_path):
+    worker = (sys.executable, str(ECHO))
+    with LocalDeployment(ECHO, tmp_path, secure=True, worker=worker, server="deployed:app") as local:
+        local.start([[k] for k in range(12)])
+        heard = Heard()
+        assert local.submit({"nodes": 12, "rounds": 3}).follow(heard, local.check) == RunEnd("finished")
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["same"] for record in records] == [12, 12, 12]
+
+
 def started(place: Path, command: str) -> subprocess.Popen:
     with (place / "output").open("a") as output:
         return subprocess.Popen([*MMFL, *command.split()], cwd=place, stdout=output, stderr=subprocess.STDOUT)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ from mmfl.pace import Barrier, Deadline, First, Requests
 from mmfl.pace.deadline import Intervals
 from mmfl.pace.first import chance_among_first
 from mmfl.record import RoundRecord
+from mmfl.report import tables
+from mmfl.report.figures import figures
+from mmfl.runs.config import read
 from mmfl.updates import Updates
 
 INF = np.inf
@@ -185,6 +189,46 @@ def test_intervals_between_updates_estimate_the_completion_probability():
     assert never.completion().item() == 1 / 50
 
 
+# --- late updates ---
+
+
+def test_every_update_joins_one_aggregation_in_the_first_round_after_it_is_done():
+    of = federation(12, mmfl.devices.shifted_exponential(20, 10, factors=[1, 4]), tasks=2)
+    run = train("random", {"name": "window", "seconds": 25}, of, rounds=30)
+    begun = [(s.end, s.client, s.task) for r in run.records for s in r.time.spans]
+    active = sum(task.active for r in run.records for task in r.tasks.values())
+    last = run.records[-1].time
+    assert active + last.extras["waiting"] == len(begun) == sum(r.cost.trainings for r in run.records)
+    assert sum(r.time.extras["late"] for r in run.records) > 20
+    assert all(end > last.end or last.extras["waiting"] for end, *_ in begun)
+    assert not any(r.time.dropped for r in run.records)
+    assert max(r.time.seconds for r in run.records) == pytest.approx(25)
+    for client in range(12):  # one processor: a training begins when the one before is done
+        own = sorted((s.begin, s.end) for r in run.records for s in r.time.spans if s.client == client)
+        assert all(after[0] >= before[1] - 1e-3 for before, after in pairwise(own))
+
+
+@pytest.mark.parametrize("method", ["random", "forecast", "mifa"])
+def test_a_window_that_never_closes_is_a_barrier_and_a_run_with_late_updates_goes_on_to_the_same_bits(method, tmp_path):
+    assert same_bits(train(method, {"name": "window", "seconds": INF}), train(method, "barrier"))
+    options = {"method": method, "pace": {"name": "window", "seconds": 20}, "of": federation(tasks=2)}
+    whole = train(rounds=8, **options)
+    train(rounds=4, directory=tmp_path / "run", **options)
+    resumed = train(rounds=8, directory=tmp_path / "run", resume=True, **options)
+    assert same_bits(whole, resumed)
+    assert [r.time for r in resumed.records] == [r.time for r in whole.records]
+    assert sum(r.time.extras["late"] for r in whole.records) > 0
+
+
+def test_late_updates_keep_the_expected_step_and_what_is_too_late_is_divided_by_its_chance():
+    of = federation(12, mmfl.devices.shifted_exponential(20, 10, factors=[1, 4]))
+    for options in ({}, {"late": 30}):
+        run = train("random", {"name": "window", "seconds": 25, **options}, of, rounds=150, rate=0.08)
+        sizes = run.step_size["toy-0"]
+        assert abs(sizes.mean() - 1) < 4 * sizes.std() / len(sizes) ** 0.5 + 0.05  # a few are still under way
+    assert any(r.time.dropped for r in run.records)
+
+
 # --- records ---
 
 
@@ -288,6 +332,9 @@ def test_who_can_never_be_in_time_is_named_with_the_share_of_the_data(caplog):
         ("random", {"name": "first", "k": 0}, "k is 0"),
         ("random", {"name": "first", "k": 3, "n": 2}, "n is 2; expected a whole number of at least k, 3"),
         ("random", {"name": "barrier", "least": 2}, "least is 2"),
+        ("mmfl-stalevr", {"name": "window", "seconds": 60}, "late ones come in a later round"),
+        ("random", {"name": "window", "seconds": -2}, "seconds is -2"),
+        ("random", {"name": "window", "seconds": 20, "late": -1}, "late is -1"),
         ("random", "barier", "did you mean 'barrier'?"),
         ("random", 3, "pace 3 gives a int"),
     ],
@@ -311,6 +358,8 @@ def test_paces_need_devices_and_the_first_k_need_chance():
     sometimes = federation(devices=mmfl.devices.shifted_exponential(sessions=(60, 60)))
     with refused("clients can be lost before their session ends"):
         train("mmfl-stalevr", "barrier", sometimes)
+    with refused("clients get out of reach here"):
+        train("random", {"name": "window", "seconds": 20}, sometimes)
 
 
 def test_methods_with_a_pace_of_their_own_keep_it():
@@ -320,3 +369,50 @@ def test_methods_with_a_pace_of_their_own_keep_it():
     )
     assert found.methods == ["random", "random(pace=deadline(seconds=20))"]
     assert found.runs[1].records[0].time.seconds == 20 or not found.runs[1].records[0].time.dropped
+
+
+# --- results ---
+
+
+def test_a_run_knows_when_it_reached_a_target_and_how_busy_devices_were():
+    run = train("full", "barrier", federation(tasks=2), rounds=6)
+    metric = run.accuracy["toy-1"]
+    found = run.time_to({"toy-1": metric.max(), "toy-0": 2.0})
+    assert found["toy-1"] == run.times["end"][metric.idxmax()]
+    assert np.isnan(found["toy-0"])
+    assert np.isnan(found["all"])
+    assert run.time_to(0.0).to_dict() == dict.fromkeys(("toy-0", "toy-1", "all"), run.times["end"][1])
+    assert (run.times["utilisation"] <= 1).all()
+    assert list(run.times["begin"][1:]) == list(run.times["end"][:-1])
+    with refused("unknown task 'toy-2'"):
+        run.time_to({"toy-2": 0.5})
+    with refused("this run has no clock"):
+        train(of=federation(devices=None), rounds=1).time_to(0.5)
+
+
+def test_a_report_shows_the_clock_where_there_is_one(tmp_path):
+    deadline = {"method": "random", "name": "deadline", "pace": {"name": "deadline", "seconds": 25}}
+    result = mmfl.compare(federation(tasks=2), ["random", deadline], 5, 0.5, directory=tmp_path / "run")
+    made = {figure.name: figure for figure in figures(mmfl.load(tmp_path / "run"))}
+    assert [panel.title for panel in made["seconds"].panels] == ["toy-0", "toy-1", "mean of the tasks", "worst task"]
+    assert made["timeline"].table["cause"].eq("deadline").any()
+    wasted = made["utilisation"].table.set_index("method")["wasted"]
+    assert wasted["deadline"] > wasted["random"] == 0
+    table = tables.results(result)["on the devices' clock"].set_index("method")
+    assert float(table.loc["deadline", "seconds a round"]) < float(table.loc["random", "seconds a round"])
+    untimed = {figure.name for figure in figures(mmfl.compare(federation(devices=None), ["random"], 2, 0.5))}
+    assert not {"seconds", "timeline", "utilisation"} & untimed
+
+
+def test_a_configuration_names_devices_and_paces(tmp_path):
+    settings = [
+        "federation.devices.name=uniform",
+        "federation.devices.high=30",
+        "pace.name=deadline",
+        "pace.seconds=20",
+    ]
+    experiment = read("demo", settings).experiment()
+    assert experiment.federation_of(0).durations().mean().max() <= 30
+    assert all(method.pace.seconds == 20 for method in experiment.methods)
+    with refused("devices 'uniform': unknown option 'hihg': did you mean 'high'?"):
+        read("demo", ["federation.devices.name=uniform", "federation.devices.hihg=30"]).experiment().federation_of(0)

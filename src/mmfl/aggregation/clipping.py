@@ -35,6 +35,8 @@ class NormClipping(AggregationWrapper):
     than half of these clients attack, the bound lies between honest norms times `factor`.
     """
 
+    sums_updates = False
+
     def __init__(
         self,
         inner: AggregationRule | None = None,

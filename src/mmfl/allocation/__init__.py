@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 from mmfl.allocation.bandit import Pareto, Ranklist
 from mmfl.allocation.base import Allocation, AllocationRule, AllocationWrapper
+from mmfl.allocation.devices import Bods, Venn
 from mmfl.allocation.fair import Fair
 from mmfl.allocation.fixed import Fixed
 from mmfl.allocation.groups import Groups
 from mmfl.allocation.random import Full, RandomClients, RandomProcessors
 from mmfl.allocation.round_robin import FixedSplit, RandomSplit, RotatingSplit
 from mmfl.allocation.schedule import RoundRobinTasks, SequentialTasks, WarmUp
+from mmfl.allocation.targets import EqualFinish
 from mmfl.allocation.variance import (
     ExpectedResidualVariance,
     LeastVariance,
@@ -43,6 +45,9 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "round-robin-tasks": RoundRobinTasks,
     "sequential-tasks": SequentialTasks,
     "warm-up": WarmUp,
+    "equal-finish": EqualFinish,
+    "venn": Venn,
+    "bods": Bods,
 }
 
 __all__ = [
@@ -50,6 +55,8 @@ __all__ = [
     "Allocation",
     "AllocationRule",
     "AllocationWrapper",
+    "Bods",
+    "EqualFinish",
     "ExpectedResidualVariance",
     "Fair",
     "Fixed",
@@ -68,6 +75,7 @@ __all__ = [
     "RoundRobinTasks",
     "SequentialTasks",
     "UpdateVariance",
+    "Venn",
     "WarmUp",
     "least_variance",
 ]

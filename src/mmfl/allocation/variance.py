@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mmfl.allocation.base import Allocation, AllocationRule
+from mmfl.allocation.costs import Cost, budget_at_cost, check_cost, cost_of
 from mmfl.allocation.random import random_probabilities
 from mmfl.allocation.sampling import Draw, draw_named, independent, systematic
 from mmfl.allocation.water_filling import least_variance
@@ -38,14 +39,23 @@ class LeastVariance(AllocationRule):
     enough to destroy a model: x is raised to at least `floor` times its mean, so that no draw weighs more than
     1 / `floor` times as much as that of a client with average x; and a share `mix` of the budget is divided as
     `RandomProcessors` does, p <- (1 - l) p + l m / (V |S_i|) if priorities are equal, which satisfies all constraints.
+
+    `cost` says what the budget pays for: "trainings", device-"seconds", "bytes" of models sent, or numbers of your own,
+    [tasks] or [clients, tasks]. Any budget is what `RandomProcessors` would spend on average. With "seconds", clients
+    are sampled more often if they are fast, and if their updates probably miss the round's deadline: p is proportional
+    to U / sqrt(q c), with the probability q of completion.
     """
 
-    def __init__(self, signal: str, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
+    def __init__(
+        self, signal: str, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent,
+        cost: Cost = "trainings",
+    ):  # fmt: skip
         for name, value in (("floor", floor), ("mix", mix)):
             check(is_number(value, 0, 1), "allocation", name, value, "a number in [0, 1]")
         self.signal, self.floor, self.mix = signal, floor, mix
         self.needs = frozenset({signal})
         self.draw = draw_named(draw)
+        self.cost = check_cost(cost)
 
     def allocate(self, view: RoundView, state: Any) -> tuple[Allocation, Any]:
         """Draws from the least-variance probabilities."""
@@ -54,8 +64,18 @@ class LeastVariance(AllocationRule):
 
     def probabilities(self, view: RoundView) -> NDArray[np.float64]:
         """The least-variance probabilities of the importance, [clients, tasks]."""
-        best = least_variance(self.importance(view), view.capacity, view.budget)
+        best = self.least_variance(self.importance(view), view)
         return best if self.mix == 0 else (1 - self.mix) * best + self.mix * random_probabilities(view).table()
+
+    def least_variance(self, importance: NDArray[np.float64], view: RoundView) -> NDArray[np.float64]:
+        """The probabilities of least variance for an importance, at the rule's cost, [clients, tasks]."""
+        cost = cost_of(self.cost, view)
+        if cost is None:
+            return least_variance(importance, view.capacity, view.budget)
+        if isinstance(self.cost, str) and self.cost == "seconds" and view.completion is not None:
+            q = view.completion
+            importance = np.divide(importance, np.sqrt(q), out=np.zeros_like(importance), where=q > 0)
+        return least_variance(importance, view.capacity, budget_at_cost(cost, view), cost)
 
     def importance(self, view: RoundView) -> NDArray[np.float64]:
         """U = priority d |x| / B, [clients, tasks]."""
@@ -75,22 +95,28 @@ class LeastVariance(AllocationRule):
 class LossVariance(LeastVariance):
     """MMFL-LVR: samples where data share times local loss is large; needs a forward pass on every client."""
 
-    def __init__(self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
-        super().__init__("losses", floor, mix, draw)
+    def __init__(
+        self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent, cost: Cost = "trainings"
+    ):
+        super().__init__("losses", floor, mix, draw, cost)
 
 
 class UpdateVariance(LeastVariance):
     """MMFL-GVR: samples where data share times the norm of the update is large; every client must train."""
 
-    def __init__(self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
-        super().__init__("norms", floor, mix, draw)
+    def __init__(
+        self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent, cost: Cost = "trainings"
+    ):
+        super().__init__("norms", floor, mix, draw, cost)
 
 
 class ResidualVariance(LeastVariance):
     """Like MMFL-GVR, with the norm of what the stale update does not explain, ||G - beta h||."""
 
-    def __init__(self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent):
-        super().__init__("residuals", floor, mix, draw)
+    def __init__(
+        self, floor: float = FLOOR, mix: float = 0.0, draw: str | Draw = independent, cost: Cost = "trainings"
+    ):
+        super().__init__("residuals", floor, mix, draw, cost)
 
 
 class ExpectedResidualVariance(LeastVariance):
@@ -102,8 +128,11 @@ class ExpectedResidualVariance(LeastVariance):
     importance is less than `floor` times the mean.
     """
 
-    def __init__(self, floor: float = 0.1, mix: float = 0.0, draw: str | Draw = systematic, equal_tasks: bool = True):
-        super().__init__("expected_residuals", floor, mix, draw)
+    def __init__(
+        self, floor: float = 0.1, mix: float = 0.0, draw: str | Draw = systematic, equal_tasks: bool = True,
+        cost: Cost = "trainings",
+    ):  # fmt: skip
+        super().__init__("expected_residuals", floor, mix, draw, cost)
         check(isinstance(equal_tasks, bool), "allocation", "equal_tasks", equal_tasks, "True or False")
         self.equal_tasks = equal_tasks
 

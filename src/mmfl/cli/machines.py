@@ -74,6 +74,9 @@ def node(
     device: Device = None,
     clip: Annotated[float | None, typer.Option(help="Largest norm of an update that leaves this node.")] = None,
     noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
+    sums_only: Annotated[
+        bool, typer.Option("--sums-only", help="Send updates in sums over several nodes only: secure aggregation.")
+    ] = False,
     logs: Logs = None,
     metrics_port: MetricsPort = None,
 ) -> None:
@@ -87,7 +90,8 @@ def node(
         check_file(root_certificates, "--root-certificates"),
         check_file(key, "--key"),
         insecure,
-        worker_options(capacity=capacity, device=device, clip=clip, noise=noise),
+        worker_options(capacity=capacity, device=device, clip=clip, noise=noise)
+        | ({"sums-only": "yes"} if sums_only else {}),
     )
     spec.check()
     if clip is not None or noise is not None:

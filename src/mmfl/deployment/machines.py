@@ -13,6 +13,7 @@ from pathlib import Path
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
+from mmfl.deployment.news import SOCKET_VARIABLE
 from mmfl.deployment.registration import Registrations
 from mmfl.deployment.security import Address, Keys
 from mmfl.deployment.supervision import Supervised
@@ -83,7 +84,8 @@ def start_superlink(
         check_free(each)
     home, state = processes.folder / "link", state or processes.folder / "state"
     database, secret = _open_state(state)
-    limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size}
+    news = processes.folder / "news"
+    limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size, SOCKET_VARIABLE: str(news)}
     table = state / "nodes.json"
     limit |= {programs.NODES_VARIABLE: str(table)} if keys else {}
     environment = programs.environment(home) | limit
@@ -102,7 +104,7 @@ def start_superlink(
         return SuperLink(control, [superlink, superexec], registrations, say)
     command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]
     command += ["--prefix", programs.FLEET, "--target-host", inner.host, "--target-port", str(inner.port)]
-    command += ["--max-bytes", size]
+    command += ["--max-bytes", size, "--news", str(news)]
     if keys:
         command += ["--certificate", str(keys.certificate), "--key", str(keys.server_key)]
         command += ["--authority", str(keys.authority), "--keys", str(keys.folder)]

@@ -15,11 +15,14 @@ import socket
 import ssl
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from mmfl.deployment.admission import KeyRing, Places
 from mmfl.deployment.connection import Connection, Head, InvalidHeadError
+from mmfl.deployment.news import News
 
 _OF_A_CONNECTION = {
     b"host",
@@ -36,6 +39,9 @@ _STALL_FACTOR = 3  # times the patience: seconds within which a part of a body m
 _LEAST_RATE = 16 << 10  # bytes in a second that a body must have on average
 _SECONDS_TO_ANSWER = 300.0  # of the SuperLink
 _SECONDS_OPEN = 3.0  # that an idle connection to the SuperLink is used again; the SuperLink closes it after five
+_PULL = b"/pull-messages"  # what a node asks for messages by
+_MAX_HELD = 1 << 12  # bytes of such a request
+_SECONDS_HELD = 20.0  # that a node waits for messages; it gives up after thirty
 _MAX_DRAINED = 1 << 24  # bytes of a refused body that are read, so that its sender sees the answer
 # What a SuperNode that has just started is told, in the form in which Flower shows it to its owner: code and detail.
 _UNKNOWN_KEY = {
@@ -88,16 +94,40 @@ class Upstream:
         self._idle.append((now, connection))
 
 
+@dataclass(frozen=True)
+class Held:
+    """A small body that was read, to be sent as often as need be."""
+
+    body: bytes
+
+    async def read_body(self, length: int, seconds: float) -> AsyncIterator[bytes]:
+        """The body."""
+        if length:
+            yield self.body
+
+
 class Proxy:
     """Serves nodes' connections, one task each.
 
     A request may have at most `max_bytes` bytes, and all requests in progress together four times that, of one node no
     more than one of that size; beyond it, nodes are told to try again. `patience` is how many seconds a handshake, and
     the head of a first request, may take; other limits are multiples of it.
+
+    A node that asks for messages when there are none would ask again every three seconds. Where there is `news`, it
+    waits here instead, and the SuperLink is asked again when there is some.
     """
 
-    def __init__(self, prefix: str, upstream: Upstream, ring: KeyRing, max_bytes: int, patience: float):
+    def __init__(
+        self,
+        prefix: str,
+        upstream: Upstream,
+        ring: KeyRing,
+        max_bytes: int,
+        patience: float,
+        news: News | None = None,
+    ):
         self.upstream, self.ring, self.max_bytes, self.patience = upstream, ring, max_bytes, patience
+        self.news = news
         self.allowed = re.compile(rb"POST (" + re.escape(prefix).encode() + rb"[a-z-]+) HTTP/1\.1")
         self.places = Places(ring.folder is not None)
         self.bytes_in_progress: Counter[str] = Counter()  # by node
@@ -105,6 +135,8 @@ class Proxy:
     async def listen(self, listener: socket.socket) -> None:
         """Accepts connections for ever."""
         loop, tasks = asyncio.get_running_loop(), set()
+        if self.news:
+            self.news.listen()
         while True:
             try:
                 accepted, (address, *_) = await loop.sock_accept(listener)
@@ -162,7 +194,10 @@ class Proxy:
             raise Refusal(503, "too much at once; try again")
         self.bytes_in_progress[name] += length
         try:
-            answer, server = await self._forward(client, match[1], head, length)
+            if self.news and length <= _MAX_HELD and match[1].endswith(_PULL):
+                answer, server = await self._wait_for_messages(self.news, client, match[1], head, length)
+            else:
+                answer, server = await self._forward(client, match[1], head, length)
         except (OSError, TimeoutError, InvalidHeadError):
             raise Refusal(502, "the SuperLink does not answer") from None
         finally:
@@ -174,12 +209,35 @@ class Proxy:
         except BaseException:
             server.close()
             raise
+        self._give_back(server, answer)
+
+    def _give_back(self, server: Connection, answer: Head) -> None:
+        """Keeps a connection whose response has been read, if the SuperLink does."""
         if answer.value(b"connection") == b"close" or answer.first.startswith(b"HTTP/1.0"):
             server.close()
         else:
             self.upstream.give_back(server)
 
-    async def _forward(self, client: Connection, path: bytes, head: Head, length: int) -> tuple[Head, Connection]:
+    async def _wait_for_messages(
+        self, news: News, client: Connection, path: bytes, head: Head, length: int
+    ) -> tuple[Head, Connection]:
+        """The SuperLink's response to a node that asks for messages, once there is one, or the time is over."""
+        body = b"".join([part async for part in client.read_body(length, self.patience)])
+        deadline = time.monotonic() + _SECONDS_HELD
+        while True:
+            known = news.count  # before the SuperLink is asked, so that nothing is missed
+            answer, server = await self._forward(Held(body), path, head, length)
+            left = deadline - time.monotonic()
+            if answer.length() or b" 200 " not in answer.first or left <= 0:
+                return answer, server
+            self._give_back(server, answer)
+            await news.wait(known, left)
+            if not client.is_usable():  # a message that the SuperLink hands out now would be lost
+                raise ConnectionError("the node has gone")
+
+    async def _forward(
+        self, client: "Connection | Held", path: bytes, head: Head, length: int
+    ) -> tuple[Head, Connection]:
         """Sends a request to the SuperLink; returns the head of the response, and the connection with its body."""
         async with asyncio.timeout(_SECONDS_TO_ANSWER):
             server = await self.upstream.open()
@@ -197,7 +255,7 @@ class Proxy:
             raise
         return answer, server
 
-    async def _relay(self, source: Connection, target: Connection, head: Head, length: int) -> None:
+    async def _relay(self, source: "Connection | Held", target: Connection, head: Head, length: int) -> None:
         """Passes on a head and a body, whose parts must come, and be taken, in time."""
         stall = _STALL_FACTOR * self.patience
         async with asyncio.timeout(stall + length / _LEAST_RATE):
@@ -239,7 +297,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for option in ("--host", "--port", "--prefix", "--target-host", "--target-port", "--max-bytes"):
         parser.add_argument(option, required=True)
-    for option in ("--certificate", "--key", "--authority", "--keys"):
+    for option in ("--certificate", "--key", "--authority", "--keys", "--news"):
         parser.add_argument(option, type=Path)
     parser.add_argument("--patience", type=float, default=10.0)
     given = parser.parse_args()
@@ -248,7 +306,8 @@ def main() -> None:
     context = ssl.create_default_context(cafile=given.authority) if given.authority else None
     upstream = Upstream(given.target_host, int(given.target_port), context)
     ring = KeyRing(given.keys, given.certificate, given.key)
-    proxy = Proxy(given.prefix, upstream, ring, int(given.max_bytes), given.patience)
+    news = News(given.news) if given.news else None
+    proxy = Proxy(given.prefix, upstream, ring, int(given.max_bytes), given.patience, news)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     family = socket.AF_INET6 if ":" in given.host else socket.AF_INET
     with socket.create_server((given.host, int(given.port)), family=family, backlog=1024) as listener:

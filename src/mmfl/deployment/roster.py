@@ -17,9 +17,9 @@ from mmfl.runs.files import append_bounded
 from mmfl.runs.layout import MAX_LOG_BYTES
 
 _MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
-_MAX_NAME_LENGTH = 1000  # characters, of a task
 _MAX_EXAMPLES = 2**40  # that a client may announce
 _MAX_TASKS = 1000  # that a client may announce, known to the run or not
+_MAX_NAME_LENGTH = 200  # of such a task
 _NO_FAULTS = ("joined", "waiting", "control", "changed", "version")
 
 
@@ -121,7 +121,10 @@ class Roster:
             self.events.add("version", number, detail=difference)
         self.events.add("joined", number, detail=f"clients {', '.join(map(str, sorted(clients)))}")
         self.assign_clients()
-        taken = [client for client in sorted(clients) if self._server.get(client) != number]
+        idle = [client for client in sorted(clients) if not any(self._examples(number, client))]
+        if idle:
+            self.events.add("refused", number, idle[0], "it has none of the run's tasks, or not yet")
+        taken = [client for client in sorted(clients) if self._server.get(client) != number and client not in idle]
         if taken:
             self.events.add("refused", number, taken[0], "another node serves it")
 
@@ -130,7 +133,8 @@ class Roster:
         self._server = {client: node for client, node in self._server.items() if self.known.may_serve(node, client)}
         for number in self._responsive():
             for client in self.nodes[number].clients:
-                if self.node_of(client) is None and self.known.may_serve(number, client):
+                may = self.known.may_serve(number, client)
+                if may and self.node_of(client) is None and any(self._examples(number, client)):
                     self._server[client] = number
                     self._announce(number, client)
         self.federation.connected[:] = False
@@ -152,9 +156,12 @@ class Roster:
             self._announce(number, client)
 
     def _announce(self, number: int, client: int) -> None:
-        capacity, sizes = self.nodes[number].clients[client]
-        counts = [sizes.get(name, 0) for name in self.federation.task_names]
-        self.federation.announce(client, counts, capacity)
+        self.federation.announce(client, self._examples(number, client), self.nodes[number].clients[client][0])
+
+    def _examples(self, number: int, client: int) -> list[int]:
+        """How much a node's client has of each of the run's tasks."""
+        sizes = self.nodes[number].clients[client][1]
+        return [sizes.get(name, 0) for name in self.federation.task_names]
 
     def check_announced(self, number: int, announced: object) -> None:
         """Has a node announce its clients again where it no longer has what it announced, as after an upgrade."""

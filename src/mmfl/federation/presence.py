@@ -38,7 +38,8 @@ class Presence:
         if np.array_equal(capacity, self.capacity):
             capacity = self.capacity
         priority = np.array([task.priority for task in self.tasks], dtype=np.float64)
-        return RoundView(round, seed, sizes, share, capacity, 0.0, priority=priority)
+        model_bytes = np.array([task.model_bytes for task in self.tasks], dtype=np.float64)
+        return RoundView(round, seed, sizes, share, capacity, 0.0, priority=priority, model_bytes=model_bytes)
 
     def last_change(self, round: int) -> int:
         """The last round until this one in which anyone arrived or left."""

@@ -138,6 +138,13 @@ class Task:
         """The metric by which tables and comparisons go."""
         return next(iter(self.all_metrics.values()))
 
+    @cached_property
+    def model_bytes(self) -> int:
+        """What the trained parameters take when they are sent, four bytes each."""
+        if not self._built:
+            self._build(0, 0)
+        return 4 * sum(shape.numel() for shape in self._built.values())
+
     @property
     def keeps_optimiser_state(self) -> bool:
         """Whether clients keep the state of their optimisers from training to training; plain SGD has none."""

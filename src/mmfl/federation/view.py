@@ -40,9 +40,10 @@ class RoundView:
     - `signals`: the measurements that the allocation asked for, by name (such as `losses`).
     - `priority`: how much each task counts when it is decided who trains what, [tasks]; only ratios matter. All are 1
       if none are given.
-    - `time`: seconds on the clock at the round's start, `seconds`: how long a training takes on average, and
-      `completion` q: the probability that it is completed once it was begun, [clients, tasks], 1 without deadline. None
-      in federations without devices.
+    - `model_bytes`: how many bytes the trained parameters of each task take when they are sent, [tasks].
+    - `time`: seconds on the clock at the round's start, `seconds`: how long a training keeps a device busy on average,
+      and `completion` q: the probability that it is completed once it was begun, [clients, tasks], 1 without deadline.
+      None in federations without devices.
 
     Rounds with the same clients share their arrays, so these cannot be written to; copy an array to change it.
     """
@@ -55,6 +56,7 @@ class RoundView:
     budget: float
     signals: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     priority: NDArray[np.float64] = field(default_factory=lambda: np.ones(0))
+    model_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     time: float | None = None
     seconds: NDArray[np.float64] | None = None
     completion: NDArray[np.float64] | None = None
@@ -134,6 +136,10 @@ class RoundView:
     def with_signals(self, **signals: NDArray[np.float64]) -> "RoundView":
         """The same view with measured signals added."""
         return self._of_same_clients(signals={**self.signals, **signals})
+
+    def with_priority(self, priority: NDArray[np.float64]) -> "RoundView":
+        """The same view with other priorities, [tasks]."""
+        return self._of_same_clients(priority=priority)
 
     def timed(self, time: float, seconds: NDArray[np.float64], completion: NDArray[np.float64]) -> "RoundView":
         """The same view at a time on the clock, with what is known of durations."""

@@ -12,12 +12,14 @@ from mmfl.pace.deadline import Deadline
 from mmfl.pace.fedast import FedAST
 from mmfl.pace.first import First
 from mmfl.pace.slots import AsynchronousPace
+from mmfl.pace.window import Window
 
 PACES: dict[str, Callable[..., Pace]] = {
     "rounds": Rounds,
     "barrier": Barrier,
     "deadline": Deadline,
     "first": First,
+    "window": Window,
     "buffered": Buffered,
     "fedast": FedAST,
 }
@@ -36,4 +38,5 @@ __all__ = [
     "Requests",
     "RoundPace",
     "Rounds",
+    "Window",
 ]

@@ -63,7 +63,8 @@ class Ending:
     """How a round ended: after how many `seconds`, whose updates are `used`, and the probability `completion` with
     which they would be.
 
-    `cause` says of each row why it was dropped (empty: it was not), and `stop` when its client was told to stop.
+    `cause` says of each row why it was dropped (empty: it was not), and `stop` when its client was told to stop. Those
+    of the used that are `late` join a later round, since they are done after this one.
     """
 
     seconds: float
@@ -71,6 +72,7 @@ class Ending:
     completion: Numbers
     cause: NDArray[np.str_]
     stop: Numbers
+    late: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(
@@ -93,6 +95,7 @@ class Pace:
 
     name: ClassVar[str] = "pace"
     needs_devices: ClassVar[bool] = True
+    keeps_late: ClassVar[bool] = False
 
     def start(self, clients: int, tasks: int) -> Any:
         """What the pace remembers before the run; None for nothing."""
@@ -160,13 +163,14 @@ class RoundPace(Pace):
             return np.ones(durations.mean().shape)
         return durations.completion(np.minimum(reachable, deadline)[:, None])
 
-    def with_completion(self, view: RoundView, completion: Numbers) -> RoundView:
-        """The view with these probabilities, and without the pairs that are as good as never completed."""
+    def with_completion(self, view: RoundView, completion: Numbers, seconds: Numbers | None = None) -> RoundView:
+        """The view with these probabilities, and without the pairs that are as good as never completed; `seconds` is
+        how long a training keeps a device on average, where it is not to its end."""
         rare = view.able & (completion < self.least)
         left = view.without_pairs(rare) if rare.any() else view
         assert left.time is not None
         assert left.seconds is not None
-        return left.timed(left.time, left.seconds, completion)
+        return left.timed(left.time, left.seconds if seconds is None else seconds, completion)
 
     def end(self, requests: Requests, view: RoundView, durations: Durations, state: Any) -> Ending:
         """How the round ends, given how long everything would take."""
@@ -177,16 +181,27 @@ class RoundPace(Pace):
         return state
 
     def queue(
-        self, client: NDArray[np.int64], task: NDArray[np.int64], seconds: Numbers, capacity: NDArray[np.int64]
+        self,
+        client: NDArray[np.int64],
+        task: NDArray[np.int64],
+        seconds: Numbers,
+        capacity: NDArray[np.int64],
+        busy: tuple[NDArray[np.int64], Numbers] | None = None,
     ) -> Numbers:
         """When each training begins: on the first of its client's processors that is free, in the order of the tasks.
-        Only clients that train more tasks than they have processors make any wait."""
+
+        Only clients that train more tasks than they have processors make any wait, and those that are `busy` with
+        earlier trainings: their numbers, and in how many seconds each of these is done."""
         drawn, place = np.unique(client, return_inverse=True)
         lanes = np.ones(len(drawn), dtype=np.int64) if self.serial else np.maximum(capacity[drawn], 1)
         start = np.zeros(len(client))
-        if (np.bincount(place, minlength=len(drawn)) <= lanes).all():
+        if busy is None and (np.bincount(place, minlength=len(drawn)) <= lanes).all():
             return start
         free = np.where(np.arange(lanes.max(initial=1)) < lanes[:, None], 0.0, np.inf)
+        for number, done in sorted(zip(*(column.tolist() for column in busy), strict=True)) if busy else ():
+            at = np.searchsorted(drawn, number)
+            if at < len(drawn) and drawn[at] == number:
+                free[at, free[at].argmin()] = done
         for s in np.unique(task):
             rows = np.flatnonzero(task == s)
             lane = free[place[rows]].argmin(1)

@@ -109,10 +109,11 @@ class Deadline(RoundPace):
     def begin(self, view: RoundView, durations: Durations, reachable: Numbers, state: Intervals | None) -> RoundView:
         """Completion probabilities, and the budget for those who will be dropped."""
         more = replace(view, budget=min(self.over * view.budget, float(view.processors)))
-        if self._exact:
-            return self.with_completion(more, self.chance(durations, reachable, self.seconds))
         known = self._table(view.sizes.shape) if state is None else state.completion()
-        return self.with_completion(more, known)
+        if self._exact:
+            known = self.chance(durations, reachable, self.seconds)
+        kept = durations.mean_until(np.minimum(reachable, self.seconds)[:, None])
+        return self.with_completion(more, known, kept)
 
     def end(self, requests: Requests, view: RoundView, durations: Durations, state: Intervals | None) -> Ending:
         """Who is done in time is used."""

@@ -109,7 +109,7 @@ def _fewer_exact(law: Durations, limit: Numbers, times: Numbers, k: int) -> Numb
         p[j] = 0
         chance[1:] = chance[1:] * (1 - p) + chance[:-1] * p
         chance[0] *= 1 - p
-    return chance.sum(0)
+    return np.asarray(chance.sum(0))
 
 
 def _fewer_normal(law: Durations, limit: Numbers, times: Numbers, k: int) -> Numbers:

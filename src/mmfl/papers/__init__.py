@@ -8,11 +8,13 @@ they are decided, `store` the files on disk, `reproduce` the steps from training
 method is defined here.
 """
 
-from mmfl.papers import forecast, group, learning_rates, mfa, ucb, variance
+from mmfl.papers import forecast, group, learning_rates, mfa, ucb, variance, venn
 from mmfl.papers.reproduction import Reproduction
 
 CATALOGUE: dict[str, Reproduction] = {
-    each.id: each for paper in (mfa, ucb, variance, group, learning_rates, forecast) for each in paper.REPRODUCTIONS
+    each.id: each
+    for paper in (mfa, ucb, variance, group, learning_rates, forecast, venn)
+    for each in paper.REPRODUCTIONS
 }
 
 __all__ = ["CATALOGUE"]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from mmfl.report.averages import average
+from mmfl.report.clock import seconds, timeline, utilisation
 from mmfl.report.costs import costs, efficiency, faults
 from mmfl.report.figure import Figure
 from mmfl.report.metrics import client_distribution, clients, confusion, metrics
@@ -14,6 +15,7 @@ from mmfl.runs.results import Comparison
 FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
     "differences": differences,
     "accuracy": accuracy,
+    "seconds": seconds,
     "average": average,
     "relative": relative,
     "loss": loss,
@@ -22,6 +24,8 @@ FIGURES: dict[str, Callable[[Comparison], Figure | None]] = {
     "client_distribution": client_distribution,
     "confusion": confusion,
     "efficiency": efficiency,
+    "timeline": timeline,
+    "utilisation": utilisation,
     "participation": participation,
     "seen": seen,
     "probabilities": probabilities,

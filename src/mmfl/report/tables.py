@@ -27,11 +27,33 @@ def results(comparison: Comparison) -> dict[str, pd.DataFrame]:
         if len(set(values)) > 1:
             final[heading] = values
     tables = {final_title(comparison): final, "cost of a round": in_words(frame[_COSTS])}
+    if len(times := clock(comparison)):
+        tables["on the devices' clock"] = times
     faults = pd.DataFrame({method: sum(run.faults.sum() for run in comparison.of(method)) for method in frame.index}).T
     if len(faults.columns):
         counts = faults.fillna(0).astype(int).rename_axis("method").reset_index()
         tables["what went wrong with nodes, in all rounds"] = counts.astype(str)
     return tables | further_metrics(comparison) | by_client(comparison)
+
+
+def clock(comparison: Comparison) -> pd.DataFrame:
+    """What the devices' clock says, a row per method: how long a round and the run took, how much of their time devices
+    worked, and which share of their work was wasted, by cause; no rows without devices."""
+    rows = []
+    for method in comparison.methods:
+        times = pd.concat([run.times for run in comparison.of(method)])
+        if len(times):
+            wasted = times.filter(like="wasted_").sum() / max(times["busy"].sum(), 1e-12)
+            rows.append(
+                {
+                    "method": method,
+                    "seconds a round": f"{times['seconds'].mean():,.4g}",
+                    "seconds in all": f"{times['seconds'].sum() / len(comparison.of(method)):,.4g}",
+                    "utilisation": f"{times['busy'].sum() / max(times['offered'].sum(), 1e-12):.1%}",
+                    **{str(name).replace("_", ": "): f"{share:.1%}" for name, share in wasted.items()},
+                }
+            )
+    return pd.DataFrame(rows).fillna("")
 
 
 def further_metrics(comparison: Comparison) -> dict[str, pd.DataFrame]:

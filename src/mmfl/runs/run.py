@@ -13,10 +13,12 @@ from mmfl.data.structure import rows
 from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
+from mmfl.privacy import PrivacySpent
 from mmfl.record import LastTest, RoundRecord
 from mmfl.runs.exporting import export
 from mmfl.runs.layout import REPORT_PAGE
 from mmfl.runs.metric_tables import all_metrics, client_values, table_of
+from mmfl.runs.times import time_to, timings
 from mmfl.training import AveragedWeights, BestWeights
 
 Vectors = tuple[Sequence[Tensor], Sequence[Tensor | None] | None]
@@ -43,6 +45,7 @@ class Run:
     batch_norm: Sequence[Tensor | None] | None = None
     best_weights: BestWeights | None = None
     average_weights: AveragedWeights | None = None
+    privacy_spent: PrivacySpent | None = None
     full: str = "full"
     tested: Mapping[str, LastTest] = field(default_factory=dict)
 
@@ -125,6 +128,19 @@ class Run:
 
     def _by_round(self, rows: Sequence[Mapping[str, float]]) -> pd.DataFrame:
         return pd.DataFrame(rows, index=[record.round for record in self.records]).rename_axis("round")
+
+    @property
+    def times(self) -> pd.DataFrame:
+        """Rounds on the clock, where clients have devices: `begin`, `end`, `seconds`, the devices' `utilisation`, and
+        the device-seconds that were wasted, by cause."""
+        return timings(self.records)
+
+    def time_to(self, target: float | Mapping[str, float]) -> pd.Series:
+        """When each task first reached a target in a tested round, in seconds on the clock, and when `all` had; `nan`
+        where one never did. A metric that is an error must come down to it; a mapping gives targets by task."""
+        tasks = self.federation.tasks if self.federation is not None else ()
+        lower = [task.name for task in tasks if task.main_metric.lower_is_better]
+        return time_to(self.records, self.tasks, target, lower)
 
     @property
     def participation(self) -> pd.DataFrame:

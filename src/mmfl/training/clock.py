@@ -1,18 +1,21 @@
 """Clock: time in a run whose clients have devices. TimedRound: a round on it, from the draw to the last update."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from mmfl.allocation import Allocation
 from mmfl.errors import UserError
 from mmfl.federation import Devices, Federation, RoundView
-from mmfl.pace import Ending, Requests, RoundPace
+from mmfl.pace import Ending, Pace, Requests, RoundPace
 from mmfl.pace.base import Numbers
 from mmfl.record import MAX_SPANS, Span, Timing
+from mmfl.updates import Updates
+from mmfl.updates.late import LateUpdates, joined
 
 _MOST_WAITS = 10_000  # starts of sessions that are waited for until somebody can train
 _DIGITS = 4  # of seconds in records
@@ -20,10 +23,18 @@ _DIGITS = 4  # of seconds in records
 
 @dataclass
 class Clock:
-    """The time in seconds since the run began, and what the pace remembers."""
+    """The time in seconds since the run began, what the pace remembers, and `late` updates of each task, if it takes
+    any."""
 
     time: float
     pace: Any
+    late: list[LateUpdates] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, pace: Pace, clients: int, weights: Sequence[Tensor]) -> "Clock":
+        """Before the first round."""
+        late = [LateUpdates.start(each) for each in weights] if pace.keeps_late else []
+        return cls(0.0, pace.start(clients, len(weights)), late)
 
 
 @dataclass(eq=False)
@@ -40,6 +51,7 @@ class TimedRound:
     measured: Numbers = field(default_factory=lambda: np.zeros(0))
     requests: Requests | None = None
     ending: Ending | None = None
+    joined: int = 0
 
     @classmethod
     def start(
@@ -92,7 +104,7 @@ class TimedRound:
             others = np.nonzero(marks)
             client, task = np.concatenate([client, others[0]]), np.concatenate([task, others[1]])
         seconds = self._sample(client, task, view)
-        start = self.pace.queue(client, task, seconds, view.capacity)
+        start = self.pace.queue(client, task, seconds, view.capacity, self._busy())
         requests = Requests(client, task, start, seconds, self._reachable()[client])
         self.requests = requests
         self.ending = self.pace.end(requests, view, self.federation.durations(), self.clock.pace)
@@ -102,6 +114,26 @@ class TimedRound:
         """The completion probabilities of the updates of some clients of a task, given the allocation of the round."""
         assert self.ending is not None
         return allocation.column_of(self.ending.completion[: len(allocation)], client, task, 1.0)
+
+    def join(self, task: int, updates: Updates) -> Updates:
+        """The updates of a round that are aggregated now: without those that are late, and with earlier ones that are
+        there by its end."""
+        if not self.clock.late:
+            return updates
+        assert self.requests is not None
+        assert self.ending is not None
+        assert self.ending.late is not None
+        rows = np.flatnonzero(self.ending.late & (self.requests.task == task))
+        known, finish = self.requests.client[rows], self.requests.finish[rows]
+        is_late = np.isin(updates.client, known)
+        fresh, waiting = updates.where(~is_late), self.clock.late[task]
+        ready = waiting.ready(self.begin + self.wait + self.ending.seconds, fresh.client)
+        order = np.argsort(known)
+        late = updates.where(is_late)
+        due = self.begin + self.wait + finish[order][np.searchsorted(known[order], late.client)]
+        self.joined += int(ready.sum())
+        self.clock.late[task] = waiting.where(~ready).add(late, due)
+        return joined(fresh, waiting.where(ready))
 
     def finish(self) -> None:
         """Sets the clock to the end of the round."""
@@ -121,13 +153,26 @@ class TimedRound:
             begin=rounded(self.begin),
             end=rounded(self.clock.time),
             busy=rounded(busy.sum() + self.measured.sum()),
-            offered=rounded(len(requests) * ending.seconds + len(self.measured) * self.wait),
+            offered=rounded(np.maximum(ending.stop, ending.seconds).sum() + len(self.measured) * self.wait),
             wasted={cause: rounded(busy[ending.cause == cause].sum()) for cause in causes},
             dropped={cause: int((ending.cause == cause).sum()) for cause in causes},
             joules=self._joules(requests, ending, busy),
             uncovered=self._uncovered(view),
             spans=self._spans(requests, ending, busy),
+            extras=self._late(),
         )
+
+    def _busy(self) -> tuple[NDArray[np.int64], Numbers] | None:
+        """Clients that are busy with trainings that are late, and for how long each."""
+        if not any(map(len, self.clock.late)):
+            return None
+        client = np.concatenate([each.client for each in self.clock.late])
+        left = np.concatenate([each.due for each in self.clock.late]) - self.begin - self.wait
+        return client[left > 0], left[left > 0]
+
+    def _late(self) -> Mapping[str, float]:
+        """How many late updates joined this round, and how many wait for a later one."""
+        return {"late": self.joined, "waiting": sum(map(len, self.clock.late))} if self.clock.late else {}
 
     def _sample(self, client: NDArray[np.int64], task: NDArray[np.int64], view: RoundView) -> Numbers:
         """How long trainings take: a client's request of a round is numbered by the round, so that all methods see the

@@ -125,7 +125,7 @@ class Replica:
             start_expected(method, clients, memory),
             BestWeights.start(weights, batch_norm) if keep_best else None,
             None if average is None else AveragedWeights.start(average, weights, batch_norm),
-            None if federation.devices is None or requests else Clock(0.0, method.pace.start(clients, tasks)),
+            None if federation.devices is None or requests else Clock.start(method.pace, clients, weights),
             requests,
         )
         set_world(state, engine.world)

@@ -148,6 +148,7 @@ class Round:
             self._sends(task, client),
             rule.last_updates(state.aggregation[task]) if compared else None,
             None if optimiser is None else optimiser.held_rows(client),
+            coefficients=self._coefficients(task, client),
             batch_norm=None if batch_norm is None else batch_norm.of(client),
         )
 
@@ -164,6 +165,13 @@ class Round:
         if not self.decided:
             return np.full(len(client), "updates" in self.asked)
         return np.isin(client, self.arrived.drawn_clients(task))
+
+    def _coefficients(self, task: int, client: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """What these clients' updates will count in the step; None where that is not known before they arrive."""
+        rule = self.replica.method.aggregation
+        if not self.decided or not rule.sums_updates or not len(client):
+            return None
+        return rule.coefficients(Updates.planned(task, client, self.weights[task], self.allocation), self.view)
 
     def allocate(self, trained: Mapping[int, Trained]) -> None:
         """Who trains what, given the updates that the decision rests on, by task. Those that were lost on the way here
@@ -196,16 +204,18 @@ class Round:
         if self.timed is not None:
             completion = self.timed.completion(self.allocation, trained.client, task)
         updates = Updates.of(task, trained, self.arrived, completion)
-        received = updates.valid(finite)
-        drawn = self.step(received, int((updates.count > 0).sum()), largest)
-        rejected = int((updates.count > 0).sum()) - len(drawn)
+        returned = updates.valid(finite)
+        received = returned if self.timed is None else self.timed.join(task, returned)
+        asked = int((updates.count > 0).sum())
+        rejected = asked - int((returned.count > 0).sum())
+        drawn = self.step(received, asked if rejected == asked else 0, largest, returned)
         self.outcomes[task] = Outcome(drawn, rejected, update_variance(self.view, self.allocation, received))
 
-    def step(self, received: Updates, asked: int, largest: float) -> Updates:
+    def step(self, received: Updates, asked: int, largest: float, returned: Updates | None = None) -> Updates:
         """The next global weights of a task, given the updates that are finite; returns those that were drawn, without
-        their rows, of `asked` for."""
+        their rows, of `asked` for. `returned` are those that were trained for this, where late ones are among them."""
         method, state, task = self.replica.method, self.replica.state, received.task
-        view = self.view_of(task)
+        view, returned = self.view_of(task), received if returned is None else returned
         taken = received if method.aggregation.needs_everyone else received.drawn()
         weights, memory, name = state.weights[task], state.aggregation[task], self.replica.federation.tasks[task].name
         expected, remembered = state.expected[task], method.aggregation.last_updates(memory)
@@ -222,9 +232,9 @@ class Round:
             check_state(method.name, method.local, "observe", view.round, state.local[task], observed)
             state.local[task] = observed
         if (batch_norm := state.batch_norm[task]) is not None:
-            batch_norm.observe(received, view.sizes_of(task))
-        if (optimiser := state.optimiser[task]) is not None and received.optimiser_state is not None:
-            optimiser.put(received.client, received.optimiser_state)  # of those not drawn too: they did train
+            batch_norm.observe(returned, view.sizes_of(task))
+        if (optimiser := state.optimiser[task]) is not None and returned.optimiser_state is not None:
+            optimiser.put(returned.client, returned.optimiser_state)  # of those not drawn too: they did train
         drawn = received.without_rows().drawn()
         if asked and not len(drawn):
             self.replica.warn_of_rejected(task, view.round, asked)
