@@ -124,7 +124,16 @@ async def main() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         target, port = server.sockets[0].getsockname()[1], free_port()
         command = [sys.executable, str(_PROXY), "--host", "127.0.0.1", "--port", str(port), "--prefix", "/v1/fleet/"]
-        command += ["--target-host", "127.0.0.1", "--target-port", str(target), "--max-bytes", "1000000"]
+        command += [
+            "--target-host",
+            "127.0.0.1",
+            "--target-port",
+            str(target),
+            "--max-bytes",
+            "1000000",
+            "--patience",
+            "60",
+        ]
         command += ["--certificate", str(keys.certificate), "--key", str(keys.server_key), "--keys", str(keys.folder)]
         child = processes.start("proxy", command, os.environ)
         while not listens(Address("127.0.0.1", port)):

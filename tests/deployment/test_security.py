@@ -1,6 +1,7 @@
 """Who is let in and who is not: addresses, keys, and a SuperLink with certificates that strangers try to join."""
 
 import datetime
+import json
 import ssl
 import stat
 import sys
@@ -68,7 +69,16 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
         assert knock(address, keys, "/health") == 403
         assert knock(address, keys, "/v1/fleet/pull-messages") == 401
         assert knock(address, keys, "/v1/fleet/push-messages", bytes(2 * 10**6)) == 401
+        late = keys.add("late", "1")
+        keys.revoke("node-0")
         link.check()
+        newcomer = join("newcomer", keys.authority, late)
+        wait_for(lambda: newcomer.id and not good.supernode.alive)
+        assert newcomer.id != good.id
+        table = json.loads((processes.folder / "state" / "nodes.json").read_text())
+        assert [(number, row["key"], row["clients"]) for number, row in table.items()] == [
+            (str(newcomer.id), "late", "1")
+        ]
 
 
 def knock(address: Address, keys: Keys, path: str, data: bytes = b"") -> int:
