@@ -135,6 +135,11 @@ def spend(day: Day, clean: Path) -> None:
     subprocess.run(["kill", "-9", str(superlink)], check=True)
     day.until(lambda: len(day.records()) > before + 2 and day.trained("linear") == {0, 1, 2, 3})
 
+    # A key is revoked, and its node is out while the link runs.
+    day.ask("keys", "revoke", day.folder / "keys", "node-2")
+    day.until(lambda: day.trained("linear") == {0, 1, 3})
+    day.end("node-2")
+
     # A task is added; nodes get it as they are restarted with the new module.
     (day.folder / "server" / "app2.py").write_text(UPGRADED)
     day.ask("control", "add-task", "run", "late", "app2.py")
@@ -142,7 +147,7 @@ def spend(day: Day, clean: Path) -> None:
     for k in (0, 1):
         day.end(f"node-{k}")
         day.node(k, UPGRADED)
-    day.until(lambda: day.trained("late") == {0, 1} and day.trained("linear") == {0, 1, 2, 3})
+    day.until(lambda: day.trained("late") == {0, 1} and day.trained("linear") == {0, 1, 3})
 
     # One node sends what cannot be right; the models stay as they are.
     day.end("node-3")
