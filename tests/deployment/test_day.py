@@ -108,7 +108,7 @@ def test_the_day_of_an_operator(clean, tmp_path):
 
 def spend(day: Day, clean: Path) -> None:
     # In the morning: a link, two nodes, a run.
-    day.ask("keys", day.folder / "keys", "--server", "127.0.0.1", "--nodes", "4")
+    day.ask("keys", "make", day.folder / "keys", "--server", "127.0.0.1", "--nodes", "4")
     day.link()
     day.node(0)
     day.node(1)

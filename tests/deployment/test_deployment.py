@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 def test_the_command_line_deploys_over_a_node_with_a_key_and_gives_the_simulations_weights(clean, tmp_path):
     place = tmp_path / "run"
     command = [sys.executable, "-m", "mmfl", "deploy", str(module(tmp_path)), "--local", "1", "--clients", "4"]
-    command += ["--secure", "--method", "mmfl-stalevr", "--rounds", "2", "--rate", "0.5", "--set", "gather=600"]
+    command += ["--secure", "--method", "mmfl-stalevr", "--rounds", "2", "--rate", "0.5", "--set", "gather=600", "--set", "clip=0"]
     ended = subprocess.run([*command, "--out", str(place)], capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "round 2/2  mmfl-stalevr: linear 0." in ended.stdout
@@ -63,7 +63,7 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
     for round, kinds in plan.items():
         for client, kind in kinds.items():
             (orders / f"{client}.{round}").write_text(kind)
-    settings = {"clients": 4, "method": "full", "rounds": 3, "rate": 1.0, "gather": 0.0, "least": 3}
+    settings = {"clients": 4, "method": "full", "rounds": 3, "rate": 1.0, "gather": 0.0, "least": 3, "clip": 0}
     RunDirectory.create(tmp_path / "run", {"source": "deployment", "settings": settings})
     worker = (sys.executable, str(HERE / "troubled.py"))
     with LocalDeployment(module(tmp_path), tmp_path / "run", worker=worker, server="troubled:app") as local:
@@ -120,7 +120,7 @@ def test_a_node_killed_between_the_stages_of_secure_aggregation_is_in_the_sum_an
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
     (orders / "0.open").write_text("silent")
     secure = {"clip": 100.0, "threshold": 0.6}
-    settings = {"clients": 4, "method": "full", "rounds": 2, "rate": 1.0, "gather": 600.0}
+    settings = {"clients": 4, "method": "full", "rounds": 2, "rate": 1.0, "gather": 600.0, "clip": 0}
     settings["secure_aggregation"] = secure
     RunDirectory.create(tmp_path / "run", {"source": "deployment", "settings": settings})
     worker = (sys.executable, str(HERE / "troubled.py"))

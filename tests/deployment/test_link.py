@@ -81,7 +81,7 @@ def test_a_link_that_is_killed_and_started_again_finds_its_nodes_and_runs(clean,
     link = f"link 127.0.0.1:{port} --keys {keys.folder} --control-port {control}"
     secure = f"--root-certificates {keys.authority}"
     deploy = f"deploy app.py --server 127.0.0.1:{control} {secure} --clients 4 --rounds 5 --rate 1 --method full"
-    deploy += " --out run --set gather=600"
+    deploy += " --out run --set gather=600 --set clip=0"
     metrics = places["server"] / "run" / "metrics.jsonl"
     processes = [started(places["server"], link)]
     try:

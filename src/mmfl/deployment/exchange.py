@@ -225,6 +225,7 @@ class NodeExchange:
                 self.events.add("failed", node, detail=str(payload.fields["error"]))
             else:
                 read(node, payload)
+                self.roster.check_announced(node, payload.fields.get("announced"))
         except Exception as error:  # whatever a node sends must not end the run
             kind = "" if isinstance(error, InvalidPayloadError) else f"{type(error).__name__}: "
             self.events.add("garbage", node, detail=f"{kind}{error}")
