@@ -32,7 +32,7 @@ from mmfl.models import MODELS
 from mmfl.pace import PACES
 from mmfl.partition import PARTITIONS, SIZES
 from mmfl.runs.config_schema import Config
-from mmfl.runs.config_sections import FederationConfig, PrivacyConfig, StopConfig, TaskConfig
+from mmfl.runs.config_sections import CentralNoiseConfig, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
 from mmfl.trackers import TRACKERS
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -56,6 +56,10 @@ SECTIONS: dict[str, tuple[str, type[BaseModel]]] = {
     "`[federation]`": ("The clients, and which client has which data.", FederationConfig),
     "`[stop]`": ("When to stop before the last round; see [control](control.md).", StopConfig),
     "`[privacy]`": ("What a client does to an update before sending it; see [privacy](privacy.md).", PrivacyConfig),
+    "`[central_noise]`": (
+        "What the server adds to sums of updates; see [privacy](privacy.md#central-noise).",
+        CentralNoiseConfig,
+    ),
     "A deployment's settings": (
         "Options of `mmfl deploy`, or `--set KEY=VALUE`; see [deployment](deployment.md).",
         DeploymentSettings,

@@ -1,7 +1,7 @@
-"""The command in a process of its own, as a shell starts it, but without waiting for torch each time.
+"""The command in a process of its own, as a shell starts it, but without waiting for imports each time.
 
-A helper imports what takes seconds, nothing of mmfl among it, and forks itself for every command: whatever a command
-imports, changes or breaks stays in its own process.
+A helper imports what takes long and forks itself for every command: whatever a command imports, changes or breaks stays
+in its own process. Of mmfl it imports nothing that looks at the terminal or the environment.
 """
 
 import atexit
@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -85,6 +87,8 @@ def serve() -> None:
         import_module(name)
     for name in ("pydantic.main", "typer", "rich.progress", "rich.logging", "safetensors.torch", "tomli_w"):
         import_module(name)
+    for name in ("plotly.graph_objects", "mmfl.public", "mmfl.runs.config", "mmfl.report.page", "mmfl.report.display"):
+        import_module(name)
     gc.freeze()  # or every process would look through all of it before it ends
     for line in sys.stdin:
         if not (number := os.fork()):
@@ -94,7 +98,8 @@ def serve() -> None:
 
 
 def become(program: str, arguments: Sequence[str], cwd: str, env: Mapping[str, str], files: Sequence[str]) -> None:
-    """Makes this process what `python -c program arguments` would be."""
+    """Makes this process what `python -c program arguments` would be, but that it leaves its memory to the system: to
+    free it module by module takes longer than most commands."""
     signal.alarm(SECONDS)
     for place, name in enumerate([os.devnull, *files]):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), place)
@@ -102,8 +107,19 @@ def become(program: str, arguments: Sequence[str], cwd: str, env: Mapping[str, s
     os.environ.clear()
     os.environ.update(env)
     sys.argv, sys.path[0] = ["-c", *arguments], ""
-    exec(program, {"__name__": "__main__"})
-    sys.exit()
+    code = 1
+    try:
+        exec(program, {"__name__": "__main__"})
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,12 @@ def test_a_new_part_is_one_file_and_one_entry_in_the_table_of_its_room(tmp_path)
         entry(package, table, place, name, "mmfl." + path.removesuffix(".py").replace("/", "."), thing)
     (tmp_path / "new.toml").write_text(EXPERIMENT)
     env = {**os.environ, "PYTHONPATH": str(package.parent)}
-    program = f"import sys; sys.path.insert(0, {str(package.parent)!r}); {prompt.PROGRAM}"
+    program = f"""
+import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "mmfl"]:
+    del sys.modules[name]
+sys.path.insert(0, {str(package.parent)!r})
+{prompt.PROGRAM}"""
 
     def mmfl(*arguments: str) -> str:
         done = prompt.mmfl(*arguments, cwd=tmp_path, program=program, env=env)

@@ -12,7 +12,7 @@ import mmfl
 from mmfl.data.augmentation import Flip, Noise
 from mmfl.methods import METHODS
 
-CLIENTS, ROUNDS, RATE = 6, 3, 0.6
+CLIENTS, ROUNDS, RATE = 6, 2, 0.6
 optimisers, objectives = mmfl.optimisers, mmfl.objectives
 
 

@@ -10,7 +10,7 @@ import pytest
 import mmfl
 
 TELL = "; import sys; sys.stderr.write(' '.join(sys.modules))"
-NUMBERS = {"torch", "numpy", "pandas", "pydantic", "sklearn", "scipy", "matplotlib", "plotly", "PIL"}
+NUMBERS = {"torch", "numpy", "pandas", "pydantic", "sklearn", "scipy", "matplotlib", "plotly", "PIL", "flwr"}
 PICTURES = {"sklearn", "scipy", "sympy", "matplotlib", "plotly", "PIL", "flwr", "IPython", "typer"}
 """What takes long to import and only some uses need: clusterings, tests, figures, pictures, deployments."""
 
@@ -24,9 +24,7 @@ def imported(program: str, cwd: Path) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["run", "--help"], ["resume", "--help"], ["--version"]], ids=" ".join
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
 def test_help_and_version_come_without_torch(arguments, tmp_path):
     call = f"import contextlib, mmfl.cli, sys; sys.argv[1:] = {arguments}"
     modules = imported(f"{call}\nwith contextlib.suppress(SystemExit): mmfl.cli.main()\npass", tmp_path)

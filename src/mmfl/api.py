@@ -15,7 +15,7 @@ from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
 from mmfl.methods import Method, make_method
 from mmfl.pace import Pace
-from mmfl.privacy import Privacy
+from mmfl.privacy import CentralNoise, Privacy
 from mmfl.report.display import Display
 from mmfl.runs.config import read, source_of
 from mmfl.runs.directory import RunDirectory
@@ -43,6 +43,7 @@ _SWEPT = [
     "engine",
     "precision",
     "privacy",
+    "central_noise",
 ]
 """Options of `compare` that a sweep of federations takes and may vary."""
 
@@ -59,7 +60,8 @@ def train(
 
     `rate` is the share of all processors that may train in a round: the server's communication budget. Further options
     are those of `compare`: `evaluate_every`, `evaluate_last`, `directory`, `resume`, `checkpoint_every`, `device`,
-    `engine`, `precision`, `privacy`, `diagnose`, `stop`, `keep_best`, `average`, `pace`, `listeners`, `progress`.
+    `engine`, `precision`, `privacy`, `central_noise`, `diagnose`, `stop`, `keep_best`, `average`, `pace`, `listeners`,
+    `progress`.
 
     >>> import mmfl
     >>> tasks = [mmfl.Task(n, mmfl.models.LogisticRegression, mmfl.data.digits()) for n in ("even", "odd")]
@@ -86,6 +88,7 @@ def compare(
     engine: Mode = "auto",
     precision: Precision = "float32",
     privacy: Privacy | None = None,
+    central_noise: CentralNoise | None = None,
     diagnose: bool = False,
     stop: Stop | None = None,
     keep_best: bool = False,
@@ -102,6 +105,8 @@ def compare(
     - `diagnose` measures all clients' losses in every round, even if the method does not need them; this does not count
       towards the method's costs.
     - `privacy` clips every update and adds noise to it before the server uses it.
+    - `central_noise` clips every update and adds noise to their sum, `mmfl.privacy.CentralNoise(clip=1.0, noise=2.0)`;
+      the cost is `run.privacy_spent`.
     - `stop` ends the run before its last round: `mmfl.Stop(target=0.9)`, `mmfl.Stop(patience=20, seconds=3600)`.
     - `keep_best` keeps the weights of each task's best tested round, for `run.module(task, weights="best")`.
     - `average` averages each task's weights over rounds and tests these too, for `run.module(task, weights="average")`:
@@ -134,6 +139,7 @@ def compare(
         stop=Stop() if stop is None else stop,
         keep_best=keep_best,
         average=average,
+        central_noise=central_noise,
     )
     if directory is None and resume:
         raise UserError("resume needs the run's directory.")

@@ -18,6 +18,7 @@ from mmfl.aggregation import (
     StaleVRE,
     Unbiased,
 )
+from mmfl.aggregation.noisy import NoisySum
 from mmfl.aggregation.stale import LastUpdates
 from mmfl.allocation import (
     ALLOCATIONS,
@@ -43,7 +44,8 @@ from mmfl.allocation import (
 from mmfl.allocation.variance import FLOOR
 from mmfl.errors import UserError, nearest
 from mmfl.local import LOCAL_RULES, LocalRule, PlainSGD, Scaffold
-from mmfl.pace import PACES, Pace, Rounds
+from mmfl.pace import PACES, Pace, RoundPace, Rounds
+from mmfl.privacy import CentralNoise
 from mmfl.registry import Spec, build, call, find, read_spec
 
 
@@ -62,7 +64,39 @@ class Method:
     local: LocalRule = field(default_factory=PlainSGD)
     pace: Pace = field(default_factory=Rounds)
 
+    @property
+    def needs_single_updates(self) -> str:
+        """Which of the parts needs more of the updates than their weighted sum, and what; "" if none does.
 
+        >>> make_method("fedstale").needs_single_updates
+        'aggregation FedStale computes with single updates'
+        """
+        allocation = f"allocation {type(self.allocation).__name__}"
+        if signals := self.allocation.needs & _SIGNALS_OF_UPDATES:
+            return f"{allocation} draws by {' and '.join(sorted(signals)).replace('_', ' ')} of single updates"
+        if self.allocation.observes_losses:
+            return f"{allocation} follows the training losses of single clients"
+        if type(self.local).observe is not LocalRule.observe:
+            return f"local rule {type(self.local).__name__} remembers something of single updates"
+        if not isinstance(self.pace, RoundPace):
+            return f"pace {type(self.pace).__name__} takes single updates when they arrive"
+        aggregation = f"aggregation {type(self.aggregation).__name__}"
+        return "" if self.aggregation.sums_updates else f"{aggregation} computes with single updates"
+
+    def with_noise(self, noise: CentralNoise | None) -> "Method":
+        """The method with noise on the sums of its updates, if there is to be some."""
+        if noise is None:
+            return self
+        if reason := self.needs_single_updates:
+            raise UserError(
+                f"central noise is added to sums of updates, but of method '{self.name}' {reason}; expected a method "
+                "such as 'random', or noise at the clients (privacy)."
+            )
+        accounted = not (self.allocation.needs or self.allocation.observes_losses)
+        return replace(self, aggregation=NoisySum(self.aggregation, noise, accounted))
+
+
+_SIGNALS_OF_UPDATES = frozenset({"updates", "norms", "residuals", "expected_residuals"})
 Part = Callable[..., Any] | AllocationRule | AggregationRule | LocalRule | Pace
 """A rule, or what makes one: its options are then options of the method."""
 

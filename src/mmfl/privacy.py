@@ -1,7 +1,8 @@
-"""Differential privacy: updates are clipped and get noise before they leave a client; an accountant gives the cost.
+"""Differential privacy: updates are clipped and get noise; an accountant gives the cost.
 
-This is local differential privacy: every client adds its own noise, so that nobody else sees its raw update. What else
-the server learns (losses, norms, sizes) is not protected; `docs/privacy.md` lists it.
+With `Privacy` every client adds its own noise before an update leaves it, so that nobody else sees its raw update. With
+`CentralNoise` the server adds noise once, to the sum of the updates of a round, which protects clients from those who
+see the models. What else the server learns (losses, norms, sizes) is not protected; `docs/privacy.md` lists it.
 """
 
 import math
@@ -171,15 +172,93 @@ class Budget:
         return _sensitivity(self.change) * sigma * (1 + _MARGIN)
 
 
+@dataclass(frozen=True)
+class CentralNoise:
+    """Gaussian noise on the sum of a round's updates, none of which is longer than `clip`.
+
+    A step is a sum of updates G with coefficients c, such as the weights d / (B p) of inverse probabilities. If one
+    client had another update, it would change by at most 2 c `clip`. The noise has standard deviation
+    `noise` * `clip` * max c, with the largest coefficient of the clients drawn in the round. `delta` and `change` are
+    those of `epsilon`.
+
+    The noise of a simulation is a function of (seed, round, task), that of a deployment comes from the operating
+    system's cryptographic generator (`secret`).
+    """
+
+    clip: float
+    noise: float
+    delta: float = 1e-6
+    change: Change = "replaced"
+    secret: bool = False
+
+    def __post_init__(self) -> None:
+        where = "central noise"
+        check(is_positive(self.clip), where, "clip", self.clip, "a finite norm > 0")
+        check(is_positive(self.noise), where, "noise", self.noise, "a finite multiplier of clip, > 0")
+        _check_delta(self.delta, where)
+        _sensitivity(self.change, where)
+        _accounting()  # asked now, and not after the first round
+
+    def draw(self, like: Tensor, coefficients: NDArray[np.float64], seed: int, round: int, task: int) -> Tensor:
+        """The noise of one sum, in double precision."""
+        size = self.noise * self.clip * float(np.abs(coefficients).max())
+        if self.secret:
+            return size * normal(_secret_words(like))
+        key = bits(seed, Purpose.CENTRAL_NOISE, round, task)
+        return size * normal(bits(key.to(like.device), torch.arange(len(like), device=like.device)))
+
+    def losses(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What one sum costs each client in it: the square of how far it can move the sum, in units of the noise's
+        standard deviation, (Delta c / (z max c))^2. These add up over sums."""
+        moved = _sensitivity(self.change) * np.abs(coefficients)
+        return np.asarray(np.square(moved / (self.noise * np.abs(coefficients).max())))
+
+
+@dataclass(frozen=True, eq=False)
+class PrivacySpent:
+    """What a run with `CentralNoise` has cost each client so far: the sums of its `losses`, [clients]."""
+
+    losses: NDArray[np.float64]
+    delta: float
+
+    @property
+    def largest(self) -> float:
+        """The epsilon of the client that paid most."""
+        return self._epsilon(float(self.losses.max(initial=0.0)))
+
+    def epsilons(self) -> NDArray[np.float64]:
+        """The epsilon of each client over the run, [clients], with which its data is (epsilon, delta)-private.
+
+        Sums of Gaussian mechanisms are one with the sum of the squares (Dong, Roth & Su 2022). Losses are rounded up to
+        three digits, so that few values are left to compute.
+        """
+        known, which = np.unique(_rounded_up(self.losses), return_inverse=True)
+        return np.array([self._epsilon(float(loss)) for loss in known])[which]
+
+    def _epsilon(self, loss: float) -> float:
+        return float(_accounting().get_epsilon_gaussian(1 / math.sqrt(loss), self.delta)) if loss else 0.0
+
+
+def _rounded_up(values: NDArray[np.float64], digits: int = 3) -> NDArray[np.float64]:
+    """Positive values with so many significant digits."""
+    unit = 10.0 ** (np.floor(np.log10(values, out=np.zeros_like(values), where=values > 0)) - digits + 1)
+    return np.asarray(np.ceil(values / unit - _MARGIN) * unit)
+
+
 def _random_words(like: Tensor, rows: slice, address: NoiseAddress | None) -> Tensor:
     """64 random bits for every entry of these rows."""
     if address is None:
-        words = torch.frombuffer(bytearray(os.urandom(8 * like.numel())), dtype=torch.int64)
-        return words.view(like.shape).to(like.device)
+        return _secret_words(like)
     client = to_device(np.ascontiguousarray(address.client[rows]), like.device)
     number = address.round if isinstance(address.round, int) else to_device(address.round[rows], like.device)
     key = bits(address.seed, Purpose.NOISE, number, address.task, client)
     return bits(key[:, None], torch.arange(like.shape[1], device=like.device))
+
+
+def _secret_words(like: Tensor) -> Tensor:
+    """64 bits of the operating system's generator for every entry."""
+    words = torch.frombuffer(bytearray(os.urandom(8 * like.numel())), dtype=torch.int64)
+    return words.view(like.shape).to(like.device)
 
 
 def _accounting() -> Any:
@@ -191,9 +270,9 @@ def _accounting() -> Any:
         ) from None
 
 
-def _sensitivity(change: Change) -> float:
+def _sensitivity(change: Change, where: str = "privacy") -> float:
     if change not in _SENSITIVITY:
-        raise UserError(f"privacy: unknown change '{change}': {nearest(str(change), _SENSITIVITY)}")
+        raise UserError(f"{where}: unknown change '{change}': {nearest(str(change), _SENSITIVITY)}")
     return _SENSITIVITY[change]
 
 
@@ -201,9 +280,9 @@ def _check_noise(noise: float) -> None:
     check(is_number(noise, 0, math.inf), "privacy", "noise", noise, "a finite multiplier of clip, at least 0")
 
 
-def _check_delta(delta: float) -> None:
+def _check_delta(delta: float, where: str = "privacy") -> None:
     valid = is_positive(delta) and delta < 1
-    check(valid, "privacy", "delta", delta, "a probability in (0, 1), such as 1e-6")
+    check(valid, where, "delta", delta, "a probability in (0, 1), such as 1e-6")
 
 
 def _check_rows(updates: Tensor, address: NoiseAddress | None) -> None:

@@ -42,6 +42,7 @@ class Purpose(IntEnum):
     DEVICES = 17
     DURATION = 18
     ROUTE = 19
+    CENTRAL_NOISE = 20
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - 2**64

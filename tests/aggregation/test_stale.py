@@ -306,7 +306,7 @@ keeps = st.builds(
 
 @stale_rules
 @given(st.integers(0, 10**6), keeps)
-@settings(max_examples=10)
+@settings(max_examples=4)
 def test_running_sums_equal_the_direct_formula_over_long_histories(name, seed, keep):
     rule, literal = RULES[name](keep=keep), Literal(name, CLIENTS, LENGTH, keep.precision)
     state = rule.start(CLIENTS, torch.zeros(LENGTH))

@@ -53,7 +53,7 @@ def seen_by(rule: AllocationRule, view, values):
 
 
 @pytest.mark.parametrize("name", sorted(ALLOCATIONS.keys() - PICK - CLUSTER))
-@pytest.mark.parametrize(("budget", "priority"), [(2, ()), (5, ()), (3, (3.0, 1.0, 1.5))])
+@pytest.mark.parametrize(("budget", "priority"), [(2, ()), (5, (3.0, 1.0, 1.5))])
 def test_probability_is_the_expected_count_per_processor_also_when_some_left_and_others_came(name, budget, priority):
     """Rounds 1 to 3 of 300 seeds, in which client 0 leaves and client 5 comes; four standard errors. An aggregation
     that divides by p is biased where this fails."""

@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 from terminal import UNDECIDED, Terminal
 
-import prompt
 from mmfl.cli import completion
 from mmfl.cli.completion import names_in
 from mmfl.data import SOURCES
@@ -44,10 +43,19 @@ def folder(tmp_path):
     return tmp_path
 
 
-def completed(line, cwd):
-    done = prompt.mmfl(cwd=cwd, env={**UNDECIDED, "_MMFL_COMPLETE": "complete_lines", "_MMFL_LINE": line})
-    assert (done.returncode, done.stderr) == (0, "")
-    return [reply.split("\t")[0] for reply in done.stdout.splitlines() if reply]
+@pytest.fixture
+def completed(answer, folder, monkeypatch):
+    """The candidates for a line, typed in the folder."""
+    monkeypatch.chdir(folder)
+
+    def complete(line: str) -> list[str]:
+        monkeypatch.setenv("_MMFL_COMPLETE", "complete_lines")
+        monkeypatch.setenv("_MMFL_LINE", line)
+        code, out, errors = answer()
+        assert (code, errors) == (0, "")
+        return [reply.split("\t")[0] for reply in out.splitlines() if reply]
+
+    return complete
 
 
 def in_new_process(program, *arguments, **options):
@@ -96,12 +104,12 @@ def in_new_process(program, *arguments, **options):
         ("mmfl deploy below/app.py --method fedf", ["fedfair"]),
     ],
 )
-def test_a_line_is_completed(folder, line, replies):
-    assert completed(line, folder) == replies
+def test_a_line_is_completed(completed, line, replies):
+    assert completed(line) == replies
 
 
-def test_a_run_is_offered_before_anything_is_typed(folder):
-    assert "runs/first" in completed("mmfl resume ", folder)
+def test_a_run_is_offered_before_anything_is_typed(completed):
+    assert "runs/first" in completed("mmfl resume ")
 
 
 @pytest.mark.parametrize(
@@ -126,9 +134,6 @@ def test_names_read_from_the_source_are_those_of_the_tables(room, table, names):
 @pytest.mark.parametrize(
     ("arguments", "env"),
     [
-        (["--version"], {}),
-        (["--help"], {}),
-        (["run", "--help"], {}),
         (["node", "--help"], {}),
         (["--show-completion"], {}),
         (["runs", "."], {}),

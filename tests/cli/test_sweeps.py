@@ -54,7 +54,6 @@ def test_json_is_all_that_is_printed_and_the_report_prints_the_same(tmp_path, re
     ("where", "count"),
     [
         pytest.param("mmfl.runs.sweep_directory:write_atomically", 1, id="before the sweep is written down"),
-        pytest.param("mmfl.training.loop:Dispatch.evaluate", 2, id="in the first part"),
         pytest.param("mmfl.runs.sweep:conduct", 2, id="between two parts"),
         pytest.param("mmfl.training.loop:Dispatch.evaluate", 7, id="in the second part"),
     ],

@@ -31,13 +31,13 @@ def module(folder: Path) -> Path:
     return path
 
 
-def simulated(method: str | dict, rounds: int, rate: float, capacity: int = 1) -> mmfl.Run:
+def simulated(method: str | dict, rounds: int, rate: float, capacity: int = 1, **federation) -> mmfl.Run:
     """The same run as a simulation."""
     names: dict = {}
     exec(MODULE, names)
     split = mmfl.partition.Split(mmfl.partition.Shards.by_owner(torch.arange(1438).numpy() % 4, 4))
-    federation = mmfl.Federation(names["tasks"](), 4, partition=lambda *_: split, capacity=capacity)
-    return mmfl.train(federation, method, rounds, rate, device="cpu")
+    pool = mmfl.Federation(names["tasks"](), 4, partition=lambda *_: split, capacity=capacity, **federation)
+    return mmfl.train(pool, method, rounds, rate, device="cpu")
 
 
 def weights_of(directory: Path) -> list[torch.Tensor]:

@@ -15,6 +15,8 @@ def main(grid, context):
     """Sends bytes to every node and waits for all answers, round after round."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
+    from mmfl.deployment.news import SOCKET_VARIABLE, tell
+
     directory = Path(context.run_config["directory"])
     settings = json.loads(context.run_config["settings"])
     payload = os.urandom(settings.get("bytes", 1000))
@@ -29,6 +31,8 @@ def main(grid, context):
         content = RecordDict({"mmfl": ConfigRecord({"payload": payload})})
         messages = [Message(content, dst_node_id=node, message_type="train", group_id=str(t)) for node in nodes]
         asked, answers = set(grid.push_messages(messages)), []
+        if settings.get("news", True):
+            tell(os.environ.get(SOCKET_VARIABLE))
         while asked and time.monotonic() < deadline:
             for reply in grid.pull_messages(list(asked)):
                 asked.discard(reply.metadata.reply_to_message_id)

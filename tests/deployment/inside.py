@@ -84,19 +84,29 @@ def transport(pool: Federation | None = None, **options) -> InsideTransport:
 
 
 def deployed(
-    method="mmfl-lvr", rounds=4, rate=0.5, *, to=None, trouble=None, directory=None, resume=False, tasks=None, **others
+    method="mmfl-lvr",
+    rounds=4,
+    rate=0.5,
+    *,
+    to=None,
+    trouble=None,
+    directory=None,
+    resume=False,
+    tasks=None,
+    known=None,
+    **others,
 ) -> mmfl.Run:
-    """A deployment over a transport, by default to all nodes, with a `trouble` if there is one."""
+    """A deployment over a transport, by default to all nodes, with a `trouble` if there is one; updates as they are."""
     from mmfl.deployment.server_app import run
 
     to = to or transport(**({"trouble": trouble} if trouble else {}))
     module = UserModule(tasks or federation().tasks, lambda task, client: None)
-    told = {"clients": CLIENTS, "method": method, "rounds": rounds, "rate": rate, "gather": 0.2}
+    told = {"clients": CLIENTS, "method": method, "rounds": rounds, "rate": rate, "gather": 0.2, "clip": 0}
     with TemporaryDirectory() as temporary:
         place = directory or Path(temporary) / "run"
         if not place.exists():
             RunDirectory.create(place, {"source": "deployment"})
-        return run(to, module, DeploymentSettings.of(told | others), place, resume).runs[0]
+        return run(to, module, DeploymentSettings.of(told | others), place, resume, known).runs[0]
 
 
 def trained_by(run: mmfl.Run) -> list[set[int]]:

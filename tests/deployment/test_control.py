@@ -103,7 +103,15 @@ def test_what_is_no_answer_to_whether_the_best_weights_are_kept_is_refused():
 def folder(tmp_path):
     """The directory of a deployment, as `mmfl deploy` makes it, and the module that it was started with."""
     (tmp_path / "app.py").write_text(MODULE)
-    told = {"clients": CLIENTS, "method": "random", "rounds": 5, "rate": 0.5, "keep_best": True, "average": 0.5}
+    told = {
+        "clients": CLIENTS,
+        "method": "random",
+        "rounds": 5,
+        "rate": 0.5,
+        "keep_best": True,
+        "average": 0.5,
+        "clip": 0,
+    }
     settings = DeploymentSettings.of(told).model_dump(exclude_none=True)
     where = {"module": str(tmp_path / "app.py"), "local": 4}
     RunDirectory.create(tmp_path / "run", {"source": "deployment", "deployment": where, "settings": settings})

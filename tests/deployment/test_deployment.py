@@ -111,6 +111,39 @@ def test_a_run_survives_whatever_nodes_do_and_the_loss_of_its_server(clean, tmp_
 
 @needs_flower
 @pytest.mark.slow
+def test_a_node_killed_between_the_stages_of_secure_aggregation_is_in_the_sum_and_missing_later(
+    clean, tmp_path, monkeypatch
+):
+    orders = tmp_path / "orders"
+    orders.mkdir()
+    monkeypatch.setenv("MMFL_TROUBLES", str(orders))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]))
+    (orders / "0.open").write_text("silent")
+    secure = {"clip": 100.0, "threshold": 0.6}
+    settings = {"clients": 4, "method": "full", "rounds": 2, "rate": 1.0, "gather": 600.0}
+    settings["secure_aggregation"] = secure
+    RunDirectory.create(tmp_path / "run", {"source": "deployment", "settings": settings})
+    worker = (sys.executable, str(HERE / "troubled.py"))
+    with LocalDeployment(module(tmp_path), tmp_path / "run", worker=worker, server="troubled:app") as local:
+        local.start([[0], [1], [2, 3]])
+        first = local.nodes[0]
+
+        def lose_node():
+            local.check()
+            if (orders / "0.open.silent").exists():
+                first.supernode.kill()
+                (orders / f"lost-{first.id}").touch()
+
+        assert local.submit(settings).follow(Heard(), lose_node) == RunEnd("finished")
+    run = mmfl.load(tmp_path / "run").runs[0]
+    assert [record.tasks["linear"].active for record in run.records] == [4, 3]
+    assert not any(event["kind"] == "unsummed" for event in events(tmp_path / "run"))
+    expected = simulated("full", 2, 1.0, departures=[2, 0, 0, 0])
+    assert_same_weights(weights_of(tmp_path / "run"), expected.weights)
+
+
+@needs_flower
+@pytest.mark.slow
 def test_a_hundred_rounds_of_random_kills_are_finished(clean, tmp_path):
     rng = np.random.default_rng(0)
     settings = {"clients": 4, "method": "fedvarp", "rounds": 100, "rate": 0.7, "timeout": 15.0, "gather": 10.0}

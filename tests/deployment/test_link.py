@@ -51,6 +51,18 @@ def test_a_superlink_killed_in_a_run_and_between_runs_ends_neither_nodes_nor_run
     assert [record["same"] for record in records] == [1] * 6
 
 
+@needs_flower
+@pytest.mark.slow
+def test_twelve_nodes_answer_every_round(clean, tmp_path):
+    worker = (sys.executable, str(ECHO))
+    with LocalDeployment(ECHO, tmp_path, secure=True, worker=worker, server="deployed:app") as local:
+        local.start([[k] for k in range(12)])
+        heard = Heard()
+        assert local.submit({"nodes": 12, "rounds": 3}).follow(heard, local.check) == RunEnd("finished")
+    records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [record["same"] for record in records] == [12, 12, 12]
+
+
 def started(place: Path, command: str) -> subprocess.Popen:
     with (place / "output").open("a") as output:
         return subprocess.Popen([*MMFL, *command.split()], cwd=place, stdout=output, stderr=subprocess.STDOUT)
@@ -60,7 +72,7 @@ def started(place: Path, command: str) -> subprocess.Popen:
 @pytest.mark.slow
 @pytest.mark.parametrize("idle", [False, True], ids=["in a run", "in idleness"])
 def test_a_link_that_is_killed_and_started_again_finds_its_nodes_and_runs(clean, tmp_path, idle):
-    keys = make_keys(tmp_path / "keys", ["127.0.0.1"], 1)
+    keys = make_keys(tmp_path / "keys", ["127.0.0.1"], ["0-3"])
     places = {name: tmp_path / name for name in ("server", "node")}
     for place in places.values():
         place.mkdir()

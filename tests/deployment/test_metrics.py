@@ -131,6 +131,14 @@ def test_health_and_readiness_are_different_questions():
         pass
 
 
+def test_a_port_that_cannot_be_is_refused_before_anything_is_written(tmp_path, answer, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "app.py").write_text("def tasks(): ...\ndef data(task, client): ...\n")
+    code, _, err = answer("deploy", "app.py", "--local", "1", "--rate", "1", "--metrics-port", "70000")
+    assert (code, err) == (2, "error: --metrics-port is 70000; expected 1 to 65535.\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["app.py"]
+
+
 def test_processes_that_were_started_are_told_with_their_memory(tmp_path):
     with ChildProcesses(tmp_path / "logs") as processes:
         child = processes.start("sleeper", ["sleep", "600"], {})

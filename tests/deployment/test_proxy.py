@@ -1,12 +1,15 @@
 """The proxy as a process of its own, before a server that answers when it is told to."""
 
 import os
+import socket
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,7 +19,8 @@ from traces import clean, needs_flower
 import mmfl.deployment
 from conftest import wait_for
 from mmfl.deployment.child_processes import ChildProcesses
-from mmfl.deployment.machines import free_port
+from mmfl.deployment.machines import free_port, listens
+from mmfl.deployment.security import Address
 
 __all__ = ["clean"]
 PROXY = Path(mmfl.deployment.__file__).with_name("proxy.py")
@@ -31,6 +35,7 @@ class Slow(ThreadingHTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Answer)
         self.came, self.counting, self.released = 0, threading.Lock(), threading.Event()
+        self.answer_bytes = 0
 
     def wait_for(self, count: int) -> int:
         """How many have come, when there are so many."""
@@ -49,8 +54,10 @@ class Answer(BaseHTTPRequestHandler):
             self.server.came += 1
         self.server.released.wait()
         self.send_response(200)
-        self.send_header("content-length", "0")
+        self.send_header("content-length", str(self.server.answer_bytes))
         self.end_headers()
+        with suppress(OSError):
+            self.wfile.write(bytes(self.server.answer_bytes))
 
     def log_message(self, *_):
         pass
@@ -66,11 +73,21 @@ def slow() -> Iterator[Slow]:
 
 
 @pytest.fixture
-def send_bytes(slow, clean, tmp_path) -> Iterator:
-    """Sends so many bytes through the proxy; gives the status of the answer."""
+def port(slow, clean, tmp_path) -> Iterator[int]:
+    """Where the proxy listens; it waits for nobody longer than a second or two."""
     port = free_port()
     command = [sys.executable, str(PROXY), "--host", "127.0.0.1", "--port", str(port), "--prefix", "/v1/fleet/"]
-    command += ["--target", f"http://127.0.0.1:{slow.server_port}", "--max-bytes", str(MAX_MESSAGE_BYTES)]
+    command += ["--target-host", "127.0.0.1", "--target-port", str(slow.server_port)]
+    command += ["--max-bytes", str(MAX_MESSAGE_BYTES), "--patience", "2"]
+    with ChildProcesses(tmp_path) as processes:
+        processes.start("proxy", command, os.environ)
+        wait_for(lambda: listens(Address("127.0.0.1", port)))
+        yield port
+
+
+@pytest.fixture
+def send_bytes(port) -> Callable[[int], int]:
+    """Sends so many bytes through the proxy; gives the status of the answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def send(size: int) -> int:
@@ -79,17 +96,7 @@ def send_bytes(slow, clean, tmp_path) -> Iterator:
         except urllib.error.HTTPError as error:
             return error.code
 
-    with ChildProcesses(tmp_path) as processes:
-        processes.start("proxy", command, os.environ)
-
-        def listens() -> bool:
-            try:
-                return send(MAX_MESSAGE_BYTES + 1) == 413
-            except urllib.error.URLError:
-                return False
-
-        wait_for(listens)
-        yield send
+    return send
 
 
 @needs_flower
@@ -112,3 +119,71 @@ def test_many_nodes_may_use_the_proxy_at_once(slow, send_bytes):
         slow.released.set()
     assert came == 150
     assert [each.result() for each in sent] == [200] * 150
+
+
+def connect(port: int, text: str = "") -> socket.socket:
+    """A connection on which a text has been sent."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
+    connection.sendall(text.encode())
+    return connection
+
+
+def request(length: int | str) -> str:
+    """The head of a request with a body of this length."""
+    return f"POST /v1/fleet/push-object HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
+
+
+def received(connection: socket.socket) -> int:
+    """How many bytes come until the other side closes the connection, as it must."""
+    count = 0
+    with suppress(ConnectionError):
+        while data := connection.recv(1 << 20):
+            count += len(data)
+    return count
+
+
+@needs_flower
+def test_idle_connections_do_not_keep_a_node_out(slow, port, send_bytes):
+    slow.released.set()
+    idle = [connect(port) for _ in range(700)]  # more than one address may have
+    assert send_bytes(10) == 200
+    assert received(idle[0]) == 0
+    for each in idle:
+        each.close()
+
+
+@needs_flower
+@pytest.mark.parametrize("text", ["", "POST /v1/fl", request(900) + "a few bytes"], ids=["nothing", "a head", "a body"])
+def test_who_sends_nothing_more_is_dropped(port, text):
+    with connect(port, text) as connection:
+        assert received(connection) < 200
+
+
+@needs_flower
+def test_who_does_not_read_is_dropped(slow, port, send_bytes):
+    slow.answer_bytes = 50 << 20  # more than the system keeps for both sides
+    slow.released.set()
+    with connect(port, request(0)) as connection:
+        slow.wait_for(1)
+        time.sleep(8)  # longer than the proxy waits for a reader
+        assert 0 < received(connection) < slow.answer_bytes
+    slow.answer_bytes = 0
+    assert send_bytes(10) == 200
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (request(MAX_MESSAGE_BYTES + 1), 413),
+        (request(10).replace("fleet", "control"), 403),
+        (request(10).replace("POST", "GET"), 403),
+        (request("ten"), 400),
+        (request(10).replace("\r\n\r\n", "\r\ncontent-length: 11\r\n\r\n"), 400),
+        (request(10).replace("content-length: 10", "transfer-encoding: chunked"), 400),
+        (request(10).replace("\r\n\r\n", "\r\ntransfer-encoding: chunked\r\n\r\n"), 400),
+    ],
+)
+def test_requests_that_two_readers_could_understand_differently_are_refused(port, text, status):
+    with connect(port, text) as connection:
+        assert connection.recv(1000).startswith(f"HTTP/1.1 {status} ".encode())

@@ -57,7 +57,7 @@ def read_when_printed(path: Path, pattern: str) -> str:
 def test_commands_for_real_machines_train_over_registered_nodes_as_a_simulation_does(clean, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLCONFIGDIR", matplotlib.get_cachedir())  # to find all fonts again takes a while
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    subprocess.run([*MMFL, "keys", "keys", "--server", "127.0.0.1", "--nodes", "2"], cwd=tmp_path, check=True)
+    subprocess.run([*MMFL, "keys", "make", "keys", "--server", "127.0.0.1", "--nodes", "2"], cwd=tmp_path, check=True)
     keys = tmp_path / "keys"
     server = machine(tmp_path / "server")
     shutil.copytree(keys, server / "keys", ignore=shutil.ignore_patterns("ca.key", "node-*.key"))

@@ -144,7 +144,7 @@ def test_whatever_a_node_tells_the_run_goes_on_and_says_so(case, tmp_path):
         {"clients": [[0, 1, {"a": -1}]]},
         {"clients": [[0, 0, {"a": 5}]]},
         {"clients": [[0, 1, {"a": 5}], [0, 1, {"a": 9}]]},
-        {"clients": [[0, 1, {"elsewhere": 5}]]},
+        {"clients": [[0, 1, {"x" * 1000: 5}]]},
         {"clients": [[0, 1, {"a": "many"}]]},
         {"clients": "everyone"},
         {"clients": [[0, 1, {"a": 5}]], "tested": [1]},
@@ -156,6 +156,15 @@ def test_a_node_that_introduces_itself_badly_is_not_counted(announcement):
     nodes.services[50] = SimpleNamespace(answer=lambda packed: Payload(announcement).pack())
     real = deployed("full", 1, 1.0, to=nodes)
     assert real.records[0].faults["garbage"] == 1
+    assert real.records[0].clients_seen == CLIENTS
+
+
+def test_a_client_without_any_task_of_the_run_is_refused_and_takes_nobodys_place():
+    nodes = transport()
+    nodes.services = {50: SimpleNamespace(answer=lambda packed: Payload(elsewhere).pack()), **nodes.services}
+    elsewhere = {"clients": [[0, 1, {"elsewhere": 5}]]}
+    real = deployed("full", 1, 1.0, to=nodes)
+    assert real.records[0].faults == {"refused": 1}
     assert real.records[0].clients_seen == CLIENTS
 
 

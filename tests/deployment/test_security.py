@@ -1,5 +1,7 @@
 """Who is let in and who is not: addresses, keys, and a SuperLink with certificates that strangers try to join."""
 
+import datetime
+import json
 import ssl
 import stat
 import sys
@@ -21,7 +23,7 @@ from mmfl.deployment.loopback import assign_clients
 from mmfl.deployment.machines import control_address, free_port, start_superlink
 from mmfl.deployment.programs import ControlAPI
 from mmfl.deployment.running_node import NodeSpec, RunningNode
-from mmfl.deployment.security import Address, Keys, make_keys
+from mmfl.deployment.security import Address, Keys, divide_clients, make_keys
 from mmfl.errors import UserError
 from mmfl.report.display import show_summary
 from mmfl.runs.status import RunEnd
@@ -34,8 +36,8 @@ __all__ = ["clean"]
 @needs_flower
 @pytest.mark.long
 def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_do(clean, tmp_path):
-    keys = make_keys(tmp_path / "keys", ["localhost"], 1)
-    strange, said = make_keys(tmp_path / "strange", ["localhost"], 1), []
+    keys = make_keys(tmp_path / "keys", ["localhost"], ["0"])
+    strange, said = make_keys(tmp_path / "strange", ["localhost"], ["0"]), []
     with ChildProcesses(tmp_path / "logs") as processes:
         address = Address("127.0.0.1", free_port())
         link = start_superlink(processes, address, Address("127.0.0.1", free_port()), keys, max_bytes=10**6)
@@ -65,9 +67,18 @@ def test_only_nodes_with_a_registered_key_are_let_in_and_only_to_what_nodes_may_
         for path in ("control/list-nodes", "runtime/acquire-task", "fleet/../control/list-nodes", "fleet/"):
             assert knock(address, keys, f"/v1/{path}") == 403
         assert knock(address, keys, "/health") == 403
-        assert knock(address, keys, "/v1/fleet/pull-messages") == 415  # the SuperLink's own answer
-        assert knock(address, keys, "/v1/fleet/push-messages", bytes(2 * 10**6)) == 413
+        assert knock(address, keys, "/v1/fleet/pull-messages") == 401
+        assert knock(address, keys, "/v1/fleet/push-messages", bytes(2 * 10**6)) == 401
+        late = keys.add("late", "1")
+        keys.revoke("node-0")
         link.check()
+        newcomer = join("newcomer", keys.authority, late)
+        wait_for(lambda: newcomer.id and not good.supernode.alive)
+        assert newcomer.id != good.id
+        table = json.loads((processes.folder / "state" / "nodes.json").read_text())
+        assert [(number, row["key"], row["clients"]) for number, row in table.items()] == [
+            (str(newcomer.id), "late", "1")
+        ]
 
 
 def knock(address: Address, keys: Keys, path: str, data: bytes = b"") -> int:
@@ -84,7 +95,7 @@ def knock(address: Address, keys: Keys, path: str, data: bytes = b"") -> int:
 def test_keys_are_private_and_the_certificate_names_the_hosts_and_loopback(tmp_path):
     from cryptography import x509
 
-    keys = make_keys(tmp_path / "keys", ["fed.example.org", "10.0.0.7", "::1"], 2)
+    keys = make_keys(tmp_path / "keys", ["fed.example.org", "10.0.0.7", "::1"], ["0-3", "any"])
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in keys.folder.iterdir()}
     private = {name for name in modes if name.endswith(".key")}
     assert private == {"ca.key", "server.key", "node-0.key", "node-1.key"}
@@ -100,14 +111,88 @@ def test_keys_are_private_and_the_certificate_names_the_hosts_and_loopback(tmp_p
     assert Keys.open(keys.folder).authority == keys.authority
 
 
+@pytest.fixture
+def keys(tmp_path) -> Keys:
+    return make_keys(tmp_path / "keys", ["fed.example.org"], ["0-3", "4"])
+
+
+@needs_flower
+def test_keys_are_added_and_revoked_and_a_name_is_never_used_twice(keys):
+    private = keys.add("clinic", "7, 9-12")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert keys.clients() == {"node-0": "0-3", "node-1": "4", "clinic": "7, 9-12"}
+    keys.revoke("node-0")
+    assert keys.clients() == {"node-1": "4", "clinic": "7, 9-12"}
+    assert [path.stem for path in keys.public_keys] == ["clinic", "node-1"]
+    with refused("'node-0' exists", "never written over"):
+        keys.add("node-0", "0")
+
+
+@needs_flower
+def test_a_renewed_certificate_is_of_a_new_key_with_the_old_names_for_a_year(keys, tmp_path):
+    from mmfl.deployment import certificates
+
+    before = keys.certificate.read_bytes(), keys.server_key.read_bytes()
+    (keys.folder / "ca.key").rename(tmp_path / "safe.key")
+    with refused("ca.key' cannot be read", "--authority-key"):
+        keys.renew()
+    end = keys.renew(authority_key=tmp_path / "safe.key")
+    assert 364 <= (end - datetime.datetime.now(datetime.UTC)).days <= 365
+    after = keys.certificate.read_bytes(), keys.server_key.read_bytes()
+    assert certificates.hosts_of(after[0]) == certificates.hosts_of(before[0])
+    assert before[1] != after[1]
+    assert stat.S_IMODE(keys.server_key.stat().st_mode) == 0o600
+    ssl.create_default_context(cafile=str(keys.authority)).load_cert_chain(keys.certificate, keys.server_key)
+    keys.renew(["other.example.org"], tmp_path / "safe.key")
+    assert certificates.hosts_of(keys.certificate.read_bytes())[0] == "other.example.org"
+
+
+@needs_flower
+def test_changes_of_keys_that_make_no_sense_are_refused(keys, tmp_path):
+    other = make_keys(tmp_path / "other", ["a"], ["0"])
+    for name in ("", "../x", "a b", "ca", "x" * 65, "server"):
+        with refused("expected a name of letters"):
+            keys.add(name, "0")
+    with refused("--clients '3-1'", "not a client"):
+        keys.add("clinic", "3-1")
+    with refused("no key 'node-7'", "did you mean"):
+        keys.revoke("node-7")
+    with refused("does not fit", "not the key of ca.crt"):
+        keys.renew(authority_key=other.folder / "ca.key")
+    with refused("does not fit"):
+        keys.renew(authority_key=keys.authority)
+    with refused("host:80", "without a port"):
+        keys.renew(["host:80"])
+
+
+@needs_flower
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "clients.toml is missing"),
+        ("node-0 = 0-3", "clients.toml cannot be read"),
+        ("node-0 = 3", "'node-0': '3' is not a client"),
+        ('node-0 = "0-"', "'node-0': '0-' is not a client"),
+    ],
+)
+def test_a_table_of_clients_that_cannot_be_read_names_its_mistake(keys, content, words):
+    keys.table.unlink()
+    if content is not None:
+        keys.table.write_text(content)
+    with refused(words):
+        keys.clients()
+
+
 @needs_flower
 @refusals(
-    (lambda at: make_keys(at / "keys", [], 1), "--server names no host"),
-    (lambda at: make_keys(at / "keys", ["host:80"], 1), "host:80", "without a port"),
-    (lambda at: make_keys(at / "keys", ["häuser"], 1), "häuser", "expected a host name"),
-    (lambda at: make_keys(at / "keys", ["a"], 0), "--nodes is 0", "expected 1 to"),
-    (lambda at: make_keys(Path(__file__).parent, ["a"], 1), "exists", "never written over"),
-    (lambda at: Keys.open(at), "ca.crt is missing", "mmfl keys"),
+    (lambda at: make_keys(at / "keys", [], ["0"]), "--server names no host"),
+    (lambda at: make_keys(at / "keys", ["host:80"], ["0"]), "host:80", "without a port"),
+    (lambda at: make_keys(at / "keys", ["häuser"], ["0"]), "häuser", "expected a host name"),
+    (lambda at: make_keys(at / "keys", ["a"], ["0", "4-1"]), "'4-1' is not a client", "or any"),
+    (lambda at: divide_clients(None, 0), "--nodes is 0", "expected 1 to"),
+    (lambda at: divide_clients(3, 4), "--clients is 3", "at least one for each of the 4 nodes"),
+    (lambda at: make_keys(Path(__file__).parent, ["a"], ["0"]), "exists", "never written over"),
+    (lambda at: Keys.open(at), "ca.crt is missing", "mmfl keys make"),
 )
 def test_keys_that_cannot_be_made_are_refused_and_nothing_is_written(make, words, tmp_path):
     with refused(*words):
@@ -222,7 +307,11 @@ def test_a_port_in_use_is_named(clean, tmp_path):
         ("deploy {echo} --server 10.0.0.1:8000 --clients 4", "must be encrypted"),
         ("deploy {echo} --server 127.0.0.1:8000 --secure", "--secure goes with --local"),
         ("deploy {echo} --server 127.0.0.1:8000 --root-certificates nowhere", "'nowhere' does not exist"),
-        ("keys keys --server host:80", "without a port"),
+        ("keys make keys --server host:80", "without a port"),
+        ("keys make keys --server host --nodes 2 --clients 1", "--clients is 1"),
+        ("keys add nowhere node-4 --clients 0", "ca.crt is missing"),
+        ("keys revoke nowhere node-4", "ca.crt is missing"),
+        ("keys renew nowhere", "ca.crt is missing"),
     ],
 )
 def test_commands_refuse_what_cannot_work_before_anything_is_started(words, error, clean, tmp_path, monkeypatch):

@@ -84,7 +84,7 @@ def answering(answer):
 @pytest.fixture
 def keys(tmp_path):
     pytest.importorskip("flwr", reason="flwr is not installed")
-    return make_keys(tmp_path / "keys", ["localhost"], 1)
+    return make_keys(tmp_path / "keys", ["localhost"], ["0"])
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_the_right_server_is_no_problem(keys, encrypted):
 
 def test_what_is_wrong_with_a_server_is_said_with_what_to_do(keys, encrypted, tmp_path, monkeypatch):
     monkeypatch.setattr("mmfl.deployment.diagnosis._SECONDS", 0.5)
-    strange = make_keys(tmp_path / "strange", ["localhost"], 1)
+    strange = make_keys(tmp_path / "strange", ["localhost"], ["0"])
     found = {
         "plaintext": find_problem(encrypted, None),
         "stranger": find_problem(encrypted, strange.authority),

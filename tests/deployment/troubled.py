@@ -3,8 +3,9 @@ happens does not depend on how fast the machine is.
 
 The folder that MMFL_TROUBLES names says what goes wrong: a file `0.2` spoils the answer to the training of round 2 on
 the node whose first client is 0, in the way that it says. `silent` is an answer that waits for a file `go-on`; the
-file `0.2.silent` tells that it does. A file `lost-7` tells that node 7 will not answer in time, and while there is a
-file `hold-5` the server sends nothing of round 5.
+file `0.2.silent` tells that it does. A file `0.open` spoils the answer to the stage `open` of secure aggregation. A
+file `lost-7` tells that node 7 will not answer in time, and while there is a file `hold-5` the server sends nothing of
+round 5.
 
 Run as a program it is the worker of a node. As a module it holds the ServerApp.
 """
@@ -22,7 +23,7 @@ from mmfl.deployment.payload import Payload
 FOLDER = Path(os.environ.get("MMFL_TROUBLES", ""))
 
 
-def spoiled(client: int, round: int, reply: bytes) -> bytes:
+def spoiled(client: int, round: int | str, reply: bytes) -> bytes:
     """A node's answer, with the trouble that was set for it."""
     order = FOLDER / f"{client}.{round}"
     if not order.exists():
@@ -47,8 +48,10 @@ def work() -> int:
     answer = NodeService.answer
 
     def troubled(service: NodeService, packed: bytes) -> bytes:
-        asked, reply = Payload.unpack(packed).fields, answer(service, packed)
-        return spoiled(service.federation.members[0], asked["round"], reply) if "train" in asked else reply
+        asked, reply, client = Payload.unpack(packed).fields, answer(service, packed), service.federation.members[0]
+        if "open" in asked.get("secure", {}):
+            return spoiled(client, "open", reply)
+        return spoiled(client, asked["round"], reply) if "train" in asked else reply
 
     NodeService.answer = troubled
     return worker.main(sys.argv[1:])

@@ -122,3 +122,9 @@ def test_the_table_of_methods_says_what_the_package_says(name):
     page = re.search(rf"^\| \[`{name}`\]\((\w+\.md)\) \| {re.escape(row)} \|$", text, re.MULTILINE)
     assert page, f"docs/methods/README.md lacks the row: | [`{name}`](PAGE.md) | {row} |"
     assert f"`{name}`" in (ROOT / "docs/methods" / page[1]).read_text()
+
+
+def test_the_table_of_secure_aggregation_says_which_methods_need_only_sums():
+    reasons = {name: make_method(name).needs_single_updates for name in METHODS}
+    rows = [f"| `{name}` | {'no: ' + reason if reason else 'yes'} |" for name, reason in reasons.items()]
+    assert "\n".join(["| method | sums are enough |", "|---|---|", *rows, ""]) in text_of("docs/privacy.md")

@@ -1,11 +1,21 @@
-"""Vectorised and sequential training give the same numbers, and those of a loop written by hand."""
+"""All ways of training give the same numbers, and those of a loop written by hand."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from kinds import KINDS
-from small import ask, assert_agree, assert_trained_by_hand, both_modes, federation, train, train_alone
+from small import (
+    ask,
+    assert_agree,
+    assert_trained_by_hand,
+    both_modes,
+    federation,
+    has_recorded,
+    recording_engine,
+    train,
+    train_alone,
+)
 
 from mmfl.engine import Simulation
 from mmfl.engine.architecture import Architecture
@@ -13,16 +23,20 @@ from mmfl.engine.operators import FASTER_ON_GPU
 from mmfl.local import PlainSGD, Prox
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
+FULL = ["perceptron", "larger cnn", "lstm, two layers", "transformer with dropout", "batch norm"]
 
 
-@pytest.mark.parametrize("batch_size", [4, None], ids=["batches", "full"])
-@every_kind
-def test_vectorised_and_sequential_training_agree_for(kind, batch_size):
-    pool = federation(replace(KINDS[kind], batch_size=batch_size))
-    engine = Simulation("cpu", "vectorised")
-    (vectorised,) = train(engine, ask(engine, pool))
+@pytest.mark.parametrize(("kind", "batch_size"), [*((kind, 4) for kind in KINDS), *((kind, None) for kind in FULL)])
+def test_cohorts_recorded_cohorts_and_clients_alone_train_alike_for(kind, batch_size):
+    """A recorded step is padded to a round number of jobs and examples."""
+    task = KINDS[kind]
+    pool = federation(replace(task, batch_size=batch_size, epochs=min(task.epochs, 2)))
+    engine, recording = Simulation("cpu", "vectorised"), recording_engine()
+    (vectorised,), (recorded,) = (train(each, ask(each, pool)) for each in (engine, recording))
     assert engine.architecture(pool.tasks[0]).vectorisable
+    assert has_recorded(recording) != recording.architecture(pool.tasks[0]).coupled
     assert_agree(vectorised, train_alone(pool, mode="sequential"))
+    assert_agree(recorded, vectorised)
 
 
 @pytest.mark.parametrize("kind", ["celeba cnn, batch norm", "residual network, batch norm"])
@@ -91,6 +105,7 @@ def test_what_needs_no_gradient_never_moves(mode):
 @both_modes
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "dropout" in kind])
 def test_dropout_differs_from_round_to_round_for(kind, mode):
-    pool = federation(replace(KINDS[kind], batch_size=None), sizes=(6,))
-    updates = [train_alone(pool, mode=mode, round=round).flat for round in (1, 2)]
+    pool = federation(replace(KINDS[kind], batch_size=None, epochs=1), sizes=(6,))
+    engine = Simulation("cpu", mode)
+    updates = [train(engine, ask(engine, pool, round=round))[0].flat for round in (1, 2)]
     assert not torch.allclose(*updates, rtol=1e-2, atol=1e-3)

@@ -110,12 +110,12 @@ def test_clients_share_a_cohort_whatever_dropout_their_module_has(kind, cohorts)
 
 
 @both_modes
-@pytest.mark.parametrize("some", [[4], [3], [0, 4], [5, 2, 1], [1, 2, 3, 4, 5]])
 @pytest.mark.parametrize("kind", DROPPING)
-def test_an_update_does_not_depend_on_who_else_is_in_the_cohort(kind, some, mode):
+def test_an_update_does_not_depend_on_who_else_is_in_the_cohort(kind, mode):
     pool = federation(KINDS[kind])
-    together, apart = train_alone(pool, mode=mode), train_alone(pool, mode=mode, client=some)
-    assert_agree(apart, only(together, some))
+    together = train_alone(pool, mode=mode)
+    for some in ([3], [5, 2, 1]):
+        assert_agree(train_alone(pool, mode=mode, client=some), only(together, some))
 
 
 FIRST = task()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from mmfl.federation.devices import three_speeds
 from mmfl.federation.durations import Certain, LogNormal, ShiftedExponential
 from mmfl.federation.sessions import SessionTrace
 from mmfl.pace.buffered import Buffered
@@ -207,3 +208,43 @@ def test_a_dynamic_buffer_is_a_thirty_second_of_the_requests_in_flight():
     queue.route(np.ones((10**5, 1)))
     sizes = [len(v.requests) for step in Schedule(queue, pace.rules(state)).until(600) for v in step.versions]
     assert set(sizes) == {3}
+
+
+DEMO = [0.148, 0.24, 0.228, 0.555]  # mean delays of FedAST's demo: MNIST, Fashion-MNIST, CIFAR-10, Shakespeare
+
+
+def demo(active: int | None, seed: int) -> Schedule:
+    """FedAST's demo without reallocation: four tasks with 96 requests each, a thousand clients of three speeds."""
+    devices = three_speeds(DEMO)(1000, np.random.default_rng(seed))
+    durations = devices.jitter.around(devices.seconds)
+    pace = FedAST(active=active, reallocate=False)
+    state = FedASTState(4 * 96, [96] * 4, [None] * 4, -2, 0, [torch.empty(0, 1)] * 4, [0.0] * 4, [0] * 4)
+    queue = RequestQueue(QueueState.start(1000, 4), np.ones(1000, dtype=int), durations, seed, pace.options(False))
+    queue.route(np.ones((1000, 4)))
+    return Schedule(queue, pace.rules(state))
+
+
+def test_the_first_requests_of_fedasts_demo_touch_as_many_clients_as_draws_with_replacement_do():
+    made = [demo(None, seed) for seed in range(20)]
+    for each in made:
+        each.rules.fill(each.queue)
+    touched = [each.queue.busy_clients for each in made]
+    deviation = np.sqrt(1000 * (0.999**384 - 0.999**768))  # at most, as draws exclude each other
+    assert np.mean(touched) == pytest.approx(1000 * (1 - 0.999**384), abs=4 * deviation / np.sqrt(20))  # 319
+    capped = demo(300, 0)
+    capped.rules.fill(capped.queue)
+    assert capped.queue.busy_clients == 300
+    assert capped.queue.in_flight < 384
+
+
+def test_requests_of_fedasts_demo_train_in_cohorts_of_more_than_seventy():
+    made, trained, flushes, sizes = demo(300, 0), set(), [], []
+    for step in made.until(4000):
+        for version in step.versions:
+            sizes.append(len(version.requests))
+            if any(request.serial not in trained for request in version.requests):
+                pending = {request.serial for request in [*version.requests, *made.queue.requests()]} - trained
+                trained |= pending
+                flushes.append(len(pending))
+    assert np.mean(sizes) == pytest.approx(3.0, abs=0.05)
+    assert 70 < np.mean(flushes[5:]) < 84

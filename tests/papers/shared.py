@@ -18,10 +18,10 @@ def verdicts(findings: Findings, *words: str) -> list[Verdict]:
 
 
 class Short(PaperTrainer):
-    """Trains for at most six rounds with two seeds."""
+    """Trains for at most three rounds with two seeds."""
 
     def compare(self, federation, methods, rounds, rate, seeds, **options):
-        return super().compare(federation, methods, min(rounds, 6), rate, list(seeds)[:2], **options)
+        return super().compare(federation, methods, min(rounds, 3), rate, list(seeds)[:2], **options)
 
 
 def quick(

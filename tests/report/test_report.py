@@ -27,6 +27,7 @@ from mmfl.runs.results import Comparison, Run, load
 
 SCRIPT = "<script>alert(1)</script>"
 ONLY_WITH_AVERAGES = "average"
+ONLY_WITH_DEVICES = ("seconds", "timeline", "utilisation")
 ONLY_WITH_METRICS = ("metrics", "clients", "client_distribution", "confusion")  # several, or of clients
 METHODS = ["random", "mmfl-stalevre", "mmfl-group", "full"]
 
@@ -108,7 +109,9 @@ def shown(runs) -> Page:
 
 
 def test_all_figures_are_there_with_their_data(shown):
-    expected = [name for name in FIGURES if name not in ("faults", ONLY_WITH_AVERAGES, *ONLY_WITH_METRICS)]
+    expected = [
+        name for name in FIGURES if name not in ("faults", ONLY_WITH_AVERAGES, *ONLY_WITH_DEVICES, *ONLY_WITH_METRICS)
+    ]
     assert list(shown.sections) == ["results", *expected, "configuration"]
     for name in expected:
         traces = shown.traces(name)

@@ -193,3 +193,74 @@ def test_a_pace_without_devices_is_refused():
     federation = mmfl.Federation([toy_task()], 12, partition=mmfl.partition.iid())
     with refused("buffered", "needs devices"):
         mmfl.train(federation, method(), rounds=2)
+
+
+def fedast(**pace):
+    aggregation = {"name": "fedbuff", "staleness": 0}
+    given = {"name": "fedast", "requests": 4, "active": None, "buffer": 2, **pace}
+    return {"name": "fedast", "allocation": "random-processors", "aggregation": aggregation, "pace": given}
+
+
+def test_a_task_that_reaches_its_target_ends_and_leaves_its_slots_to_the_others():
+    run = mmfl.train(pool(), fedast(targets={"task0": 0.4}), rounds=12, rate=0.5)
+    last = run.records[-1]
+    assert list(last.time.extras) == ["ended_task0", "slots_task0", "slots_task1"]
+    assert (last.time.extras["slots_task0"], last.time.extras["slots_task1"]) == (0, 8)
+    ended = next(record for record in run.records if "ended_task0" in record.time.extras)
+    assert ended.round < 12
+    versions = [record.tasks["task0"].extras["version"] for record in run.records[ended.round - 1 :]]
+    assert len(set(versions)) == 1
+    assert versions[0] % 4 == 0
+    assert list(last.drawn) == ["task1"]
+    assert 0 < ended.time.dropped["cancelled"] <= 5
+    both = mmfl.train(pool(), fedast(targets={"task0": 0.3, "task1": 0.3}), rounds=30, rate=0.5)
+    assert len(both.records) == 30
+    assert both.records[-1].cost.trainings == 0
+    assert both.records[-1].time.seconds == 0
+
+
+def test_requests_are_reallocated_and_a_run_with_reallocation_goes_on_with_the_same_bits(tmp_path):
+    run = partial(mmfl.train, pool(clients=40), fedast(requests=[60, 40], root=True), rate=0.5, engine="sequential")
+    whole = run(rounds=14)
+    slots = [tuple(record.time.extras.values()) for record in whole.records]
+    assert (slots[0], {sum(each) for each in slots}) == ((60, 40), {100})
+    assert slots[-1] != (60, 40)
+    run(rounds=5, directory=tmp_path / "run", checkpoint_every=1)
+    rest = run(rounds=14, directory=tmp_path / "run", resume=True)
+    assert torch.equal(weights_of(whole), weights_of(rest))
+    assert [r.drawn for r in whole.records] == [r.drawn for r in rest.records]
+
+
+def test_clients_out_of_reach_lose_requests_and_the_run_goes_on(tmp_path):
+    devices = mmfl.devices.three_speeds(0.24, sessions=(30, 30))
+    run = partial(mmfl.train, pool(devices, batch_size=4), method(), rate=0.4, engine="sequential")
+    whole = run(rounds=8)
+    assert sum(record.time.dropped.get("lost", 0) for record in whole.records) > 0
+    run(rounds=3, directory=tmp_path / "run", checkpoint_every=1)
+    assert torch.equal(weights_of(whole), weights_of(run(rounds=8, directory=tmp_path / "run", resume=True)))
+
+
+def test_sessions_that_end_for_good_end_the_run_with_one_line():
+    sessions = {"client": [0, 1], "begin": [0.0, 0.0], "end": [50.0, 60.0]}
+    devices = mmfl.devices.from_arrays(seconds=8.0, sessions=sessions)
+    with refused("no client can be asked to train any more"):
+        mmfl.train(pool(devices), method(buffer=1), rounds=20, rate=0.4)
+
+
+@pytest.mark.parametrize(
+    ("pace", "words"),
+    [
+        ({"requests": 0}, ["requests is 0"]),
+        ({"requests": [4, 4, 4]}, ["requests", "2 tasks"]),
+        ({"buffer": "static"}, ["buffer 'static'", "dynamic"]),
+        ({"active": 0}, ["active is 0"]),
+        ({"root": "yes"}, ["root", "True or False"]),
+        ({"targets": {"task9": 0.5}}, ["task9", "did you mean"]),
+        ({"targets": {"task0": "good"}}, ["target of task 'task0'"]),
+        ({"check_every": 0}, ["check_every is 0"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_settings_of_fedast_that_make_no_sense_are_refused(pace, words):
+    with refused(*words):
+        mmfl.train(pool(), fedast(**pace), rounds=1)

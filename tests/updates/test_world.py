@@ -64,11 +64,11 @@ def records(directory: Path) -> list[dict]:
 
 
 def from_the_middle(directory: Path, to: Path) -> Path:
-    """A copy of a run as it was after its third round."""
+    """A copy of a run as it was after its second round."""
     shutil.copytree(directory, to)
-    for file in (to / "checkpoint").glob("round-000006*"):
+    for file in (to / "checkpoint").glob("round-000004*"):
         file.unlink()
-    assert list((to / "checkpoint").glob("round-000003.json"))
+    assert list((to / "checkpoint").glob("round-000002.json"))
     return to
 
 
@@ -87,7 +87,7 @@ def two(tmp_path_factory):
 def test_two_processes_train_what_one_does(alone, two):
     alike(two[0], alone[0])
     for mine, theirs in zip(records(two[1]), records(alone[1]), strict=True):
-        assert mine["drawn"] == theirs["drawn"]
+        assert (mine["drawn"], mine["time"]) == (theirs["drawn"], theirs["time"])
         assert mine.get("clusters", {}).get("cluster") == theirs.get("clusters", {}).get("cluster")
         for name, task in theirs["tasks"].items():
             for quantity, value in task.items():
@@ -112,11 +112,11 @@ def stored_clients(file: Path) -> dict[str, set[int]]:
 
 
 def test_each_process_keeps_the_updates_of_its_own_clients_alone(alone, two):
-    (whole,) = (alone[1] / "checkpoint").glob("round-000006*.safetensors")
-    parts = [two[1] / "checkpoint" / f"round-000006{part}.safetensors" for part in ("", ".part-1")]
+    (whole,) = (alone[1] / "checkpoint").glob("round-000004*.safetensors")
+    parts = [two[1] / "checkpoint" / f"round-000004{part}.safetensors" for part in ("", ".part-1")]
     everyone, even, odd = map(stored_clients, (whole, *parts))
     remembered = [name for name in everyone if "batch_norm" not in name and "optimiser" not in name]
-    assert len(remembered) == 30  # fourteen rules that remember updates and SCAFFOLD, for two tasks
+    assert len(remembered) == 32  # fifteen rules that remember updates and SCAFFOLD, for two tasks
     for kept in ("batch_norm", "optimiser"):  # each for one task
         assert sum(kept in name for name in everyone) == len(METHODS) + len(OWN)
     for name, clients in everyone.items():
@@ -125,7 +125,7 @@ def test_each_process_keeps_the_updates_of_its_own_clients_alone(alone, two):
 
 
 def test_what_all_processes_have_alike_is_written_once(two):
-    first, second = sorted((two[1] / "checkpoint").glob("round-000006*.json"))
+    first, second = sorted((two[1] / "checkpoint").glob("round-000004*.json"))
     assert [json.loads(path.read_text())["processes"] for path in (first, second)] == [2, 2]
     names = [set(load_file(path.with_suffix(".safetensors"))) for path in (first, second)]
     assert names[1] < names[0]
@@ -174,12 +174,12 @@ def test_a_lost_process_ends_the_run_with_a_word_and_it_goes_on(fatal, tmp_path)
 
 
 def test_torchrun_replaces_lost_processes_and_the_run_ends_with_the_same_bits(fatal, tmp_path):
-    undisturbed = prompt.together(4, "run", str(fatal), "--out", "undisturbed", cwd=tmp_path)
+    undisturbed = prompt.together(2, "run", str(fatal), "--out", "undisturbed", cwd=tmp_path)
     assert undisturbed.returncode == 0, undisturbed.stderr[-2000:]
     marks = [tmp_path / "marks" / str(rank) for rank in (0, 1)]
     for mark in marks:
         mark.touch()
-    done = torchrun(4, "-m", "mmfl", "run", str(fatal), cwd=tmp_path, restarts=3)
+    done = torchrun(2, "-m", "mmfl", "run", str(fatal), cwd=tmp_path, restarts=2)
     assert done.returncode == 0, done.stderr[-2000:]
     assert not any(mark.exists() for mark in marks)
     assert "torchrun starts it again." in done.stderr
@@ -187,7 +187,7 @@ def test_torchrun_replaces_lost_processes_and_the_run_ends_with_the_same_bits(fa
     log = (run / "log.txt").read_text()
     assert "resumed after round 2" in log
     assert "resumed after round 4" in log
-    for part in ("", ".part-1", ".part-2", ".part-3"):
+    for part in ("", ".part-1"):
         name = f"checkpoint/round-000006{part}.safetensors"
         assert (run / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes(), name
     assert [record["round"] for record in records(run)[::6]] == [1, 2, 3, 4, 5, 6]

@@ -19,7 +19,7 @@ from mmfl.allocation import ExpectedResidualVariance
 from mmfl.methods import METHODS, make_method
 from mmfl.updates.world import leave
 
-ROUNDS = 6
+ROUNDS = 4
 
 
 def federation(seed: int) -> mmfl.Federation:
@@ -39,8 +39,10 @@ def federation(seed: int) -> mmfl.Federation:
         ),
         mmfl.Task("hidden", lambda: network(16), digits, lr=0.1, batch_size=20),
     ]
-    arrivals, departures = [1] * 9 + [3, 4], [0] * 8 + [5, 0, 0]
-    return mmfl.Federation(tasks, 11, capacity="mixed", arrivals=arrivals, departures=departures, seed=seed)
+    arrivals, departures = [1] * 9 + [2, 3], [0] * 8 + [4, 0, 0]
+    speeds = mmfl.devices.three_speeds()
+    options = {"arrivals": arrivals, "departures": departures, "devices": speeds, "seed": seed}
+    return mmfl.Federation(tasks, 11, capacity="mixed", **options)
 
 
 def network(*hidden: int) -> nn.Module:
@@ -60,7 +62,7 @@ def everything(directory: Path, resume: bool = False) -> mmfl.Comparison:
         [3],
         directory=directory,
         resume=resume,
-        checkpoint_every=3,
+        checkpoint_every=2,
         engine="vectorised",
         device="cpu",
     )
@@ -142,6 +144,14 @@ OWN = {
         name: make_method({"name": name, "allocation": "random-clients", "aggregation": name})
         for name in ("multi-krum", "geometric-median")
     },
+    "asynchronous": make_method(
+        {
+            "name": "asynchronous",
+            "allocation": "expected-residual-variance",
+            "aggregation": "forecast",
+            "pace": {"name": "buffered", "buffer": 2, "memory": "sent"},
+        }
+    ),
     "norm-clipping": make_method(
         {
             "name": "norm-clipping",

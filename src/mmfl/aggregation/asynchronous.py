@@ -127,6 +127,8 @@ class StalenessWeighted(AggregationWrapper):
     A weight that differs with k favours fast clients: only with s = 1 an unbiased rule stays unbiased.
     """
 
+    sums_updates = False
+
     def __init__(self, inner: AggregationRule, staleness: StalenessWeight = 0.5):
         super().__init__(inner)
         self.staleness = _weight("staleness-weighted", staleness)

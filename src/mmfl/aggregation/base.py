@@ -1,6 +1,6 @@
 """AggregationRule: turns the updates of one task into its next global weights."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import Tensor
 from mmfl.delegation import delegates
 from mmfl.errors import UserError
 from mmfl.federation import RoundView
+from mmfl.privacy import PrivacySpent
 from mmfl.updates import Updates
 from mmfl.updates.expected_residuals import ExpectedResiduals
 from mmfl.updates.store import ClientVectorStore
@@ -25,10 +26,15 @@ class AggregationRule:
     `reads_undrawn = False`: then clients of a deployment need not send them. In asynchronous training a rule that says
     `needs_starts` gets the weights with which each client began, in `updates.sent`, and one that says
     `has_stale_mean` its `stale_mean` of that time.
+
+    A rule whose step is a sum of updates with coefficients that follow from the draw sets `sums_updates = True` and
+    says in `coefficients` what they are. Clients can then weight their updates themselves, and the server needs to see
+    no more than their sum: `updates.combine` takes these coefficients or multiples of them, and all else is refused.
     """
 
     needs_everyone: bool = False
     reads_undrawn: bool = True
+    sums_updates: bool = False
     needs_starts: bool = False
     has_stale_mean: bool = False
 
@@ -39,6 +45,13 @@ class AggregationRule:
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """The next weights [parameters] and the state after this round."""
         raise TypeError(f"{type(self).__name__} does not say how to aggregate.")
+
+    def coefficients(self, updates: Updates, view: RoundView) -> NDArray[np.float64]:
+        """What each update counts in the step, [rows], from who was drawn alone; for rules with `sums_updates`.
+
+        If updates are lost on the way, the coefficients of the others may change by a common factor and no more.
+        """
+        raise TypeError(f"{type(self).__name__} does not say what an update counts.")
 
     def last_updates(self, state: Any) -> ClientVectorStore | None:
         """The clients' last updates, for rules that compare new ones with them."""
@@ -58,6 +71,10 @@ class AggregationRule:
     ) -> NDArray[np.float64]:
         """What these are expected to be for the next update of each client, before the draw, [clients]."""
         return expected.expected(view.round)
+
+    def spent(self, states: Sequence[Any]) -> PrivacySpent | None:
+        """What the run has cost each client in privacy so far, given the states of all tasks; None if unknown."""
+        return None
 
     def report(self, view: RoundView, task: int, state: Any) -> Mapping[str, float]:
         """Numbers about the state that a round's record should show."""
@@ -79,4 +96,6 @@ class AggregationWrapper(AggregationRule):
 
     def to_inner(self, name: str, value: Any) -> Any:
         """An argument as the inner rule gets it."""
+        if name == "states":
+            return [state.inner for state in value]
         return value.inner if name == "state" else value

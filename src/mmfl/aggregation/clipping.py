@@ -35,6 +35,8 @@ class NormClipping(AggregationWrapper):
     than half of these clients attack, the bound lies between honest norms times `factor`.
     """
 
+    sums_updates = False
+
     def __init__(
         self,
         inner: AggregationRule | None = None,
@@ -73,14 +75,16 @@ class NormClipping(AggregationWrapper):
         known = {"norm_bound": state.bound, "clipped": state.clipped} if np.isfinite(state.bound) else {}
         return {**self.inner.report(view, task, state.inner), **known}
 
+    def recent_bound(self, norms: NDArray[np.float64], last: float) -> float:
+        """The bound that follows from clients' recent norms and the last bound; nan for none."""
+        return self.factor * float(np.median(norms)) if len(norms) else float("nan")
+
     def _observe(self, updates: Updates, view: RoundView, state: RecentNorms) -> RecentNorms:
         """With the norms of these updates, and the bound that follows."""
         norms, norm, last = updates.norms(), state.norm.copy(), state.round.copy()
         norm[updates.client], last[updates.client] = norms, view.round
         recent = norm[last > max(view.round - self.window, 0)]
-        bound = self.bound
-        if bound is None:
-            bound = self.factor * float(np.median(recent)) if len(recent) else float("nan")
+        bound = self.bound if self.bound is not None else self.recent_bound(recent, state.bound)
         return RecentNorms(state.inner, norm, last, bound, int((norms > bound).sum()))
 
     def _clip(self, updates: Updates, bound: float) -> Updates:

@@ -26,20 +26,32 @@ def inverse_probability(updates: Updates, view: RoundView) -> NDArray[np.float64
 class Unbiased(AggregationRule):
     """w - sum d / (B p) G over the drawn processors (Zhang et al. 2025, eq. 3)."""
 
+    sums_updates = True
+
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """One sampled step whose mean over all draws is the full step."""
         if not len(updates):
             return weights, state
-        return weights - updates.combine(inverse_probability(updates, view)), state
+        return weights - updates.combine(self.coefficients(updates, view)), state
+
+    def coefficients(self, updates: Updates, view: RoundView) -> NDArray[np.float64]:
+        """H."""
+        return inverse_probability(updates, view)
 
 
 class SelfNormalised(AggregationRule):
     """The unbiased step divided by ||H||_1: no noise in the step size, at the price of a bias that vanishes as more
     clients are drawn."""
 
+    sums_updates = True
+
     def aggregate(self, weights: Tensor, updates: Updates, view: RoundView, state: Any) -> tuple[Tensor, Any]:
         """w - sum H G / sum H."""
         if not len(updates):
             return weights, state
+        return weights - updates.combine(self.coefficients(updates, view)), state
+
+    def coefficients(self, updates: Updates, view: RoundView) -> NDArray[np.float64]:
+        """H / sum H."""
         scale = inverse_probability(updates, view)
-        return weights - updates.combine(scale / scale.sum()), state
+        return np.asarray(scale / scale.sum())

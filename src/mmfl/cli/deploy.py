@@ -111,10 +111,12 @@ def deploy(
         make_trackers(track)  # refuses a wrong name before anything is written
         where["trackers"] = track
     if metrics_port is not None:
+        metrics.check_port(metrics_port)
         where["metrics_port"] = metrics_port
     path = out or default_directory(make_method(settings["method"]).name)
     config = {"source": "deployment", "deployment": where, "settings": settings}
     RunDirectory.create(path, config)
+    path.chmod(0o700)  # checkpoints may have every client's last update
     run_deployment(path, config)
 
 

@@ -1,4 +1,4 @@
-"""The commands for the machines of a deployment: link, node and keys."""
+"""The commands for the machines of a deployment: link and node."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +10,11 @@ from mmfl.cli.help import command
 from mmfl.cli.options import AppFile, Capacity, Device, MetricsPort, RootCertificates, check_minimum, worker_options
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, check_repeatedly, exit_on_termination
+from mmfl.deployment.known_nodes import ClientNumbers, NotClientsError
 from mmfl.deployment.machines import MAX_MESSAGE_BYTES, check_free, control_address, start_superlink
 from mmfl.deployment.metrics import link_metrics, node_metrics
 from mmfl.deployment.running_node import NodeSpec, RunningNode, serve
-from mmfl.deployment.security import Address, Keys, check_file, make_keys
+from mmfl.deployment.security import Address, Keys, check_file
 from mmfl.errors import UserError
 
 app = typer.Typer(rich_markup_mode=None)
@@ -24,7 +25,7 @@ Logs = Annotated[Path | None, typer.Option(help="Folder for the output of Flower
 @command(app, "mmfl link", "mmfl link 0.0.0.0:8000 --keys keys", "mmfl link 10.0.0.5:8000 --insecure")
 def link(
     address: Annotated[str, typer.Argument(help="host:port that nodes connect to.")] = "127.0.0.1:8000",
-    keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys`.")] = None,
+    keys: Annotated[Path | None, typer.Option(help="Folder made by `mmfl keys make`.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext connections by anybody.")] = False,
     control_port: Annotated[
         int | None, typer.Option(help="Loopback port at which runs are started; by default the next one.")
@@ -66,13 +67,16 @@ def node(
     file: AppFile,
     server: Annotated[str, typer.Option(help="host:port of the server.")] = "127.0.0.1:8000",
     clients: Annotated[str, typer.Option(help="The clients whose data is here: 0,1 or 0-9.")] = "",
-    key: Annotated[Path | None, typer.Option(help="This node's private key, from `mmfl keys`.")] = None,
+    key: Annotated[Path | None, typer.Option(help="This node's private key, from `mmfl keys make`.")] = None,
     root_certificates: RootCertificates = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plaintext to another machine.")] = False,
     capacity: Capacity = None,
     device: Device = None,
     clip: Annotated[float | None, typer.Option(help="Largest norm of an update that leaves this node.")] = None,
     noise: Annotated[float | None, typer.Option(help="Gaussian noise on updates, as a multiple of --clip.")] = None,
+    sums_only: Annotated[
+        bool, typer.Option("--sums-only", help="Send updates in sums over several nodes only: secure aggregation.")
+    ] = False,
     logs: Logs = None,
     metrics_port: MetricsPort = None,
 ) -> None:
@@ -86,7 +90,8 @@ def node(
         check_file(root_certificates, "--root-certificates"),
         check_file(key, "--key"),
         insecure,
-        worker_options(capacity=capacity, device=device, clip=clip, noise=noise),
+        worker_options(capacity=capacity, device=device, clip=clip, noise=noise)
+        | ({"sums-only": "yes"} if sums_only else {}),
     )
     spec.check()
     if clip is not None or noise is not None:
@@ -101,33 +106,15 @@ def node(
             serve(running, say)
 
 
-@command(app, "mmfl keys keys --server fed.example.org --nodes 4", "mmfl keys keys --server fed.example.org,10.0.0.5")
-def keys(
-    folder: Annotated[Path, typer.Argument(help="New folder for certificates and keys.")],
-    server: Annotated[str, typer.Option(help="Host names or addresses of the server, separated by commas.")],
-    nodes: Annotated[int, typer.Option(help="Number of nodes.")] = 1,
-) -> None:
-    """Make certificates and node keys."""
-    programs.require_flower()
-    made = make_keys(folder, [host for host in server.split(",") if host.strip()], nodes)
-    say(f"wrote {made.folder}: the server's machine needs it (ca.key is better kept elsewhere);")
-    say("node K needs ca.crt and node-K.key of it, and nothing else.")
-
-
 def parse_clients(text: str) -> list[int]:
     """The clients in a list of numbers and ranges, each once.
 
     >>> parse_clients("0,4-6")
     [0, 4, 5, 6]
     """
-    found: list[int] = []
-    for part in filter(None, text.replace(" ", "").split(",")):
-        first, dash, last = part.partition("-")
-        valid = first.isdecimal() and (last.isdecimal() or not dash)
-        clients = range(int(first), int(last or first) + 1) if valid else range(0)
-        if not clients or set(clients) & set(found):
-            raise UserError(
-                f"--clients '{text}': '{part}' is not a client, or repeats one; expected numbers such as 0,1 or 0-9."
-            )
-        found += clients
-    return found
+    try:
+        return ClientNumbers.parse(text).numbers()
+    except NotClientsError as error:
+        raise UserError(
+            f"--clients '{text}': '{error}' is not a client, or repeats one; expected numbers such as 0,1 or 0-9."
+        ) from None

@@ -15,6 +15,7 @@ from mmfl.cli import (
     control,
     deploy,
     export,
+    keys,
     listings,
     machines,
     reports,
@@ -47,6 +48,7 @@ app = typer.Typer(
 for _family in (training, sweeps, reports, export, reproduction, listings, deploy, machines, status):
     app.add_typer(_family.app)
 app.add_typer(listings.data)
+app.add_typer(keys.app)
 app.add_typer(control.app)
 # Errors of the operating system that are not mistakes of the program.
 _SYSTEM_ERRORS = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ENOSPC, errno.EPERM, errno.EROFS}

@@ -74,7 +74,7 @@ class ChildProcesses:
 
     def __enter__(self) -> Self:
         try:
-            self.logs.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"logs '{shorten(self.logs)}' cannot be written: {error.strerror}.") from None
         self.bounded_logs = BoundedLogs(self.logs)

@@ -85,7 +85,7 @@ class Control:
     def __call__(self, replicas: Sequence[Replica]) -> int:
         """Changes replicas and engine; returns the last round."""
         (replica,) = replicas
-        round = replica.state.round
+        self.events.round = round = replica.state.round
         for change in self.log.after(round):
             if change.id not in self.repeated:
                 self.repeated.add(change.id)

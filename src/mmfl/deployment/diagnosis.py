@@ -62,7 +62,7 @@ def _plaintext_problem(line: socket.socket, server: Address) -> Problem | None:
         return None  # not encrypted, as it should be
     return Problem(
         f"the server at {server} takes encrypted connections only; expected --root-certificates ca.crt, and for a node "
-        "--key node-K.key (`mmfl keys` makes them)",
+        "--key node-K.key (`mmfl keys make` makes them)",
         lasting=True,
     )
 
@@ -74,7 +74,7 @@ def _encryption_problem(line: socket.socket, server: Address, root: Path) -> Pro
     except ssl.SSLCertVerificationError as error:
         return Problem(
             f"the certificate of the server at {server} is not accepted ({error.verify_message}); expected the ca.crt "
-            "of its keys, and a host that `mmfl keys --server` was given",
+            "of its keys, and a host that `mmfl keys make --server` was given",
             lasting=True,
         )
     except TimeoutError:

@@ -56,8 +56,8 @@ class Deployment:
             _check_batch_norm(task, layout)
         _check_average(tasks, settings)
         settings.stop.build().targets([task.name for task in tasks])  # refuses a task that is not there
-        self.federation = ServerFederation(tasks, settings.clients, lambda round: self.exchange.wait_for_clients(round))
-        self.roster = Roster(self.federation, events)
+        self.federation = ServerFederation(tasks, settings.clients, self._wait_for_clients)
+        self.roster = Roster(self.federation, events, settings.max_examples)
         self.exchange = NodeExchange(transport, self.roster, settings, asked_to_stop, live)
         self.server_engine = Simulation("cpu")  # tests models where the server has test examples
         self.choices = self.server_engine.choices
@@ -188,6 +188,15 @@ class Deployment:
     def _losses_known(self, workload: Workload) -> dict[int, float]:
         weights, losses = self._known_losses.get(workload.task, (None, {}))
         return losses if weights is workload.weights else {}
+
+    def _wait_for_clients(self, round: int) -> None:
+        self.exchange.wait_for_clients(round)
+        self.roster.limit_examples()
+
+    def report_clipped_update(self, task: int, client: int, norm: float, bound: float) -> None:
+        """Adds an event about an update that was scaled down."""
+        detail = f"task '{self.federation.task_names[task]}': an update of length {norm:.3g}, over {bound:.3g}"
+        self.events.add("clipped", self.roster.node_of(client), client, detail)
 
     # --- requests ---
 

@@ -9,15 +9,23 @@ from mmfl.deployment.payload import InvalidPayloadError, Payload
 from mmfl.deployment.replies import Replies
 from mmfl.deployment.roster import Roster
 from mmfl.deployment.settings import DeploymentSettings
-from mmfl.deployment.versions import Versions
 from mmfl.errors import UserError
 from mmfl.runs.live import LiveStateWriter
 
-_POLL_SECONDS = 0.1  # between two looks for replies
+# Between two looks for replies. Flower announces a reply before its content is there, and a look that comes in between
+# takes a second or three, so that looking more often is slower.
+_POLL_SECONDS = 0.4
 _RETRY_SECONDS = 5.0  # until a node whose announcement could not be used is asked again
 _SECONDS_BEFORE_EVENT = 10.0  # of waiting for clients, until an event says so
 _MAX_REPEATS = 3  # of a request whose reply was lost
-_STAGES = {"losses": "losses", "train": "training", "collect": "updates", "test": "tests"}  # by part of a request
+_STAGES = {  # by part of a request
+    "losses": "losses",
+    "train": "training",
+    "sum": "training",
+    "secure": "secure aggregation",
+    "collect": "updates",
+    "test": "tests",
+}
 
 
 @dataclass(frozen=True)
@@ -115,8 +123,8 @@ class NodeExchange:
                 self.events.add("waiting", detail=f"{connected} of {settings.clients} clients are there")
             time.sleep(_POLL_SECONDS)
 
-    def send(self, requests: Mapping[int, Payload]) -> Replies:
-        """Sends each node its request, and returns what the nodes replied in time."""
+    def send(self, requests: Mapping[int, Payload], read: Callable[[int, Payload], None] | None = None) -> Replies:
+        """Sends each node its request, and returns what the nodes replied in time; or hands each reply to `read`."""
         replies = Replies()
         if not requests:
             return replies
@@ -128,7 +136,7 @@ class NodeExchange:
         for node in sorted(set(requests) - set(pending.values())):
             self.events.add("lost", node, detail="the message was not taken")
             self.roster.forget(node)
-        self._wait(requests, pending, lambda node, payload: replies.read(requests[node].fields, payload))
+        self._wait(requests, pending, read or (lambda node, payload: replies.read(requests[node].fields, payload)))
         for message, node in pending.items():
             self.events.add("late", node)
             self.roster.unanswered[node] = message
@@ -186,7 +194,7 @@ class NodeExchange:
         now = time.monotonic()
         due = [node for node in sorted(nodes) if self._retry_at.get(node, 0.0) <= now]
         if due:
-            sent = self._send(dict.fromkeys(due, Payload({"announce": True, "versions": Versions.here().to_json()})))
+            sent = self._send(dict.fromkeys(due, Payload({"announce": True})))
             self.roster.unanswered |= {node: message for message, node in sent.items()}
 
     def _read_late_replies(self) -> None:
@@ -217,7 +225,6 @@ class NodeExchange:
                 self.events.add("failed", node, detail=str(payload.fields["error"]))
             else:
                 read(node, payload)
-                self.roster.check_announced(node, payload.fields.get("announced"))
         except Exception as error:  # whatever a node sends must not end the run
             kind = "" if isinstance(error, InvalidPayloadError) else f"{type(error).__name__}: "
             self.events.add("garbage", node, detail=f"{kind}{error}")

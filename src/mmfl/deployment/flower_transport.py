@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from mmfl.deployment.exchange import Reply
+from mmfl.deployment.news import SOCKET_VARIABLE, tell
 from mmfl.deployment.programs import MAX_BYTES_VARIABLE
 
 _log = logging.getLogger(__name__)
@@ -66,7 +67,9 @@ class FlowerTransport:
             ]
             return self.grid.push_messages(messages)
 
-        return {name: node for name, node in zip(_retry(push), payloads, strict=False) if name}
+        names = _retry(push)
+        tell(os.environ.get(SOCKET_VARIABLE))
+        return {name: node for name, node in zip(names, payloads, strict=False) if name}
 
     def receive(self, messages: Iterable[str]) -> list[Reply]:
         """The replies and errors that have arrived; each is returned once."""

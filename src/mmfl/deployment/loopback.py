@@ -48,10 +48,10 @@ class LocalDeployment:
     def start(self, clients_of_node: Sequence[Sequence[int]]) -> None:
         """Starts the SuperLink, and a node for each list of clients."""
         self.keys: Keys | None = None
-        inner = self.address
+        inner = Address("127.0.0.1", free_port())  # behind a proxy, where nodes wait for messages
         if self.secure:
-            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], len(clients_of_node))
-            inner = Address("127.0.0.1", free_port())
+            allowed = [",".join(map(str, clients)) for clients in clients_of_node]
+            self.keys = make_keys(self.processes.folder / "keys", ["localhost"], allowed)
         for clients in clients_of_node:
             self._add(clients)
         self.link: SuperLink = start_superlink(self.processes, self.address, inner, self.keys)

@@ -3,7 +3,6 @@
 Where other machines can reach it, the SuperLink is behind a proxy.
 """
 
-import json
 import logging
 import secrets
 import socket
@@ -14,10 +13,11 @@ from pathlib import Path
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import ChildProcesses, wait_until
+from mmfl.deployment.news import SOCKET_VARIABLE
+from mmfl.deployment.registration import Registrations
 from mmfl.deployment.security import Address, Keys
 from mmfl.deployment.supervision import Supervised
 from mmfl.errors import UserError
-from mmfl.runs.files import write_atomically
 
 _log = logging.getLogger(__name__)
 MAX_MESSAGE_BYTES = 1 << 29  # of a node's message, by default
@@ -33,9 +33,13 @@ class SuperLink:
 
     control: programs.ControlAPI
     supervised: Sequence[Supervised]
+    registrations: Registrations | None = None
+    say: Callable[[str], None] = _log.warning
 
     def check(self) -> None:
-        """Starts again what has ended; must be called regularly."""
+        """Starts again what has ended, and registers and removes keys that changed; must be called regularly."""
+        for change in self.registrations.update_if_changed() if self.registrations else ():
+            self.say(change)
         for each in self.supervised:
             each.check()
 
@@ -47,7 +51,7 @@ def control_address(
     if (keys is not None) == insecure and (insecure or not address.loopback):
         raise UserError(
             f"link on {address}: where other machines can reach it, it needs certificates and node keys; expected "
-            "either --keys DIR (`mmfl keys` makes them), or --insecure to do without."
+            "either --keys DIR (`mmfl keys make` makes them), or --insecure to do without."
         )
     if keys is None and address.loopback:
         if control_port is not None or max_bytes is not None:
@@ -80,7 +84,10 @@ def start_superlink(
         check_free(each)
     home, state = processes.folder / "link", state or processes.folder / "state"
     database, secret = _open_state(state)
-    limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size}
+    news = processes.folder / "news"
+    limit = {} if inner == address else {programs.MAX_BYTES_VARIABLE: size, SOCKET_VARIABLE: str(news)}
+    table = state / "nodes.json"
+    limit |= {programs.NODES_VARIABLE: str(table)} if keys else {}
     environment = programs.environment(home) | limit
 
     def supervise(name: str, command: Sequence[str]) -> Supervised:
@@ -89,19 +96,21 @@ def start_superlink(
     superlink = supervise("superlink", programs.superlink(inner, keys, database, secret))
     wait_until(lambda: listens(inner), superlink.child, "listen", say=say)
     control = programs.ControlAPI(inner, keys.authority if keys else None, home)
-    if keys and keys.public_keys:
-        _register_nodes(control, keys.public_keys, state / "registered.json")
+    registrations = Registrations(control, keys, table) if keys else None
+    if registrations:
+        registrations.update()
     superexec = supervise("superexec", programs.superexec(inner, keys, secret))
     if inner == address:
-        return SuperLink(control, [superlink, superexec])
+        return SuperLink(control, [superlink, superexec], registrations, say)
     command = [sys.executable, "-P", str(_PROXY), "--host", address.host, "--port", str(address.port)]
-    command += ["--prefix", programs.FLEET, "--target", f"{'https' if keys else 'http'}://{inner}", "--max-bytes", size]
+    command += ["--prefix", programs.FLEET, "--target-host", inner.host, "--target-port", str(inner.port)]
+    command += ["--max-bytes", size, "--news", str(news)]
     if keys:
         command += ["--certificate", str(keys.certificate), "--key", str(keys.server_key)]
-        command += ["--authority", str(keys.authority)]
+        command += ["--authority", str(keys.authority), "--keys", str(keys.folder)]
     proxy = supervise("proxy", command)
     wait_until(lambda: listens(address), proxy.child, "listen", say=say)
-    return SuperLink(control, [superlink, superexec, proxy])
+    return SuperLink(control, [superlink, superexec, proxy], registrations, say)
 
 
 def _open_state(folder: Path) -> tuple[Path, Path]:
@@ -119,14 +128,6 @@ def _open_state(folder: Path) -> tuple[Path, Path]:
     except OSError as error:
         raise UserError(f"state '{folder}' cannot be written: {error.strerror}.") from None
     return folder / "superlink.sqlite", secret
-
-
-def _register_nodes(control: programs.ControlAPI, keys: Sequence[Path], registered: Path) -> None:
-    """Registers the nodes with these public keys that are not in the file of those that were registered."""
-    known = json.loads(registered.read_text()) if registered.exists() else []
-    if new := [key for key in keys if key.read_text() not in known]:
-        control.register_nodes(new)
-        write_atomically(registered, json.dumps([*known, *(key.read_text() for key in new)]).encode())
 
 
 def free_port() -> int:

@@ -159,6 +159,11 @@ def serving_metrics(
             thread.join()
 
 
+def check_port(port: int) -> None:
+    """Refuses a port that cannot be used, before anything is written."""
+    MetricsServer(port, list, str).server_close()
+
+
 def link_metrics(port: int | None, processes: ChildProcesses, keys: Keys | None) -> AbstractContextManager[None]:
     """While active, serves the metrics of a link at a port, if there is one."""
 

@@ -3,9 +3,10 @@
 import hashlib
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ class NodeService:
     [task, client, send, fingerprint] (of the update the server remembers, "" for none), `collect` [task, client, round]
     and `test` [task]; weights come as vectors. All parts are answered in one reply, of at most `max_reply_bytes`.
 
+    Requests of secure aggregation have parts of their own, see `SecureService`; with `sums_only` no update leaves the
+    node in any other way.
+
     What clients keep for themselves, local batch norm and the state of optimisers, is in `folder` for as long as the
     server's run is the same.
 
@@ -49,8 +53,9 @@ class NodeService:
         engine: Simulation | None = None,
         privacy: Privacy | None = None,
         folder: Path | None = None,
+        sums_only: bool = False,
     ):
-        self.federation = federation
+        self.federation, self.sums_only = federation, sums_only
         self.engine = engine or Simulation()
         self.privacy = privacy or Privacy()
         for task in federation.tasks:
@@ -80,7 +85,7 @@ class NodeService:
         try:
             request = Payload.unpack(packed)
             max_bytes = request.fields.get("max_reply_bytes")
-            for part in (self._announce, self._losses, self._train, self._collect, self._test):
+            for part in (self._announce, self._losses, self._train, self._sum, self._collect, self._test):
                 part(request, reply)
             reply.fields["announced"] = self.announced
         except InvalidPayloadError as error:
@@ -115,21 +120,10 @@ class NodeService:
         rows = request.rows("train", str, int, bool, str)
         if not rows:
             return
-        round, seed = int(request.fields["round"]), int(request.fields["seed"])
-        local = _local_rule(json.dumps(request.fields["method"]))
-        by_task = _clients_by_task(rows)
-        trainings = []
-        for name, clients in by_task.items():
-            work = self._workload(request, name, clients)
-            names = [f"correction.{name}.{i}" for i in clients]
-            corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
-            correction = torch.stack(corrections).to(work.weights.device) if corrections else None
-            training = Training(**vars(work), round=round, seed=seed, local=local, correction=correction)
-            trainings.append(replace(training, optimiser_state=self._optimiser_state(request, training)))
-        wanted = {(name, i): (send, remembered) for name, i, send, remembered in rows}
-        for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
-            self._keep_states(name, trained)
-            protected = self.privacy.protect(trained.flat).cpu()  # once: what is sent later, or again, is the same
+        if self.sums_only:
+            raise InvalidPayloadError("for single updates, but this node sends sums only (secure aggregation)")
+        round, wanted = int(request.fields["round"]), {(name, i): (send, last) for name, i, send, last in rows}
+        for name, trained, protected in self._trained(request, _clients_by_task(rows)):
             for n, i in enumerate(trained.client.tolist()):
                 pair, update = (name, i), protected[n].clone()
                 send, remembered = wanted[pair]
@@ -139,6 +133,41 @@ class NodeService:
                     self._send(pair, reply)
                 loss, steps = float(trained.loss[n]), int(trained.steps[n])
                 reply.add("trained", name, i, loss, steps, float(update.norm()), product)
+
+    def _sum(self, request: Payload, reply: Payload) -> None:
+        """Takes part in secure aggregation: trains, and sends no update but in a masked sum; helps to unmask sums."""
+        if "secure" not in request.fields:
+            return
+        self._secure.answer(request, reply)
+        rows = request.rows("sum", str, int, float)
+        if rows and self._secure.trains(request):
+            coefficients = {(name, i): coefficient for name, i, coefficient in rows}
+            for name, trained, protected in self._trained(request, _clients_by_task(rows)):
+                own = {i: coefficients[name, i] for i in trained.client.tolist()}
+                self._secure.add_up(request, name, trained, protected, own, reply)
+
+    @cached_property
+    def _secure(self) -> Any:
+        """The node's part in secure aggregation; what it imports takes memory that other nodes need not spend."""
+        return import_module("mmfl.deployment.secure_service").SecureService()
+
+    def _trained(
+        self, request: Payload, by_task: Mapping[str, NDArray[np.int64]]
+    ) -> Iterator[tuple[str, Trained, Tensor]]:
+        """Trains the clients of each task: what came of it, and the updates as they may leave the clients."""
+        round, seed = int(request.fields["round"]), int(request.fields["seed"])
+        local = _local_rule(json.dumps(request.fields["method"]))
+        trainings = []
+        for name, clients in by_task.items():
+            work = self._workload(request, name, clients)
+            names = [f"correction.{name}.{i}" for i in clients]
+            corrections = [request.vector(each, len(work.weights)) for each in names if each in request.vectors]
+            correction = torch.stack(corrections).to(work.weights.device) if corrections else None
+            training = Training(**vars(work), round=round, seed=seed, local=local, correction=correction)
+            trainings.append(replace(training, optimiser_state=self._optimiser_state(request, training)))
+        for name, trained in zip(by_task, self.engine.train(trainings), strict=True):
+            self._keep_states(name, trained)
+            yield name, trained, self.privacy.protect(trained.flat).cpu()  # once: what is sent again is the same
         self.states.save()
 
     def _inner_product(self, pair: Pair, update: Tensor, remembered: str) -> float | None:

@@ -31,18 +31,20 @@ CONNECTION = "mmfl"  # the name of the connection in the settings that we write
 FLEET = "/v1/fleet/"  # the path of nodes' requests; all others are for those who start runs
 # The variable by which a SuperLink behind a proxy, and its runs, know the largest request of a node.
 MAX_BYTES_VARIABLE = "MMFL_MAX_MESSAGE_BYTES"
+# The variable by which the runs of a SuperLink with keys find the file that says whose key each node has.
+NODES_VARIABLE = "MMFL_NODES"
 _FLOWER_NODE = Path(__file__).with_name("flower_node.py")
-_REGISTER = """
-import sys
+_SEVERAL = """
+import json, sys
 from importlib.metadata import entry_points
 (command,) = entry_points(group="console_scripts", name="flwr")
 flwr = command.load()
-for key in sys.argv[2:]:
-    flwr(["supernode", "register", key, sys.argv[1]], standalone_mode=False)
+for words in json.loads(sys.argv[1]):
+    flwr(words, standalone_mode=False)
 """
 _UNREACHABLE = "Connection to the SuperLink is unavailable"
 _SECONDS_TO_ANSWER = 300.0
-_POLL_SECONDS = "0.1"  # between looks for work; Flower's default of a second would delay every message
+_POLL_SECONDS = "0.7"  # between looks for work: a second, as by default, delays messages; less costs idle nodes more
 
 
 def require_flower() -> None:
@@ -145,13 +147,27 @@ class ControlAPI:
         """Stops a run immediately."""
         self.ask(["flwr", "stop", str(run), CONNECTION], f"stopping run {run}")
 
-    def register_nodes(self, keys: Sequence[Path]) -> None:
-        """Registers the nodes with these public keys: `flwr supernode register` for each, in one process."""
-        command = [sys.executable, "-c", _REGISTER, CONNECTION, *map(str, keys)]
-        self.ask(command, "registering the nodes' keys")
+    def register_nodes(self, keys: Sequence[Path]) -> list[str]:
+        """Registers nodes by their public keys; returns the number of each."""
+        printed = self._run_several(
+            [["supernode", "register", str(key), CONNECTION] for key in keys], "registering keys"
+        )
+        return re.findall(r"SuperNode (\d+) registered", printed)
+
+    def unregister_nodes(self, nodes: Sequence[str]) -> None:
+        """Removes nodes by their numbers; their keys cannot be registered again."""
+        self._run_several([["supernode", "unregister", node, CONNECTION] for node in nodes], "removing keys")
+
+    def _run_several(self, commands: Sequence[Sequence[str]], what: str) -> str:
+        """Runs several of Flower's commands in one process, since each would take seconds to start."""
+        return self._run([sys.executable, "-c", _SEVERAL, json.dumps(commands)], what) if commands else ""
 
     def ask(self, command: Sequence[str], what: str) -> dict[str, Any]:
         """Runs one of Flower's commands and returns the JSON it prints."""
+        return _first_object(self._run(command, what))
+
+    def _run(self, command: Sequence[str], what: str) -> str:
+        """Runs one of Flower's commands and returns what it prints."""
         security: dict[str, Any] = {"root-certificates": str(self.root)} if self.root else {"insecure": True}
         connection = {"address": str(self.address), **security}
         variables = environment(self.home)
@@ -174,7 +190,7 @@ class ControlAPI:
             lines = str(answer.get("error-message") or done.stderr or done.stdout).strip().splitlines()
             reason = lines[-1] if lines else f"exit code {done.returncode}"
             raise UserError(f"{what}: {self._problem(reason)}")
-        return answer
+        return done.stdout
 
     def _problem(self, reason: str) -> str:
         """Why a command has failed, and what to do: what can be seen from here, or else the reason that it gave."""

@@ -22,6 +22,8 @@ from mmfl.federation.metric_kinds import CollectedMetric
 from mmfl.federation.task import Task
 from mmfl.partition import Shards
 
+_SIZE_FACTOR = 2  # times the median number of examples that a client counts for
+
 LocalData = Dataset | tuple[Any, Any] | None
 """A client's data for a task: a data set, or examples (x, y) without test examples; None if it lacks the task."""
 
@@ -77,7 +79,7 @@ class ServerFederation(Federation):
         self.wait_for_clients = wait_for_clients
         self.availability = Always()
         nothing = np.zeros((clients, len(tasks)), dtype=np.int64)
-        self.sizes, self.capacity = nothing, nothing[:, 0].copy()
+        self.announced, self.sizes, self.capacity = nothing.copy(), nothing, nothing[:, 0].copy()
         self.connected, self.unresponsive = np.zeros(clients, dtype=bool), np.zeros(clients, dtype=bool)
         self.shards, self.groups = (), (None,) * len(tasks)
         self.test_shards = (None,) * len(tasks)
@@ -87,7 +89,7 @@ class ServerFederation(Federation):
     def add_task(self, task: Task, arrival: int) -> None:
         """Adds a task, which takes part from a round. No client has it until its node announces so again."""
         self.tasks = (*self.tasks, task)
-        self.sizes = np.pad(self.sizes, ((0, 0), (0, 1)))
+        self.announced, self.sizes = (np.pad(each, ((0, 0), (0, 1))) for each in (self.announced, self.sizes))
         self.task_arrivals, self.retired = np.append(self.task_arrivals, arrival), np.append(self.retired, False)
         self.groups, self.test_shards = (*self.groups, None), (*self.test_shards, None)
 
@@ -95,7 +97,7 @@ class ServerFederation(Federation):
         """From now on nobody trains a task, and it is not tested. Who has how much of the others must be announced
         again."""
         self.retired = self.retired | (np.array(self.task_names) == name)
-        self.sizes = np.where(self.retired, 0, self.sizes)
+        self.announced, self.sizes = (np.where(self.retired, 0, each) for each in (self.announced, self.sizes))
 
     def present_tasks(self, round: int) -> NDArray[np.bool_]:
         """Which tasks have arrived by a round and are not retired, [tasks]."""
@@ -106,10 +108,20 @@ class ServerFederation(Federation):
         return bytes(8 * self.clients * (len(self.tasks) + 1))
 
     def announce(self, client: int, sizes: Sequence[int], capacity: int) -> None:
-        """Enters a client's number of examples for each task, and its capacity."""
-        self.sizes, self.capacity = self.sizes.copy(), self.capacity.copy()  # views hold the old ones
-        self.sizes[client] = np.where(self.retired, 0, sizes)
-        self.capacity[client] = min(capacity, int((self.sizes[client] > 0).sum()))
+        """Enters a client's number of examples for each task, and its capacity, for the next `limit_sizes`."""
+        self.announced[client] = np.where(self.retired, 0, sizes)
+        self.capacity = self.capacity.copy()  # views hold the old one
+        self.capacity[client] = min(capacity, int((self.announced[client] > 0).sum()))
+
+    def limit_sizes(self, max_examples: int | None) -> NDArray[np.int64]:
+        """Sets the sizes to what clients announced, but at most to `max_examples`; by default to twice the median
+        of what clients announced for the task (of two in the middle the lower one). Returns the sizes."""
+        limits = np.full(len(self.tasks), max_examples or 0)
+        for s in range(len(self.tasks) if max_examples is None else 0):
+            known = self.announced[self.announced[:, s] > 0, s]
+            limits[s] = _SIZE_FACTOR * np.quantile(known, 0.5, method="lower") if len(known) else 0
+        self.sizes = np.minimum(self.announced, limits)
+        return self.sizes
 
     def view(self, round: int, *, rate: float, seed: int, time: float = 0.0, out_of_reach: bool = False) -> RoundView:
         """The view of a round, with the clients that are connected when it begins."""

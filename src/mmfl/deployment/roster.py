@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mmfl.deployment.payload import InvalidPayloadError, Payload
+import numpy as np
+
+from mmfl.deployment.known_nodes import KnownNodes
+from mmfl.deployment.payload import InvalidPayloadError, Pair, Payload
 from mmfl.deployment.remote_federation import ServerFederation
 from mmfl.deployment.versions import Versions
 from mmfl.runs.files import append_bounded
@@ -16,14 +19,15 @@ from mmfl.runs.layout import MAX_LOG_BYTES
 _MAX_DETAIL_LENGTH = 300  # characters; a node may have written them
 _MAX_EXAMPLES = 2**40  # that a client may announce
 _MAX_TASKS = 1000  # that a client may announce, known to the run or not
+_MAX_NAME_LENGTH = 200  # of such a task
 _NO_FAULTS = ("joined", "waiting", "control", "changed", "version")
 
 
 class Events:
-    """Writes one line per event to `events.jsonl`, and counts events by kind."""
+    """Writes one line per event to `events.jsonl`, and counts events by kind. Nodes are named by their keys."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, known: KnownNodes | None = None):
+        self.path, self.known = path, known or KnownNodes()
         self.counts: Counter[str] = Counter()
         self.totals: Counter[str] = Counter()  # since the server was started
         self.round = 0
@@ -33,7 +37,8 @@ class Events:
         self.counts[kind] += 1
         self.totals[kind] += 1
         event = {"time": round(time.time(), 3), "round": self.round, "kind": kind}
-        event |= {name: str(value) for name, value in (("node", node), ("client", client)) if value is not None}
+        event |= {} if node is None else {"node": self.known.name(node)}
+        event |= {} if client is None else {"client": str(client)}
         event |= {"detail": detail[:_MAX_DETAIL_LENGTH]} if detail else {}
         append_bounded(self.path, json.dumps(event) + "\n", MAX_LOG_BYTES)
 
@@ -54,22 +59,24 @@ class RosterEntry:
 
 
 class Roster:
-    """The connected nodes, by number. A client is served by one node at a time.
+    """The connected nodes, by number. A client is served by one node at a time, whose key must allow it.
 
     Another node that announces the same client serves it once the first one has left or stopped replying, as after a
     restart. A node whose message is `unanswered`, although nobody waits for the reply any more, is not relied on until
     it replies.
     """
 
-    def __init__(self, federation: ServerFederation, events: Events):
-        self.federation, self.events = federation, events
+    def __init__(self, federation: ServerFederation, events: Events, max_examples: int | None = None):
+        self.federation, self.events, self.known, self.max_examples = federation, events, events.known, max_examples
         self.nodes: dict[int, RosterEntry] = {}
         self.unanswered: dict[int, str] = {}  # the message to each such node
         self._version_problems: dict[int, str] = {}  # as told last
         self._server: dict[int, int] = {}  # the node that serves a client, or did so last
+        self._capped: set[Pair] = set()  # of which an event told that fewer examples count than announced
 
     def update_connected(self, connected: set[int]) -> set[int]:
         """Removes nodes that have left; returns those that have not been asked yet which clients they have."""
+        connected = {node for node in connected if self.known.admits(node)}
         for node in sorted(set(self.nodes) - connected):
             self.events.add("left", node)
             self.forget(node)
@@ -91,17 +98,21 @@ class Roster:
                 self.events.add("refused", number, detail=problem)
             return
         last = self.federation.clients - 1
-        clients, outside = {}, []
+        clients, outside, forbidden = {}, [], []
         for (client,), (capacity, sizes) in announcement.table("clients", (int,), (int, dict)).items():
             valid = all(map(_is_count, sizes.values())) and capacity >= 1 and sum(sizes.values()) > 0
-            if not valid or len(sizes) > _MAX_TASKS:
+            if not valid or len(sizes) > _MAX_TASKS or max(map(len, sizes)) > _MAX_NAME_LENGTH:
                 raise InvalidPayloadError(f"client {client} announces {str(sizes)[:200]} with capacity {capacity}")
-            if 0 <= client <= last:
-                clients[client] = (capacity, sizes)
-            else:
+            if not 0 <= client <= last:
                 outside.append(client)
+            elif not self.known.may_serve(number, client):
+                forbidden.append(client)
+            else:
+                clients[client] = (capacity, sizes)
         if outside:
             self.events.add("refused", number, outside[0], f"expected a client from 0 to {last}")
+        if forbidden:
+            self.events.add("refused", number, min(forbidden), "its key may not serve this client, says clients.toml")
         tested = announcement.fields.get("tested", {})
         if not isinstance(tested, dict) or not all(map(_is_count, tested.values())):
             raise InvalidPayloadError("'tested' does not read as a table of numbers")
@@ -110,19 +121,34 @@ class Roster:
             self.events.add("version", number, detail=difference)
         self.events.add("joined", number, detail=f"clients {', '.join(map(str, sorted(clients)))}")
         self.assign_clients()
-        taken = [client for client in sorted(clients) if self._server[client] != number]
+        idle = [client for client in sorted(clients) if not any(self._examples(number, client))]
+        if idle:
+            self.events.add("refused", number, idle[0], "it has none of the run's tasks, or not yet")
+        taken = [client for client in sorted(clients) if self._server.get(client) != number and client not in idle]
         if taken:
             self.events.add("refused", number, taken[0], "another node serves it")
 
     def assign_clients(self) -> None:
         """Assigns clients without a responsive node to one that announced them; updates who is connected."""
+        self._server = {client: node for client, node in self._server.items() if self.known.may_serve(node, client)}
         for number in self._responsive():
             for client in self.nodes[number].clients:
-                if self.node_of(client) is None:
+                may = self.known.may_serve(number, client)
+                if may and self.node_of(client) is None and any(self._examples(number, client)):
                     self._server[client] = number
                     self._announce(number, client)
         self.federation.connected[:] = False
         self.federation.connected[[client for client in self._server if self.node_of(client) is not None]] = True
+
+    def limit_examples(self) -> None:
+        """Bounds the numbers of examples that clients announce, and adds an event for each that counts for less."""
+        announced, sizes = self.federation.announced, self.federation.limit_sizes(self.max_examples)
+        for client, s in np.argwhere(announced > sizes).tolist():
+            name = self.federation.task_names[s]
+            if (name, client) not in self._capped:
+                self._capped.add((name, client))
+                detail = f"task '{name}': of {announced[client, s]} examples, {sizes[client, s]} count"
+                self.events.add("capped", self._server.get(client), client, detail)
 
     def announce_again(self) -> None:
         """Enters what the nodes announced once more, since the tasks have changed."""
@@ -130,9 +156,12 @@ class Roster:
             self._announce(number, client)
 
     def _announce(self, number: int, client: int) -> None:
-        capacity, sizes = self.nodes[number].clients[client]
-        counts = [sizes.get(name, 0) for name in self.federation.task_names]
-        self.federation.announce(client, counts, capacity)
+        self.federation.announce(client, self._examples(number, client), self.nodes[number].clients[client][0])
+
+    def _examples(self, number: int, client: int) -> list[int]:
+        """How much a node's client has of each of the run's tasks."""
+        sizes = self.nodes[number].clients[client][1]
+        return [sizes.get(name, 0) for name in self.federation.task_names]
 
     def check_announced(self, number: int, announced: object) -> None:
         """Has a node announce its clients again where it no longer has what it announced, as after an upgrade."""
@@ -147,8 +176,8 @@ class Roster:
         return None if number in self.unanswered else number
 
     def name_of(self, number: int) -> str:
-        """What people call a node: its number."""
-        return str(number)
+        """What people call a node: the name of its key, or its number."""
+        return self.known.name(number)
 
     def nodes_with_test_data(self, task: str) -> list[int]:
         """The responsive nodes that hold test examples of a task."""

@@ -52,7 +52,7 @@ class NodeSpec:
         if bool(self.root) == self.insecure and (self.insecure or not self.server.loopback):
             raise UserError(
                 f"node: a line to another machine ({self.server}) must be encrypted; expected either "
-                "--root-certificates ca.crt and --key node-K.key (`mmfl keys` makes them), or --insecure."
+                "--root-certificates ca.crt and --key node-K.key (`mmfl keys make` makes them), or --insecure."
             )
 
     def check_server(self) -> Problem | None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,8 @@ from flwr.serverapp import Grid, ServerApp
 from mmfl.deployment.control import Control, course_at
 from mmfl.deployment.exchange import Transport
 from mmfl.deployment.flower_transport import FlowerTransport
-from mmfl.deployment.programs import MODULE
+from mmfl.deployment.known_nodes import KnownNodes
+from mmfl.deployment.programs import MODULE, NODES_VARIABLE
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
@@ -30,18 +32,23 @@ from mmfl.runs.status import RunEnd, StatusWriter
 
 
 def run(
-    transport: Transport, module: UserModule, settings: DeploymentSettings, directory: Path, resume: bool = False
+    transport: Transport,
+    module: UserModule,
+    settings: DeploymentSettings,
+    directory: Path,
+    resume: bool = False,
+    known: KnownNodes | None = None,
 ) -> Comparison:
     """Runs a deployment from its first round, or from its last checkpoint, to its end.
 
-    When a file `stop` appears in the run directory, it stops after the current round, with a checkpoint; other files
-    there pause it or change it between two rounds (`Control`).
+    `known` says which nodes may serve which clients. When a file `stop` appears in the run directory, it stops after
+    the current round, with a checkpoint; other files there pause it or change it between two rounds (`Control`).
     """
     asked_to_stop = (directory / STOP).exists
     course = course_at(directory, module.tasks, settings, newest_round(directory / CHECKPOINTS) if resume else 0)
     settings, live = course.settings, LiveStateWriter(directory)
     live.known |= {"rounds": settings.rounds, "rate": settings.rate}
-    events = Events(directory / EVENTS)
+    events = Events(directory / EVENTS, known)
     engine = deployment_of(course, transport, events, asked_to_stop, _mark(directory), live)
     with hold(directory):
         StatusWriter(directory, settings.rounds).wait(f"{settings.clients} clients")
@@ -75,7 +82,9 @@ def main(grid: Grid, context: Context) -> None:
         assert user_module.origin is not None  # it is a file of the app
         module = UserModule.load(Path(user_module.origin))
         settings = DeploymentSettings.of(json.loads(str(run_config["settings"])))
-        return run(FlowerTransport(grid), module, settings, directory, bool(run_config["resume"]))
+        nodes = os.environ.get(NODES_VARIABLE)
+        known = KnownNodes(Path(nodes) if nodes else None)
+        return run(FlowerTransport(grid), module, settings, directory, bool(run_config["resume"]), known)
 
     record_outcome(directory, work, context.run_id)
 

@@ -5,9 +5,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from mmfl.deployment.secure_settings import SecureAggregationConfig, check_noise, check_sums_are_enough
 from mmfl.errors import UserError, nearest
-from mmfl.runs.config_sections import StopConfig
+from mmfl.methods import make_method
+from mmfl.privacy import CentralNoise
+from mmfl.runs.config_sections import CentralNoiseConfig, StopConfig
 from mmfl.training.average import check_average
+
+_SECTIONS: Mapping[str, type[BaseModel]] = {
+    "stop": StopConfig,
+    "secure_aggregation": SecureAggregationConfig,
+    "central_noise": CentralNoiseConfig,
+}
 
 
 class DeploymentSettings(BaseModel):
@@ -47,6 +56,31 @@ class DeploymentSettings(BaseModel):
     """Number of connected clients that a round needs."""
     norm: float = Field(gt=0, default=100.0, examples=[10])
     """An update whose norm is more than this many times that of the weights it started from is rejected."""
+    clip: float | None = Field(ge=0, default=None, examples=[2.5])
+    """An update whose norm is more than this many times the median of recent norms of its task is scaled down to that;
+    by default 1, and 0 (no bound) with secure aggregation or central noise."""
+    max_examples: int | None = Field(ge=1, default=None, examples=[10000])
+    """The largest number of examples of a task that counts for a client; by default twice the median of what
+    clients announce."""
+
+    central_noise: CentralNoiseConfig | None = Field(default=None, examples=[{"clip": 10.0, "noise": 1.0}])
+    """[Noise on sums](privacy.md#central-noise), by the keys of [`[central_noise]`](#central_noise):
+    `--set central_noise.clip=10`."""
+    secure_aggregation: SecureAggregationConfig | None = Field(default=None, examples=[{"clip": 10.0}])
+    """[Secure aggregation](privacy.md#secure-aggregation), by its keys: `--set secure_aggregation.clip=10`."""
+
+    def update_bound(self) -> float:
+        """The `clip` that holds: 0 where a bound that follows other clients' norms has no place."""
+        if self.clip is not None:
+            return self.clip
+        return 0.0 if self.secure_aggregation or self.central_noise else 1.0
+
+    def noise(self) -> CentralNoise | None:
+        """The noise that the server adds to sums, checked; None for none."""
+        try:
+            return None if self.central_noise is None else self.central_noise.build(secret=True)
+        except UserError as error:
+            raise UserError(f"deployment: {error}") from None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "DeploymentSettings":
@@ -55,14 +89,16 @@ class DeploymentSettings(BaseModel):
             settings = cls.model_validate(dict(values))
         except ValidationError as error:
             first = error.errors()[0]
-            in_stop = first["loc"][0] == "stop" and len(first["loc"]) > 1
-            key = f"stop.{first['loc'][1]}" if in_stop else str(first["loc"][0])
+            section, *inner = (str(part) for part in first["loc"])
+            in_section = section in _SECTIONS and bool(inner)
+            key = f"{section}.{inner[0]}" if in_section else section
+            known = _SECTIONS[section].model_fields if in_section else cls.model_fields
             if first["type"] == "extra_forbidden":
-                known = StopConfig.model_fields if in_stop else cls.model_fields
                 near = nearest(str(first["loc"][-1]), known)
                 raise UserError(f"deployment: unknown setting '{key}': {near}") from None
             if first["type"] == "missing":
-                raise UserError(f"deployment: '{key}' is missing: {cls.model_fields[key].description}") from None
+                description = known[key.rpartition(".")[2]].description
+                raise UserError(f"deployment: '{key}' is missing: {description}") from None
             message = first["msg"][:1].lower() + first["msg"][1:]
             raise UserError(f"deployment: '{key}' is {first['input']!r}: {message}.") from None
         check_average(settings.average, "deployment")
@@ -70,6 +106,18 @@ class DeploymentSettings(BaseModel):
             settings.stop.build()
         except UserError as error:
             raise UserError(f"deployment: {error}") from None
+        if (noise := settings.noise()) is not None:
+            make_method(settings.method).with_noise(noise)
+            if settings.clip:
+                raise UserError(
+                    f"deployment: clip is {settings.clip:g}, but epsilon does not cover a bound that follows other "
+                    "clients' norms; expected only central_noise.clip."
+                )
+        if settings.secure_aggregation is not None:
+            default = cls.model_fields["norm"].default
+            bounds = {"norm": settings.norm != default, "clip": settings.clip}
+            check_sums_are_enough(settings.method, bounds)
+            check_noise(settings.secure_aggregation, settings.central_noise)
         if settings.least > settings.clients:
             raise UserError(f"deployment: least is {settings.least}; expected at most the {settings.clients} clients.")
         return settings

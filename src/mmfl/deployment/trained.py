@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from mmfl.deployment.exchange import NoNodes, Transport
 from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.roster import Events
 from mmfl.deployment.settings import DeploymentSettings
+from mmfl.deployment.update_bound import UpdateBound
 from mmfl.errors import UserError
 from mmfl.methods import make_method
 from mmfl.runs.checkpoint import newest_round
@@ -34,20 +37,32 @@ def deployment_of(
     live: LiveStateWriter | None = None,
 ) -> Deployment:
     """The engine of a deployment, with the tasks that were added and retired so far."""
-    engine = Deployment(transport, course.tasks, course.settings, events, asked_to_stop, run, live)
+    engine = _kind_of(course.settings)(transport, course.tasks, course.settings, events, asked_to_stop, run, live)
     engine.federation.task_arrivals = np.array(course.arrivals, dtype=np.int64)
     for name in sorted(course.retired):
         engine.federation.retire_task(name)
     return engine
 
 
+def _kind_of(settings: DeploymentSettings) -> type[Deployment]:
+    """The engine's class. That of secure aggregation imports Flower, which a model can be exported without."""
+    if settings.secure_aggregation is None:
+        return Deployment
+    kind: type[Deployment] = import_module("mmfl.deployment.secure_engine").SecureDeployment
+    return kind
+
+
 def experiment_of(engine: Deployment, settings: DeploymentSettings) -> Experiment:
-    """What a deployment runs: one method with one seed, over the clients of the nodes."""
+    """What a deployment runs: one method with one seed, over the clients of the nodes, with a bound on updates."""
+    method = make_method(settings.method)
+    if factor := settings.update_bound():
+        method = replace(method, aggregation=UpdateBound(method.aggregation, factor, engine.report_clipped_update))
     return Experiment(
         federation_of=lambda seed: engine.federation,
-        methods=[make_method(settings.method)],
+        methods=[method],
         seeds=[settings.seed],
         stop=settings.stop.build(),
+        central_noise=settings.noise(),
         **settings.model_dump(include=_EXPERIMENT),
     )
 

@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default=None)
     parser.add_argument("--clip", default=None, type=float)
     parser.add_argument("--noise", default=0.0, type=float)
+    parser.add_argument("--sums-only", default="no", choices=("yes", "no"))
     options = parser.parse_args(arguments)
     try:
         module = UserModule.load(options.module)
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             Simulation(options.device),
             Privacy(options.clip, options.noise),
             options.socket.parent,
+            options.sums_only == "yes",
         )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

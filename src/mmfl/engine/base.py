@@ -38,7 +38,8 @@ class Training(Workload):
     clients are elsewhere need not fetch every update: only those marked in `sends` [clients] are needed as vectors now
     (None: all). For the others the norm is enough and, where updates are `remembered`, the inner product with the
     client's last one. `optimiser_state` [clients, values] is what the clients' optimisers go on with, where
-    clients keep that; None: they begin without any, and none is returned.
+    clients keep that; None: they begin without any, and none is returned. `coefficients` [clients] are what the
+    aggregation will multiply the updates with to add them up, where it does nothing else with them.
 
     Random numbers are those of the round; or, where clients began at different times, those of each one's `serial`
     number [clients], and no client occurs twice. Schedules follow the round all the same.
@@ -51,6 +52,7 @@ class Training(Workload):
     sends: NDArray[np.bool_] | None = None
     remembered: ClientVectorStore | None = None
     optimiser_state: Tensor | None = None
+    coefficients: NDArray[np.float64] | None = None
     serial: NDArray[np.int64] | None = None
 
     def address_of(self, client: NDArray[np.int64]) -> int | NDArray[np.int64]:

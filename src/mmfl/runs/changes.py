@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from mmfl.checks import is_positive, is_whole
 from mmfl.errors import UserError
 from mmfl.runs.files import write_atomically
 from mmfl.runs.layout import CHANGES, CONTROL
@@ -42,9 +41,10 @@ class Change:
             raise UserError(
                 f"control: there is no change '{self.kind}'; expected one of {', '.join(get_args(ChangeKind))}."
             )
-        if self.kind == "rate" and not (is_positive(self.value) and self.value <= 1):
+        number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
+        if self.kind == "rate" and not (number and 0 < self.value <= 1):
             raise UserError(f"control: rate is {self.value!r}; expected a share of the processors in (0, 1].")
-        if self.kind == "rounds" and not is_whole(self.value, 1):
+        if self.kind == "rounds" and not (number and isinstance(self.value, int) and self.value >= 1):
             raise UserError(f"control: rounds is {self.value!r}; expected a whole number of at least 1.")
         if self.kind in ("add-task", "retire-task") and not (isinstance(self.value, str) and self.value):
             raise UserError(f"control: task is {self.value!r}; expected the name of a task.")

@@ -21,7 +21,14 @@ from mmfl.federation.task import Task
 from mmfl.methods import make_method
 from mmfl.registry import build
 from mmfl.runs.config_parts import Spec, build_named, load_data, make_partition
-from mmfl.runs.config_sections import ConfigSection, FederationConfig, PrivacyConfig, StopConfig, TaskConfig
+from mmfl.runs.config_sections import (
+    CentralNoiseConfig,
+    ConfigSection,
+    FederationConfig,
+    PrivacyConfig,
+    StopConfig,
+    TaskConfig,
+)
 from mmfl.runs.experiment import Experiment, seeds_of
 from mmfl.runs.layout import MADE_WITH
 
@@ -75,6 +82,8 @@ class Config(ConfigSection):
     """How matrices are multiplied: `tf32` is for GPUs, `bfloat16` for CPUs."""
     privacy: PrivacyConfig = PrivacyConfig()
     """Clipping and noise, a `[privacy]` table."""
+    central_noise: CentralNoiseConfig | None = None
+    """Noise on the sum of a round's updates, a `[central_noise]` table."""
     device: str | None = Field(default=None, examples=["cpu", "cuda"])
     """Where to compute. Without it a GPU where there is one."""
     trackers: list[Spec] = Field(
@@ -136,6 +145,7 @@ class Config(ConfigSection):
             stop=self.stop.build(),
             keep_best=self.keep_best,
             average=self.average,
+            central_noise=None if self.central_noise is None else self.central_noise.build(),
         )
 
     @contextmanager

@@ -11,7 +11,7 @@ from mmfl.federation.objectives import LOSSES
 from mmfl.federation.optimisers import OPTIMISERS, StateLifetime
 from mmfl.federation.schedules import SCHEDULES, STEP_SCHEDULES
 from mmfl.federation.task import Task
-from mmfl.privacy import Privacy
+from mmfl.privacy import CentralNoise, Change, Privacy
 from mmfl.registry import bind, build
 from mmfl.runs.config_parts import Spec, build_named, make_model
 from mmfl.runs.stopping import Stop
@@ -105,6 +105,23 @@ class PrivacyConfig(ConfigSection):
         return Privacy(self.clip, self.noise)
 
 
+class CentralNoiseConfig(ConfigSection):
+    """Gaussian noise that the server adds to the sum of a round's updates, none of them longer than `clip`."""
+
+    clip: float = Field(examples=[1.0])
+    """Longest update; longer ones are scaled down to it."""
+    noise: float = Field(examples=[2.0])
+    """Standard deviation of the noise, as a multiple of `clip` times the largest coefficient in the sum."""
+    delta: float = Field(default=1e-6, examples=[1e-8])
+    """The delta of the (epsilon, delta) that records show."""
+    change: Change = Field(default="replaced", examples=["absent"])
+    """What nobody should be able to tell: that a client had any other data (`replaced`), or sent nothing (`absent`)."""
+
+    def build(self, secret: bool = False) -> CentralNoise:
+        """The same, checked."""
+        return CentralNoise(**self.model_dump(), secret=secret)
+
+
 class StopConfig(ConfigSection):
     """When to stop before the last round: as soon as one of these holds, for every method and seed."""
 
@@ -157,6 +174,7 @@ SECTIONS: dict[str, type[ConfigSection]] = {
     "tasks": TaskConfig,
     "federation": FederationConfig,
     "privacy": PrivacyConfig,
+    "central_noise": CentralNoiseConfig,
     "stop": StopConfig,
 }
 """The tables of a configuration by key; a class is called like its key, which the completion relies on."""

@@ -16,6 +16,7 @@ from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, check_name
 from mmfl.federation import Federation
 from mmfl.methods import Method
+from mmfl.privacy import CentralNoise
 from mmfl.record import RoundRecord
 from mmfl.runs.directory import RunDirectory, made_with
 from mmfl.runs.listener import Listener, RunInfo, StopRequest, interruptible
@@ -37,7 +38,7 @@ class Experiment:
     `federation_of` gives the federation of a seed: the same for all, or partitioned anew for each; it is asked once for
     each seed. Models are tested every `evaluate_every` rounds, and after each of the `evaluate_last` last ones. `stop`
     says when the run ends before its last round; with `keep_best` the best tested weights of each task are kept, and
-    `average` says how its weights are averaged over rounds.
+    `average` says how its weights are averaged over rounds. `central_noise` is added to the sum of a round's updates.
     """
 
     federation_of: Callable[[int], Federation]
@@ -52,6 +53,7 @@ class Experiment:
     stop: Stop = field(default_factory=Stop)
     keep_best: bool = False
     average: float | None = None
+    central_noise: CentralNoise | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "federation_of", cache(self.federation_of))
@@ -68,6 +70,8 @@ class Experiment:
                 raise UserError(f"no {name} given; expected at least one.")
         for seed in self.seeds[:1] if isinstance(self.seeds, range) else self.seeds:
             check(is_whole(seed, 0), "", "seed", seed, "a whole number, 0 or above")
+        for method in self.methods:
+            method.with_noise(self.central_noise)  # refuses those that need more than sums
         names = [method.name for method in self.methods]
         for name in names:
             check_name("method", name)
@@ -291,7 +295,15 @@ def start(experiments: Sequence[Experiment], engine: Engine) -> list[Replica]:
         for seed in each.seeds:
             each.federation_of(seed).check_rounds(each.rounds)
     return [
-        Replica.start(each.federation_of(seed), method, seed, each.rate, engine, each.keep_best, each.average)
+        Replica.start(
+            each.federation_of(seed),
+            method.with_noise(each.central_noise),
+            seed,
+            each.rate,
+            engine,
+            each.keep_best,
+            each.average,
+        )
         for each in experiments
         for method in each.methods
         for seed in each.seeds
@@ -308,6 +320,7 @@ def comparison(replicas: Sequence[Replica], records: Sequence[RoundRecord]) -> C
         batch_norm = [None if norm is None else norm.mean() for norm in replica.state.batch_norm]
         tasks, clients = federation.task_names, federation.clients
         run = Run(known, name, seed, tasks, clients, federation, weights, batch_norm, tested=tested)
+        run.privacy_spent = replica.method.aggregation.spent(replica.state.aggregation)
         run.best_weights, run.average_weights = replica.state.best, replica.state.average
         runs.append(run)
     return Comparison(runs)

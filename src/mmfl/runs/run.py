@@ -13,6 +13,7 @@ from mmfl.data.structure import rows
 from mmfl.engine.layout import Layout
 from mmfl.errors import UserError, nearest
 from mmfl.federation import Federation
+from mmfl.privacy import PrivacySpent
 from mmfl.record import LastTest, RoundRecord
 from mmfl.runs.exporting import export
 from mmfl.runs.layout import REPORT_PAGE
@@ -44,6 +45,7 @@ class Run:
     batch_norm: Sequence[Tensor | None] | None = None
     best_weights: BestWeights | None = None
     average_weights: AveragedWeights | None = None
+    privacy_spent: PrivacySpent | None = None
     full: str = "full"
     tested: Mapping[str, LastTest] = field(default_factory=dict)
 

@@ -67,7 +67,9 @@ def _timing(each: AsynchronousRound) -> Timing:
     counted = {cause: number - before.dropped.get(cause, 0) for cause, number in dropped.items()}
     spent = {cause: number - before.wasted[cause] for cause, number in wasted.items()}
     chosen = np.unique(np.linspace(0, len(each.returned) - 1, min(len(each.returned), MAX_SPANS)).astype(np.int64))
-    ended = zip(each.federation.task_names, each.requesting.state.pace.ended, strict=True)
+    names, pace = each.federation.task_names, each.requesting.state.pace
+    ended = {name: time for name, time in zip(names, pace.ended, strict=True) if time is not None}
+    slots_of_task = dict(zip(names, pace.of_task, strict=True)) if pace.of_task is not None else {}
     return Timing(
         rounded(before.time),
         rounded(queue.time),
@@ -75,7 +77,10 @@ def _timing(each: AsynchronousRound) -> Timing:
         offered=rounded(slots * (queue.time - before.time)),
         wasted={cause: rounded(number) for cause, number in spent.items() if number},
         dropped={cause: number for cause, number in counted.items() if number},
-        extras={f"ended_{task}": rounded(time) for task, time in ended if time is not None},
+        extras={
+            **{f"ended_{task}": rounded(time) for task, time in ended.items()},
+            **{f"slots_{task}": number for task, number in slots_of_task.items()},
+        },
         spans=tuple(
             Span(request.client, request.task, rounded(request.begun), rounded(request.arrival))
             for request in (each.returned[n] for n in chosen.tolist())

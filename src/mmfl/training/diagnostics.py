@@ -155,7 +155,7 @@ def loss_variance(view: RoundView, allocation: Allocation, task: int) -> float |
 
 def update_variance(view: RoundView, allocation: Allocation, updates: Updates) -> float | None:
     """Z_g: variance of the sampled update, sum over processors of (d ||G|| / B)^2 (1/p - 1), where every G is known."""
-    if len(updates) < int(view.clients_of[updates.task]):
+    if len(updates) < int(view.clients_of[updates.task]) or not updates.rows.are_single:
         return None
     norms = np.zeros(len(view.sizes))
     norms[updates.client] = updates.norms()

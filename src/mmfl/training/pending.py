@@ -53,12 +53,14 @@ class TrainedBlock:
         columns = trained.client, trained.loss, trained.steps, here, total, finite
         return cls(serial, *columns, trained.flat, batch_norm, optimiser_state)
 
-    def where(self, wanted: NDArray[np.bool_]) -> "TrainedBlock":
-        """The wanted rows alone."""
+    def where(self, wanted: NDArray[np.bool_], copy: bool = False) -> "TrainedBlock":
+        """The wanted rows alone: views where they follow each other, unless a `copy` is asked for."""
         if wanted.all():
             return self
         held = wanted[self.here]
-        rows = to_device(np.flatnonzero(held), self.flat.device)
+        place = np.flatnonzero(held)
+        follow = not copy and len(place) > 0 and place[-1] - place[0] < len(place)
+        rows: Any = slice(place[0], place[-1] + 1) if follow else to_device(place, self.flat.device)
         changed: dict[str, Any] = {name: getattr(self, name)[wanted] for name in _COLUMNS}
         changed |= {name: getattr(self, name)[rows] for name in _MATRICES}
         changed |= {"total": self.total[held], "finite": self.finite[held]}
@@ -99,7 +101,7 @@ _MATRICES = ("flat", "batch_norm", "optimiser_state")
 class TrainedRequests:
     """The requests of a task that have trained and are not aggregated yet, in blocks that trained together.
 
-    A block is kept as it is while at least half of its rows are still to be taken; then these are copied.
+    A block is kept as it is while at least a quarter of its rows are still to be taken; then these are copied.
     """
 
     blocks: list[TrainedBlock] = field(default_factory=list)
@@ -127,7 +129,7 @@ class TrainedRequests:
         for serial in serials:
             number, row = self._place.pop(serial)
             self._left[number][row] = False
-        if any(2 * left.sum() < len(left) for left in self._left):
+        if any(4 * left.sum() < len(left) for left in self._left):
             self._compact()
         return found
 
@@ -154,14 +156,12 @@ class TrainedRequests:
         return TrainedRequests([block.where(left) for block, left in pairs if left.any()])
 
     def _compact(self) -> None:
-        pairs = list(zip(self.blocks, self._left, strict=True))
-        half = [block if 2 * left.sum() >= len(left) else block.where(left) for block, left in pairs if left.any()]
-        left = [each for each in self._left if each.any()]
-        self._left = [
-            np.ones(len(block.serial), dtype=bool) if len(block.serial) < len(marks) else marks
-            for block, marks in zip(half, left, strict=True)
+        pairs = [(block, left) for block, left in zip(self.blocks, self._left, strict=True) if left.any()]
+        few = [4 * left.sum() < len(left) for _, left in pairs]
+        self.blocks = [
+            block.where(left, copy=True) if f else block for f, (block, left) in zip(few, pairs, strict=True)
         ]
-        self.blocks = half
+        self._left = [left[left] if f else left for f, (_, left) in zip(few, pairs, strict=True)]
         self._find()
 
     def _find(self) -> None:

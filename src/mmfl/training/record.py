@@ -80,11 +80,17 @@ def record(each: Round, tests: RoundTests, seconds: float, stored_bytes: int, fa
             for s, task in enumerate(federation.tasks)
             if len(rows := arrived.rows(s))
         },
-        extras=dict(replica.method.allocation.report(view, state.allocation)),
+        extras={**replica.method.allocation.report(view, state.allocation), **_privacy(each)},
         seconds=round_to(seconds),
         faults=dict(faults),
         time=None if each.timed is None else each.timed.record(view),
     )
+
+
+def _privacy(each: Round) -> dict[str, float]:
+    """The largest epsilon of a client so far, where the server adds noise to sums."""
+    spent = each.replica.method.aggregation.spent(each.replica.state.aggregation)
+    return {} if spent is None else {"epsilon": round_to(spent.largest)}
 
 
 def _mean_and_worst(federation: Federation, tested: Mapping[int, Evaluation]) -> tuple[float | None, float | None]:

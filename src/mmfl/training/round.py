@@ -148,6 +148,7 @@ class Round:
             self._sends(task, client),
             rule.last_updates(state.aggregation[task]) if compared else None,
             None if optimiser is None else optimiser.held_rows(client),
+            coefficients=self._coefficients(task, client),
             batch_norm=None if batch_norm is None else batch_norm.of(client),
         )
 
@@ -164,6 +165,13 @@ class Round:
         if not self.decided:
             return np.full(len(client), "updates" in self.asked)
         return np.isin(client, self.arrived.drawn_clients(task))
+
+    def _coefficients(self, task: int, client: NDArray[np.int64]) -> NDArray[np.float64] | None:
+        """What these clients' updates will count in the step; None where that is not known before they arrive."""
+        rule = self.replica.method.aggregation
+        if not self.decided or not rule.sums_updates or not len(client):
+            return None
+        return rule.coefficients(Updates.planned(task, client, self.weights[task], self.allocation), self.view)
 
     def allocate(self, trained: Mapping[int, Trained]) -> None:
         """Who trains what, given the updates that the decision rests on, by task. Those that were lost on the way here

@@ -68,9 +68,8 @@ def joined(updates: Updates, late: LateUpdates) -> Updates:
     rows, number = updates.rows, len(updates) + len(late)
     if rows.places is None:
         both = ClientRows(torch.cat([rows.matrix, late.flat]), world=rows.world)
-    elif rows.world.first:  # which has the late ones among its rows; the others do not
-        places = np.append(rows.places, np.arange(len(updates), number))
-        both = ClientRows(torch.cat([rows.matrix, late.flat]), places, number, rows.world)
-    else:
-        both = replace(rows, length=number)
+    else:  # each process has the rows of its own clients, beside what it remembers of them
+        own = np.flatnonzero(rows.world.owns(late.client))
+        matrix = torch.cat([rows.matrix, late.flat[to_device(own, late.flat.device)]])
+        both = ClientRows(matrix, np.append(rows.places, len(updates) + own), number, rows.world)
     return replace(updates, **columns, rows=both, batch_norm=None, optimiser_state=None)

@@ -41,6 +41,11 @@ class ClientRows:
     def __len__(self) -> int:
         return len(self.matrix) if self.places is None else self.length
 
+    @property
+    def are_single(self) -> bool:
+        """Whether each row is known by itself, and not only their sum."""
+        return True
+
     def all(self) -> Tensor:
         """All rows; those of other processes are fetched, which takes memory and time."""
         if self.places is None:

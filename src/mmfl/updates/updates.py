@@ -116,6 +116,13 @@ class Updates:
         kept = trained.rows_of(trained.batch_norm), trained.rows_of(trained.optimiser_state)
         return cls(task, *columns, *kept, np.ones(len(client)) if completion is None else completion)
 
+    @classmethod
+    def planned(cls, task: int, client: NDArray[np.int64], weights: Tensor, allocation: Allocation) -> "Updates":
+        """What is known of the updates of these clients before they train: losses are nan, and there are no rows."""
+        unknown, none = np.full(len(client), np.nan), np.zeros(len(client), dtype=np.int64)
+        flat, here = weights.new_empty(0, len(weights)), np.zeros(0, dtype=np.int64)
+        return cls.of(task, Trained(client, flat, unknown, none, here), allocation)
+
     def __len__(self) -> int:
         return len(self.client)
 
@@ -141,10 +148,11 @@ class Updates:
         are, if that is already known."""
         if finite is None:
             (finite,) = finite_rows([self.rows.matrix], row_sums([self.rows.matrix]))
-        for kept in (self.batch_norm, self.optimiser_state):
-            if kept is not None:
-                finite = finite & finite_rows([kept.matrix], row_sums([kept.matrix]))[0]
-        return self.where(self.rows.finite(finite) & np.isfinite(self.loss))
+        for other in (self.batch_norm, self.optimiser_state):
+            if other is not None:
+                finite = finite & finite_rows([other.matrix], row_sums([other.matrix]))[0]
+        kept = self.rows.finite(finite)
+        return self.where(kept & np.isfinite(self.loss) if self.rows.are_single else kept)
 
     def without_rows(self) -> "Updates":
         """What is known of them, without the rows, which are large."""

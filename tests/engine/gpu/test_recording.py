@@ -1,4 +1,4 @@
-"""Recorded steps: padded to a round number of jobs and examples, they train what a cohort does."""
+"""Recordings of steps: who shares them, when they are made and when released. `test_agreement` trains by them."""
 
 from dataclasses import replace
 
@@ -25,18 +25,6 @@ from mmfl.engine.gpu.recorder import Recorder
 from mmfl.engine.gpu.recording import can_record
 from mmfl.engine.jobs import Jobs
 from mmfl.local import PlainSGD, Scaffold
-
-
-@pytest.mark.parametrize(
-    ("kind", "batch_size"),
-    [*((kind, 4) for kind in KINDS), *((kind, None) for kind in ("perceptron", "larger cnn", "lstm, two layers"))],
-)
-def test_recorded_steps_train_what_a_cohort_does_for(kind, batch_size):
-    pool, engine = federation(replace(KINDS[kind], batch_size=batch_size)), recording_engine()
-    (recorded,) = train(engine, ask(engine, pool))
-    assert_agree(recorded, train_alone(pool, mode="vectorised"))
-    architecture = engine.architecture(pool.tasks[0])
-    assert has_recorded(engine) != architecture.coupled
 
 
 @pytest.mark.parametrize("rule", [PlainSGD(), Scaffold()], ids=["sgd", "scaffold"])
