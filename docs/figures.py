@@ -528,7 +528,7 @@ def demo() -> Figure:
     return draw(replace(overview, panels=[panel for panel in overview.panels if panel.y_label == "test metric"]))
 
 
-def spans() -> Figure:
+def clock() -> Figure:
     """Who trained what when, at a barrier and under a deadline."""
     tasks = [mmfl.Task(name, mmfl.models.LogisticRegression, mmfl.data.digits(), lr=0.5) for name in ("one", "two")]
     devices = mmfl.devices.shifted_exponential(mean=20.0, shift=10.0, factors=[1, 1, 3])
@@ -553,7 +553,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "theory": theory,
     "priorities": priorities,
     "../demo": demo,
-    "../timeline": spans,
+    "../timeline": clock,
 }
 
 
