@@ -25,7 +25,8 @@ HERE = Path(__file__).parent
 def test_the_command_line_deploys_over_a_node_with_a_key_and_gives_the_simulations_weights(clean, tmp_path):
     place = tmp_path / "run"
     command = [sys.executable, "-m", "mmfl", "deploy", str(module(tmp_path)), "--local", "1", "--clients", "4"]
-    command += ["--secure", "--method", "mmfl-stalevr", "--rounds", "2", "--rate", "0.5", "--set", "gather=600", "--set", "clip=0"]
+    command += ["--secure", "--method", "mmfl-stalevr", "--rounds", "2", "--rate", "0.5"]
+    command += ["--set", "gather=600", "--set", "clip=0"]
     ended = subprocess.run([*command, "--out", str(place)], capture_output=True, text=True, timeout=1200)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "round 2/2  mmfl-stalevr: linear 0." in ended.stdout

@@ -77,7 +77,11 @@ def test_the_server_sees_no_update_loss_norm_or_number_of_steps_of_anyone():
     seen, to = [], nodes(lambda node, round, reply: seen.append(Payload.unpack(reply)) or reply)
     secure("random", to)
     assert {name for reply in seen for name in reply.vectors} == {"masked.a", "masked.b"}
-    assert {name for reply in seen for name in reply.fields} - {"announced", "versions"} == {"clients", "tested", "secure"}
+    assert {name for reply in seen for name in reply.fields} - {"announced", "versions"} == {
+        "clients",
+        "tested",
+        "secure",
+    }
     masked = [table for reply in seen for table in reply.fields.get("secure", {}).get("masked", {}).values()]
     assert {frozenset(table) for table in masked} == {frozenset({"clients", "shares", "commitment"})}
 
