@@ -5,13 +5,11 @@ that are under way are trained together, those of all tasks, versions and replic
 that begin at different times still train in cohorts.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
-from torch.nn.utils import get_total_norm
 
 from mmfl.engine import Engine
 from mmfl.pace.requests import Request
@@ -19,12 +17,10 @@ from mmfl.pace.routing import repetition
 from mmfl.record import RoundRecord
 from mmfl.training.asynchronous_record import record_asynchronous
 from mmfl.training.asynchronous_round import AsynchronousRound, Requesting
-from mmfl.training.diagnostics import memory_of
 from mmfl.training.dispatch import Dispatch, exchange
-from mmfl.training.loop import agree
+from mmfl.training.loop import conclude, schedule_of_tests
 from mmfl.training.pending import TrainedBlock
 from mmfl.training.replica import Replica
-from mmfl.training.round import RoundTests
 from mmfl.updates.updates import finite_rows, row_sums
 
 _Group = tuple[AsynchronousRound, list[Request]]  # requests of one task and version, of different clients
@@ -46,6 +42,7 @@ def asynchronous_rounds(
     floating-point rounding at most.
     """
     requesting = [Requesting(replica, engine) for replica in replicas]
+    is_tested = schedule_of_tests(last, evaluate_every, evaluate_last, time_is_up)
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
         current = [AsynchronousRound.open(each, t) for each in requesting]
@@ -57,25 +54,7 @@ def asynchronous_rounds(
         work_together(engine, current, most_together)
         for each in current:
             each.close()
-        largest = get_total_norm([weights for each in current for weights in each.weights], math.inf)
-        agree(engine.world, replicas)
-        for replica in replicas:
-            replica.average_weights()
-        due = time_is_up() or t % evaluate_every == 0 or t > last - evaluate_last
-        tested = dispatch.evaluate(t) if due else [RoundTests() for _ in replicas]
-        for replica, tests in zip(replicas, tested, strict=True):
-            replica.keep_best(tests.current)
-        faults = engine.faults()
-        seconds = (time.perf_counter() - begun) / len(replicas)
-        stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))
-        records = [
-            record_asynchronous(each, tests, seconds, int(held), faults)
-            for each, tests, held in zip(current, tested, stored, strict=True)
-        ]
-        if not math.isfinite(largest):
-            for each in current:
-                each.check_weights()
-        yield records
+        yield conclude(current, dispatch, begun, is_tested, record_asynchronous)
 
 
 def work_together(engine: Engine, rounds: Sequence[AsynchronousRound], most_together: int | None = None) -> None:

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,10 @@ from mmfl.training.record import record
 from mmfl.training.replica import Replica
 from mmfl.training.round import Round, RoundTests
 from mmfl.updates import World
+
+AnyRound = TypeVar("AnyRound", bound=Round)
+Writer = Callable[[AnyRound, RoundTests, float, int, Mapping[str, int]], RoundRecord]
+"""Makes the record of a round from its tests, its seconds, the bytes stored and the faults."""
 
 
 def rounds(
@@ -33,6 +38,7 @@ def rounds(
     Tests every so many rounds, and after each of the last ones. `time_is_up` is asked after every round, before the
     test: the round after which the run stops is tested too.
     """
+    is_tested = schedule_of_tests(last, evaluate_every, evaluate_last, time_is_up)
     for t in range(replicas[0].state.round + 1, last + 1):
         begun = time.perf_counter()
         current = [Round.begin(replica, t) for replica in replicas]
@@ -44,25 +50,43 @@ def rounds(
         dispatch.aggregate()
         for each in current:
             each.end()
-        largest = get_total_norm([weights for each in current for weights in each.weights], math.inf)
-        agree(engine.world, replicas)
-        for replica in replicas:
-            replica.average_weights()
-        due = time_is_up() or t % evaluate_every == 0 or t > last - evaluate_last
-        tested = dispatch.evaluate(t) if due else [RoundTests() for _ in replicas]
-        for replica, tests in zip(replicas, tested, strict=True):
-            replica.keep_best(tests.current)
-        faults = engine.faults()
-        seconds = (time.perf_counter() - begun) / len(replicas)
-        stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))
-        records = [
-            record(each, tests, seconds, int(held), faults)
-            for each, tests, held in zip(current, tested, stored, strict=True)
-        ]
-        if not math.isfinite(largest):  # asked here, so that the device need not be waited for
-            for each in current:
-                each.check_weights()
-        yield records
+        yield conclude(current, dispatch, begun, is_tested, record)
+
+
+def schedule_of_tests(
+    last: int, evaluate_every: int, evaluate_last: int, time_is_up: Callable[[], bool]
+) -> Callable[[int], bool]:
+    """Tells after a round whether the models are tested."""
+    return lambda round: time_is_up() or round % evaluate_every == 0 or round > last - evaluate_last
+
+
+def conclude(
+    rounds: Sequence[AnyRound],
+    dispatch: Dispatch,
+    begun: float,
+    is_tested: Callable[[int], bool],
+    write: Writer[AnyRound],
+) -> list[RoundRecord]:
+    """What follows the last aggregation of a round: averages of weights, tests and checks; a record per replica."""
+    engine, replicas = dispatch.engine, [each.replica for each in rounds]
+    largest = get_total_norm([weights for each in rounds for weights in each.weights], math.inf)
+    agree(engine.world, replicas)
+    for replica in replicas:
+        replica.average_weights()
+    t = replicas[0].state.round
+    tested = dispatch.evaluate(t) if is_tested(t) else [RoundTests() for _ in replicas]
+    for replica, tests in zip(replicas, tested, strict=True):
+        replica.keep_best(tests.current)
+    faults = engine.faults()
+    seconds = (time.perf_counter() - begun) / len(replicas)
+    stored = engine.world.sums(np.array([float(memory_of(replica.state.memories)) for replica in replicas]))
+    records = [
+        write(each, tests, seconds, int(held), faults) for each, tests, held in zip(rounds, tested, stored, strict=True)
+    ]
+    if not math.isfinite(largest):  # asked here, so that the device need not be waited for
+        for each in rounds:
+            each.check_weights()
+    return records
 
 
 def agree(world: World, replicas: Sequence[Replica]) -> None:
