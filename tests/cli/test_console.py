@@ -179,7 +179,7 @@ def test_a_node_that_is_told_to_end_ends_with_143(tmp_path):
 import os, signal
 import mmfl.cli.machines as commands
 class RunningNode:
-    def __init__(self, *_): os.kill(os.getpid(), signal.{signal.SIGTERM.name})
+    def __init__(self, *_, **options): os.kill(os.getpid(), signal.{signal.SIGTERM.name})
 commands.RunningNode = RunningNode
 {PROGRAM}"""
     done = prompt.mmfl("node", "app.py", "--clients", "0", cwd=tmp_path, program=told)

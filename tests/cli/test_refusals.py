@@ -69,7 +69,7 @@ NAMED = 'method={name="a\\u0000b", allocation="full", aggregation="average"}'
         (["deploy", "missing.py", "--local", "2"], ["error: ", "missing.py"]),
         (["comapre"], ["No such command 'comapre': did you mean 'compare'?"]),
         (["data", "plt"], ["did you mean 'plot'?"]),
-        (["zzz"], ["expected one of: compare, dashboard, data,"]),
+        (["zzz"], ["expected one of: backup, compare, control, dashboard, data,"]),
         (["run", "--ruonds", "3"], ["--rounds"]),
         (["run", "--rounds", "ten"], ["--rounds", "integer"]),
     ],

@@ -18,7 +18,7 @@ from conftest import refused, toy_task
 from mmfl.deployment.control import keep_module
 from mmfl.methods import METHODS
 from mmfl.runs import changes
-from mmfl.runs.changes import Change, ChangeLog, request
+from mmfl.runs.changes import ChangeLog, RunChange, request
 from mmfl.runs.directory import RunDirectory
 from mmfl.runs.layout import ADDED_TASKS
 from mmfl.runs.live import read_live
@@ -50,7 +50,7 @@ def place(tmp_path) -> Path:
 
 
 def add_task(place: Path, name: str = "c") -> None:
-    request(place, Change("add-task", name, keep_module(place, place.parent / "added.py", ADDED_TASKS)))
+    request(place, RunChange("add-task", name, keep_module(place, place.parent / "added.py", ADDED_TASKS)))
 
 
 def exact(nodes: InsideTransport) -> InsideTransport:
@@ -74,7 +74,7 @@ def asking(nodes: InsideTransport, *steps) -> InsideTransport:
 
 
 def test_the_rate_and_the_number_of_rounds_change_between_two_rounds(place):
-    steps = [(2, lambda: request(place, Change("rate", 1.0))), (3, lambda: request(place, Change("rounds", 6)))]
+    steps = [(2, lambda: request(place, RunChange("rate", 1.0))), (3, lambda: request(place, RunChange("rounds", 6)))]
     run = deployed("random", 4, rate=0.2, to=asking(transport(), *steps), directory=place)
     assert [record.round for record in run.records] == [1, 2, 3, 4, 5, 6]
     before, after = (
@@ -99,7 +99,7 @@ def test_a_task_that_is_added_is_trained_as_one_that_arrives_in_a_simulation(pla
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_takes_a_task_in_a_run_and_gives_one_up(method, place):
-    steps = [(2, lambda: add_task(place)), (7, lambda: request(place, Change("retire-task", "a")))]
+    steps = [(2, lambda: add_task(place)), (7, lambda: request(place, RunChange("retire-task", "a")))]
     run = deployed(method, 9, rate=1.0, to=asking(transport(upgraded()), *steps), directory=place)
     assert [sorted(record.tasks) for record in run.records] == [["a", "b"]] * 2 + [["a", "b", "c"]] * 5 + [
         ["b", "c"]
@@ -119,8 +119,8 @@ def test_a_run_that_was_changed_is_resumed_to_the_same_bits(method, stop_at, pla
 
     def steps(directory: Path) -> list:
         return [
-            (2, lambda: (request(directory, Change("rate", 0.9)), add_task(directory))),
-            (4, lambda: request(directory, Change("retire-task", "b"))),
+            (2, lambda: (request(directory, RunChange("rate", 0.9)), add_task(directory))),
+            (4, lambda: request(directory, RunChange("retire-task", "b"))),
         ]
 
     def run(directory: Path, *todo, resume=False) -> mmfl.Run:
@@ -139,7 +139,7 @@ def test_a_run_that_was_changed_is_resumed_to_the_same_bits(method, stop_at, pla
 
 
 def test_changes_are_made_again_after_the_same_rounds_where_the_newest_checkpoint_is_damaged(place, tmp_path):
-    steps = [(2, lambda: add_task(place)), (3, lambda: request(place, Change("rate", 1.0)))]
+    steps = [(2, lambda: add_task(place)), (3, lambda: request(place, RunChange("rate", 1.0)))]
     nodes = exact(transport(upgraded()))
     whole = deployed("mmfl-lvr", 5, to=asking(nodes, *steps), directory=place, checkpoint_every=2)
     expected = [weights.clone() for weights in weights_of(place)]  # not mapped from the file that is damaged
@@ -206,12 +206,12 @@ def test_a_paused_run_can_be_stopped_and_resumed_and_is_still_paused(place):
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        (lambda place: request(place, Change("retire-task", "z")), "there is no task 'z' to retire"),
-        (lambda place: request(place, Change("rounds", 1)), "but round 2 has ended"),
+        (lambda place: request(place, RunChange("retire-task", "z")), "there is no task 'z' to retire"),
+        (lambda place: request(place, RunChange("rounds", 1)), "but round 2 has ended"),
         (lambda place: add_task(place, "d"), "has no task 'd'"),
         (lambda place: add_task(place, "a"), "'a' is in the run already"),
-        (lambda place: request(place, Change("add-task", "c", "nowhere.py")), "cannot be imported"),
-        (lambda place: [request(place, Change("retire-task", each)) for each in "ab"], "'b' is the only task left"),
+        (lambda place: request(place, RunChange("add-task", "c", "nowhere.py")), "cannot be imported"),
+        (lambda place: [request(place, RunChange("retire-task", each)) for each in "ab"], "'b' is the only task left"),
         (lambda place: write(place, "nonsense"), "a request that cannot be read"),
         (lambda place: write(place, '{"kind": "rate", "value": "high"}'), "rate is 'high'"),
         (lambda place: write(place, '{"kind": "explode", "value": 1}'), "no change 'explode'"),
@@ -233,7 +233,7 @@ def write(place: Path, text: str) -> None:
 def test_only_the_owner_of_the_run_may_control_it(place, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
     with refused("belongs to another user"):
-        request(place, Change("rate", 0.5))
+        request(place, RunChange("rate", 0.5))
     monkeypatch.undo()
     write(place, '{"kind": "rate", "value": 0.5}')
     if os.geteuid() == 0:
@@ -244,11 +244,11 @@ def test_only_the_owner_of_the_run_may_control_it(place, monkeypatch):
 
 def test_a_log_of_changes_survives_a_crash_in_the_middle_of_a_line_and_damage_is_said(place):
     log = ChangeLog(place)
-    log.add(Change("rate", 0.5, id="1", after=2))
+    log.add(RunChange("rate", 0.5, id="1", after=2))
     with log.path.open("ab") as file:
         file.write(b'{"kind": "ra')
     again = ChangeLog(place)
-    again.add(Change("rounds", 9, id="2", after=3))
+    again.add(RunChange("rounds", 9, id="2", after=3))
     assert [change.kind for change in ChangeLog(place).made] == ["rate", "rounds"]
     log.path.write_text('{"kind": "rate"}\n')
     with refused("changes.jsonl is damaged: line 1"):

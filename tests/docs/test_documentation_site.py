@@ -119,10 +119,10 @@ def test_the_configuration_reference_is_up_to_date():
 @pytest.mark.parametrize("title", reference.SECTIONS)
 def test_every_key_says_what_it_means_and_its_examples_are_valid(title):
     _, model = reference.SECTIONS[title]
-    needed = {"name": "x", "data": "digits", "model": "logistic", "clients": 4}
+    needed = {"name": "x", "data": "digits", "model": "logistic", "clients": 4, "clip": 1.0, "noise": 2.0}
     for name, field in model.model_fields.items():
         assert field.description, name
-        table = name in ("tasks", "federation", "privacy", "stop")
+        table = name in ("tasks", "federation", "privacy", "stop", "central_noise")
         assert table or field.examples, name
         for example in field.examples or []:
             given = {key: value for key, value in needed.items() if key in model.model_fields}

@@ -369,6 +369,7 @@ FACTS = (
     "equally many",
     "no seed",
     "not drawn",
+    "not eligible",
 )
 
 

@@ -126,7 +126,7 @@ def test_a_deviation_is_judged_by_its_interval():
 @pytest.mark.parametrize("setting", [runs.THREE, runs.FIVE])
 def test_parts_of_a_method_have_all_its_seeds_once(setting):
     for name in table.METHODS:
-        parts = setting.parts("folder", name, runs.published(name))
+        parts = setting.parts("folder", name, runs.published_method(name))
         seeds = [seed for part in parts for seed in part.seeds]
         assert seeds == list(range(setting.fewer.get(name, setting.seeds)))
         assert len({part.name for part in parts}) == len(parts)
@@ -137,8 +137,10 @@ def test_parts_of_a_method_have_all_its_seeds_once(setting):
 def test_parts_run_by_themselves_give_what_they_give_together():
     small = dataclasses.replace(runs.SMALL_THREE, rounds=4)
     names, trainer = ("random", "forecast"), PaperTrainer("cpu")
-    joint = small.part("f", "all", [runs.published(name) for name in names], [0, 1]).run(trainer)
-    alone = [small.part("f", name, [runs.published(name)], [seed]).run(trainer) for name in names for seed in (0, 1)]
+    joint = small.part("f", "all", [runs.published_method(name) for name in names], [0, 1]).run(trainer)
+    alone = [
+        small.part("f", name, [runs.published_method(name)], [seed]).run(trainer) for name in names for seed in (0, 1)
+    ]
     for frame in ("accuracy", "served", "costs"):
         joined = pd.concat([each[frame] for each in alone], ignore_index=True)
         pd.testing.assert_frame_equal(joint[frame], joined, rtol=1e-6)

@@ -5,7 +5,7 @@ import pytest
 from shared import HOLDS, quick, verdicts
 
 from mmfl.papers.venn.devices import ELIGIBLE, KINDS, CheckIns
-from mmfl.papers.venn.jobs import Jobs, Simulation
+from mmfl.papers.venn.jobs import JobList, JobSimulation
 from mmfl.papers.venn.schedules import SCHEDULES
 
 ONE_GROUP = np.ones((1, 1), dtype=bool)
@@ -13,7 +13,7 @@ ONE_GROUP = np.ones((1, 1), dtype=bool)
 
 def jobs(demand, rounds, group=None, arrival=None, deadline=1e9):
     number = len(demand)
-    return Jobs(
+    return JobList(
         np.zeros(number) if arrival is None else np.array(arrival),
         np.array(demand),
         np.array(rounds),
@@ -30,32 +30,34 @@ def every_second(number, seconds=0.0, stay=np.inf):
 @pytest.mark.parametrize("name", ["smallest request", "venn"])
 def test_with_one_group_the_smallest_request_is_served_first(name):
     """Jobs of 3, 5 and 2 phones, one each second: after 2, 5 and 10 seconds."""
-    outcome = Simulation(jobs([3, 5, 2], [1, 1, 1]), every_second(100), ONE_GROUP, SCHEDULES[name]).run()
+    outcome = JobSimulation(jobs([3, 5, 2], [1, 1, 1]), every_second(100), ONE_GROUP, SCHEDULES[name]).run()
     assert outcome.seconds.tolist() == [5.0, 10.0, 2.0]
 
 
 def test_the_first_job_is_first_and_the_shortest_service_counts_all_rounds():
     one = jobs([3, 5], [4, 1])
-    assert Simulation(one, every_second(100), ONE_GROUP, SCHEDULES["fifo"]).run().seconds.tolist() == [12.0, 17.0]
-    assert Simulation(one, every_second(100), ONE_GROUP, SCHEDULES["srsf"]).run().seconds.tolist() == [17.0, 5.0]
+    assert JobSimulation(one, every_second(100), ONE_GROUP, SCHEDULES["fifo"]).run().seconds.tolist() == [12.0, 17.0]
+    assert JobSimulation(one, every_second(100), ONE_GROUP, SCHEDULES["srsf"]).run().seconds.tolist() == [17.0, 5.0]
 
 
 def test_a_round_waits_for_four_fifths_of_its_results_and_fails_without_them():
-    slow = Simulation(jobs([5], [2]), every_second(100, seconds=7.0), ONE_GROUP, SCHEDULES["fifo"]).run()
+    slow = JobSimulation(jobs([5], [2]), every_second(100, seconds=7.0), ONE_GROUP, SCHEDULES["fifo"]).run()
     assert (
         slow.seconds[0] == 14 + 7
     )  # the fourth phone comes after 4 s, its result after 11, when the next round begins
-    late = Simulation(jobs([5], [1], deadline=2.0), every_second(100, seconds=7.0), ONE_GROUP, SCHEDULES["fifo"]).run()
+    late = JobSimulation(
+        jobs([5], [1], deadline=2.0), every_second(100, seconds=7.0), ONE_GROUP, SCHEDULES["fifo"]
+    ).run()
     assert np.isnan(late.seconds[0])
     assert late.failed[0] > 5
-    lost = Simulation(jobs([5], [1], deadline=50.0), every_second(200, 7.0, stay=6.0), ONE_GROUP, SCHEDULES["fifo"])
+    lost = JobSimulation(jobs([5], [1], deadline=50.0), every_second(200, 7.0, stay=6.0), ONE_GROUP, SCHEDULES["fifo"])
     assert lost.run().failed[0] > 1
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_jobs_get_as_many_phones_as_they_ask_for_and_none_that_they_cannot_use(name):
     competing = jobs([20, 40, 10, 30], [3, 2, 4, 3], group=[0, 1, 2, 3], arrival=[0.0, 5.0, 9.0, 9.0])
-    outcome = Simulation(competing, CheckIns.poisson(5.0, 20_000, 0), ELIGIBLE, SCHEDULES[name]).run()
+    outcome = JobSimulation(competing, CheckIns.poisson(5.0, 20_000, 0), ELIGIBLE, SCHEDULES[name]).run()
     assert outcome.ineligible == 0
     assert not np.isnan(outcome.seconds).any()
     assert (outcome.devices == competing.demand * (competing.rounds + outcome.failed)).all()
@@ -66,11 +68,11 @@ def test_groups_that_share_no_kind_take_as_long_as_alone():
     apart = np.eye(2, dtype=bool)
     check_ins = CheckIns(np.arange(1.0, 401), np.arange(400) % 2, np.zeros(400), np.full(400, np.inf))
     both = jobs([7, 9, 11, 5], [3, 3, 2, 4], group=[0, 0, 1, 1])
-    together = Simulation(both, check_ins, apart, SCHEDULES["venn"]).run().seconds
+    together = JobSimulation(both, check_ins, apart, SCHEDULES["venn"]).run().seconds
     for group, rows in ((0, [0, 1]), (1, [2, 3])):
         alone = jobs(both.demand[rows], both.rounds[rows], group=[group] * 2)
         np.testing.assert_array_equal(
-            Simulation(alone, check_ins, apart, SCHEDULES["venn"]).run().seconds, together[rows]
+            JobSimulation(alone, check_ins, apart, SCHEDULES["venn"]).run().seconds, together[rows]
         )
 
 

@@ -16,7 +16,6 @@ from mmfl.allocation.groups import Groups
 from mmfl.allocation.random import Full, RandomClients, RandomProcessors
 from mmfl.allocation.round_robin import FixedSplit, RandomSplit, RotatingSplit
 from mmfl.allocation.schedule import RoundRobinTasks, SequentialTasks, WarmUp
-from mmfl.allocation.targets import EqualFinish
 from mmfl.allocation.variance import (
     ExpectedResidualVariance,
     LeastVariance,
@@ -45,7 +44,6 @@ ALLOCATIONS: dict[str, Callable[..., AllocationRule]] = {
     "round-robin-tasks": RoundRobinTasks,
     "sequential-tasks": SequentialTasks,
     "warm-up": WarmUp,
-    "equal-finish": EqualFinish,
     "venn": Venn,
     "bods": Bods,
 }
@@ -56,7 +54,6 @@ __all__ = [
     "AllocationRule",
     "AllocationWrapper",
     "Bods",
-    "EqualFinish",
     "ExpectedResidualVariance",
     "Fair",
     "Fixed",

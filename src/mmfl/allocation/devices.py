@@ -140,6 +140,8 @@ def expected_improvement(
 
     columns = np.unique(np.concatenate([pairs.ravel(), candidates.ravel()]))
     columns = columns[columns >= 0]
+    if not len(columns):  # nobody has trained, and nobody can
+        return np.zeros(len(candidates))
 
     def table(rows: NDArray[np.int64]) -> NDArray[np.float64]:
         marked = np.zeros((len(rows), len(columns) + 1))

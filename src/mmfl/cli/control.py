@@ -11,7 +11,7 @@ from mmfl.cli.help import Group, command, examples
 from mmfl.cli.options import AppFile
 from mmfl.errors import UserError, nearest
 from mmfl.runs import changes, status
-from mmfl.runs.changes import Change
+from mmfl.runs.changes import RunChange
 from mmfl.runs.layout import ADDED_TASKS, CONFIG, PAUSE, STOP
 from mmfl.runs.listing import read_config_summary
 from mmfl.runs.live import read_live
@@ -65,7 +65,7 @@ def rate(
     value: Annotated[float, typer.Argument(metavar="RATE", help="Share of the processors that train in a round.")],
 ) -> None:
     """Change the rate."""
-    _request(run, Change("rate", value))
+    _request(run, RunChange("rate", value))
 
 
 @command(app, "mmfl control rounds runs/try 500", "mmfl control rounds runs/try 50")
@@ -73,7 +73,7 @@ def rounds(
     run: DeployedRun, value: Annotated[int, typer.Argument(metavar="ROUNDS", help="Number of the last round.")]
 ) -> None:
     """Change the number of rounds."""
-    _request(run, Change("rounds", value))
+    _request(run, RunChange("rounds", value))
 
 
 @command(app, "mmfl control add-task runs/try faces app2.py", "mmfl control add-task runs/try faces upgraded.py")
@@ -90,7 +90,7 @@ def add_task(run: DeployedRun, task: TaskName, file: AppFile) -> None:
     load_task(module, task)
     if (live := read_live(run)) and task in live.tasks:
         raise UserError(f"control: run '{run}' has a task '{task}' already; expected a new name.")
-    _request(run, Change("add-task", task, keep_module(run, module, ADDED_TASKS)))
+    _request(run, RunChange("add-task", task, keep_module(run, module, ADDED_TASKS)))
 
 
 @command(app, "mmfl control retire-task runs/try faces", "mmfl control retire-task runs/try linear")
@@ -100,7 +100,7 @@ def retire_task(run: DeployedRun, task: TaskName) -> None:
     live = read_live(run)
     if live and task not in live.tasks:
         raise UserError(f"control: run '{run}' has no task '{task}': {nearest(task, live.tasks)}")
-    _request(run, Change("retire-task", task))
+    _request(run, RunChange("retire-task", task))
 
 
 def _check(run: Path) -> None:
@@ -117,7 +117,7 @@ def _is_running(run: Path) -> bool:
     return state is not None and state.condition == "running"
 
 
-def _request(run: Path, change: Change) -> None:
+def _request(run: Path, change: RunChange) -> None:
     _check(run)
     changes.request(run, change)
     _say(run, f"asked for: {change}; `mmfl status {run}` shows when it is made")

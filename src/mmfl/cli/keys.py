@@ -55,7 +55,7 @@ def add(
     say(f"wrote {private}: the node needs it, and ca.crt; the server does not.")
 
 
-@command(app, "mmfl keys revoke keys node-2")
+@command(app, "mmfl keys revoke keys node-2", "mmfl keys revoke keys clinic")
 def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the key.")]) -> None:
     """Take a node's key back; a running link lets it in no more."""
     require_flower()

@@ -70,7 +70,7 @@ class Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def _listen(self, host: str, port: int) -> None:
-        super().__init__((host, port), Request)
+        super().__init__((host, port), PageRequest)
 
     @property
     def url(self) -> str:
@@ -98,7 +98,7 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Request(BaseHTTPRequestHandler):
+class PageRequest(BaseHTTPRequestHandler):
     """A browser's request; only GET is answered.
 
     A site elsewhere could make its own name point to this machine (DNS rebinding), so the host that the browser asked

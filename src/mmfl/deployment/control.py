@@ -11,7 +11,7 @@ from mmfl.deployment.remote_federation import UserModule
 from mmfl.deployment.settings import DeploymentSettings
 from mmfl.errors import UserError, nearest
 from mmfl.federation.task import Task
-from mmfl.runs.changes import Change, ChangeLog, read_requests
+from mmfl.runs.changes import ChangeLog, RunChange, read_requests
 from mmfl.runs.layout import PAUSE
 from mmfl.training import Replica
 from mmfl.training.growth import make_room_for_tasks
@@ -34,7 +34,7 @@ class Course:
         """That of a new run."""
         return cls(tuple(tasks), (1,) * len(tasks), frozenset(), settings)
 
-    def changed(self, change: Change, directory: Path, round: int) -> "Course":
+    def changed(self, change: RunChange, directory: Path, round: int) -> "Course":
         """After a change that is made after a round; refuses one that makes no sense here."""
         names, value = [task.name for task in self.tasks], change.value
         if change.kind in ("rate", "rounds"):
@@ -130,7 +130,7 @@ class Control:
                     self._make(change, replica)
             path.unlink(missing_ok=True)
 
-    def _make(self, change: Change, replica: Replica) -> None:
+    def _make(self, change: RunChange, replica: Replica) -> None:
         self.course = self.course.changed(change, self.directory, change.after)
         settings, live = self.course.settings, self.engine.exchange.live
         replica.rate = settings.rate

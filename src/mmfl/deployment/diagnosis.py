@@ -13,14 +13,14 @@ _SECONDS = 5.0  # to connect
 
 
 @dataclass(frozen=True)
-class Problem:
+class ConnectionProblem:
     """What is wrong with a connection, and what to do. A `lasting` one does not go away by waiting."""
 
     text: str
     lasting: bool
 
 
-def find_problem(server: Address, root: Path | None) -> Problem | None:
+def find_problem(server: Address, root: Path | None) -> ConnectionProblem | None:
     """What keeps this machine from connecting; None if it is nothing that can be seen from here.
 
     With the certificate `root` the line is to be encrypted, and without it in plaintext.
@@ -29,12 +29,14 @@ def find_problem(server: Address, root: Path | None) -> Problem | None:
         with socket.create_connection((server.host, server.port), timeout=_SECONDS) as line:
             return _plaintext_problem(line, server) if root is None else _encryption_problem(line, server, root)
     except socket.gaierror:
-        return Problem(f"the host '{server.host}' is not known here", lasting=False)
+        return ConnectionProblem(f"the host '{server.host}' is not known here", lasting=False)
     except ConnectionRefusedError:
-        return Problem(f"nobody listens at {server}; is `mmfl link` running there?", lasting=False)
+        return ConnectionProblem(f"nobody listens at {server}; is `mmfl link` running there?", lasting=False)
     except OSError as error:
         reason = error.strerror or "no answer"
-        return Problem(f"{server} cannot be reached ({reason}); is there a firewall in between?", lasting=False)
+        return ConnectionProblem(
+            f"{server} cannot be reached ({reason}); is there a firewall in between?", lasting=False
+        )
 
 
 def is_for_nodes(server: Address, root: Path | None) -> bool:
@@ -53,34 +55,34 @@ def is_for_nodes(server: Address, root: Path | None) -> bool:
         return False
 
 
-def _plaintext_problem(line: socket.socket, server: Address) -> Problem | None:
+def _plaintext_problem(line: socket.socket, server: Address) -> ConnectionProblem | None:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         context.wrap_socket(line, server_hostname=server.host).close()
     except (ssl.SSLError, OSError):
         return None  # not encrypted, as it should be
-    return Problem(
+    return ConnectionProblem(
         f"the server at {server} takes encrypted connections only; expected --root-certificates ca.crt, and for a node "
         "--key node-K.key (`mmfl keys make` makes them)",
         lasting=True,
     )
 
 
-def _encryption_problem(line: socket.socket, server: Address, root: Path) -> Problem | None:
+def _encryption_problem(line: socket.socket, server: Address, root: Path) -> ConnectionProblem | None:
     context = ssl.create_default_context(cafile=str(root))
     try:
         context.wrap_socket(line, server_hostname=server.host).close()
     except ssl.SSLCertVerificationError as error:
-        return Problem(
+        return ConnectionProblem(
             f"the certificate of the server at {server} is not accepted ({error.verify_message}); expected the ca.crt "
             "of its keys, and a host that `mmfl keys make --server` was given",
             lasting=True,
         )
     except TimeoutError:
-        return Problem(f"{server} accepts a connection, but does not answer", lasting=False)
+        return ConnectionProblem(f"{server} accepts a connection, but does not answer", lasting=False)
     except (ssl.SSLError, ConnectionError):
-        return Problem(
+        return ConnectionProblem(
             f"what answers at {server} is not encrypted: the link was started without --keys, or this is another "
             "program; expected the port where `mmfl link` says that nodes connect",
             lasting=True,

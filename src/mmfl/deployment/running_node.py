@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mmfl.deployment import programs
 from mmfl.deployment.child_processes import Child, ChildProcesses, check_repeatedly, wait_until
-from mmfl.deployment.diagnosis import Problem, find_problem
+from mmfl.deployment.diagnosis import ConnectionProblem, find_problem
 from mmfl.deployment.machines import free_port
 from mmfl.deployment.security import Address
 from mmfl.deployment.supervision import GrowingPauses
@@ -55,7 +55,7 @@ class NodeSpec:
                 "--root-certificates ca.crt and --key node-K.key (`mmfl keys make` makes them), or --insecure."
             )
 
-    def check_server(self) -> Problem | None:
+    def check_server(self) -> ConnectionProblem | None:
         """What keeps the node from its server for now; raises an error where waiting would not help."""
         problem = find_problem(self.server, self.root)
         if problem and problem.lasting:
@@ -140,18 +140,22 @@ class RunningNode:
                 self.say("the server did not recognise the node any more; connecting again")
                 self._reconnect_at = now + self.pauses.next()
 
-    def _problem(self) -> Problem:
+    def _problem(self) -> ConnectionProblem:
         """Why the SuperNode has ended."""
         output = self.supernode.output()
         if _NO_KEY in output:
-            return Problem("the server lets in nodes with a key only; expected --key node-K.key", lasting=True)
+            return ConnectionProblem(
+                "the server lets in nodes with a key only; expected --key node-K.key", lasting=True
+            )
         if _REFUSED in output:
             text = "the server does not let the node in: its key is not registered there, or another node uses it, "
-            return Problem(text + "or did until a minute ago; trying again", lasting=False)
+            return ConnectionProblem(text + "or did until a minute ago; trying again", lasting=False)
         found = find_problem(self.spec.server, self.spec.root)
-        return found or Problem(f"the SuperNode ended ({self.supernode.error_line()}); trying again", lasting=False)
+        return found or ConnectionProblem(
+            f"the SuperNode ended ({self.supernode.error_line()}); trying again", lasting=False
+        )
 
-    def _say_problem(self, problem: Problem | None) -> None:
+    def _say_problem(self, problem: ConnectionProblem | None) -> None:
         """Says what is wrong; raises an error if that will not go away."""
         if problem and problem.lasting:
             raise UserError(f"{self.name}: {problem.text}.")

@@ -44,7 +44,7 @@ def phones(
 
     >>> devices = phones()(1000, np.random.default_rng(0))
     >>> np.median(devices.milliseconds).round(), devices.down.mean().round()
-    (np.float64(61.0), np.float64(14.0))
+    (np.float64(58.0), np.float64(14.0))
     """
     where = "devices 'phones'"
     check_at_least(where, "jitter", jitter, 0)

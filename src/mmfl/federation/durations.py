@@ -71,11 +71,11 @@ class LogNormal:
 
     def completion(self, deadline: Seconds) -> Numbers:
         """Phi((ln(D / E[T]) + sigma^2 / 2) / sigma)."""
-        return _normal_cdf(self._standard(deadline) + self.sigma / 2)
+        return normal_cdf(self._standard(deadline) + self.sigma / 2)
 
     def mean_until(self, deadline: Seconds) -> Numbers:
         """E[T] Phi((ln(D / E[T]) - sigma^2 / 2) / sigma) + D P(T > D)."""
-        below = self.expected * _normal_cdf(self._standard(deadline) - self.sigma / 2)
+        below = self.expected * normal_cdf(self._standard(deadline) - self.sigma / 2)
         return below + _beyond(deadline, 1 - self.completion(deadline))
 
     def quantile(self, level: Seconds) -> Numbers:
@@ -182,7 +182,8 @@ def _address(seed: int, *numbers: Index) -> list[int | Tensor]:
     return [seed, Purpose.DURATION, *tensors]
 
 
-def _normal_cdf(at: Numbers) -> Numbers:
+def normal_cdf(at: Numbers) -> Numbers:
+    """The probability that a standard normal number is at most this."""
     found: Numbers = torch.special.ndtr(torch.from_numpy(np.asarray(at))).numpy()
     return found
 

@@ -5,14 +5,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from mmfl.aggregation import AggregationRule
 from mmfl.allocation import AllocationRule
 from mmfl.checks import check, check_whole, is_whole
 from mmfl.errors import UserError
 from mmfl.federation import Durations, Federation, RoundView
-from mmfl.federation.durations import Certain
+from mmfl.federation.durations import Certain, normal_cdf
 from mmfl.pace.base import Ending, Numbers, Requests, RoundPace
 
 _MANY = 200  # requests of a task from which on their number is taken as normal: the error is below 0.01
@@ -120,7 +119,7 @@ def _fewer_normal(law: Durations, limit: Numbers, times: Numbers, k: int) -> Num
     own = np.where(limit >= times, (1 + np.polynomial.legendre.leggauss(times.shape[1])[0]) / 2, 0.0)
     others = np.interp(times, grid, mean) - own
     spread = np.sqrt(np.maximum(np.interp(times, grid, variance) - own * (1 - own), 1e-12))
-    return np.asarray(ndtr((k - 0.5 - others) / spread))
+    return normal_cdf((k - 0.5 - others) / spread)
 
 
 def _done_by(law: Durations, limit: Numbers, times: Numbers) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ _MAX_REQUEST_BYTES = 10_000
 
 
 @dataclass(frozen=True)
-class Change:
+class RunChange:
     """A change of a deployment. `value` is a rate, a number of rounds, or a task's name.
 
     `module` is the file with a task that is added, in the run directory, and `after` the round that the change follows,
@@ -61,28 +61,28 @@ class ChangeLog:
         self.directory, self.path = directory, directory / CHANGES
         self.made = list(self._read())
 
-    def _read(self) -> Iterator[Change]:
+    def _read(self) -> Iterator[RunChange]:
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
             return
         for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
             try:
-                change = Change(**json.loads(line))
+                change = RunChange(**json.loads(line))
                 change.check()
             except (ValueError, TypeError, UserError):
                 raise UserError(f"{self.path} is damaged: line {number} is not a change.") from None
             yield change
 
-    def before(self, round: int) -> list[Change]:
+    def before(self, round: int) -> list[RunChange]:
         """The changes that were in force in a round."""
         return [change for change in self.made if change.after < round]
 
-    def after(self, round: int) -> list[Change]:
+    def after(self, round: int) -> list[RunChange]:
         """The changes that were made after a round, before the next."""
         return [change for change in self.made if change.after == round]
 
-    def add(self, change: Change) -> None:
+    def add(self, change: RunChange) -> None:
         """Records a change, on disk when this returns. An incomplete last line, as after a crash, is dropped."""
         with self.path.open("ab+") as file:
             file.seek(0)
@@ -94,7 +94,7 @@ class ChangeLog:
         self.made.append(change)
 
 
-def request(directory: Path, change: Change) -> None:
+def request(directory: Path, change: RunChange) -> None:
     """Asks the server of a run for a change; refuses other users than the owner of the run directory."""
     change.check()
     check_owner(directory)
@@ -114,7 +114,7 @@ def check_owner(directory: Path) -> None:
         raise UserError(f"control: run '{directory}' belongs to another user; only its owner may control it.")
 
 
-def read_requests(directory: Path) -> Iterator[tuple[Path, Change | UserError]]:
+def read_requests(directory: Path) -> Iterator[tuple[Path, RunChange | UserError]]:
     """The requests in a run directory, the oldest first, or what is wrong with them."""
     folder = directory / CONTROL
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
@@ -125,7 +125,7 @@ def read_requests(directory: Path) -> Iterator[tuple[Path, Change | UserError]]:
             if found.st_size > _MAX_REQUEST_BYTES:
                 raise UserError("a request that is too large")
             content = json.loads(path.read_bytes())
-            change = Change(content["kind"], content["value"], str(content.get("module", "")), path.stem)
+            change = RunChange(content["kind"], content["value"], str(content.get("module", "")), path.stem)
             change.check()
             yield path, change
         except UserError as error:

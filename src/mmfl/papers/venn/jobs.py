@@ -15,7 +15,7 @@ _SUFFICIENT = 0.8  # of the results make a round succeed
 
 
 @dataclass(frozen=True, eq=False)
-class Jobs:
+class JobList:
     """Federated learning jobs: when each arrives, how many devices it asks for in a round, how many rounds must
     succeed, a round's deadline in seconds, and its requirement."""
 
@@ -27,7 +27,7 @@ class Jobs:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class JobTimes:
     """What became of the jobs: completion time minus arrival (nan if check-ins ended before), rounds that failed, and
     whether any device served a job that it is not eligible for."""
 
@@ -37,14 +37,16 @@ class Outcome:
     ineligible: int
 
 
-class Simulation:
+class JobSimulation:
     """One schedule over a stream of check-ins. A phone serves one job per check-in, or none.
 
     A job's round begins with a request for devices. When all are assigned it waits until 80% of their results are back,
     and has failed if they are not by the deadline, counted from the last assignment; then the round is repeated.
     """
 
-    def __init__(self, jobs: Jobs, check_ins: CheckIns, eligible: NDArray[np.bool_], schedule: Schedule, seed: int = 0):
+    def __init__(
+        self, jobs: JobList, check_ins: CheckIns, eligible: NDArray[np.bool_], schedule: Schedule, seed: int = 0
+    ):
         self.jobs, self.check_ins, self.eligible, self.schedule = jobs, check_ins, eligible, schedule
         number = len(jobs.arrival)
         self.left, self.demand = jobs.rounds.copy(), np.zeros(number, dtype=np.int64)
@@ -54,7 +56,7 @@ class Simulation:
         self.chance = np.random.default_rng(seed).random(len(check_ins.time))
         self.ineligible = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> JobTimes:
         """Until all jobs are done or check-ins end."""
         check_ins, events, at = self.check_ins, list[tuple[float, int, bool]](), 0
         for job, arrival in enumerate(self.jobs.arrival.tolist()):
@@ -79,7 +81,7 @@ class Simulation:
                 self.demand[job] = self.jobs.demand[job]
             else:
                 self.seconds[job] = time - self.jobs.arrival[job]
-        return Outcome(self.seconds, self.failed, self.devices, self.ineligible)
+        return JobTimes(self.seconds, self.failed, self.devices, self.ineligible)
 
     def assign(self, waiting: NDArray[np.int64], begin: int, end: int) -> tuple[int, int | None]:
         """Gives the next check-ins to jobs, until one has all it asked for; where the next begins, and that job."""

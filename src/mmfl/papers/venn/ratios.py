@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from mmfl.papers.evidence import fact, greater, spread
 from mmfl.papers.reproduction import NOTES, OWN, Findings, Frames, PaperTrainer, Part, reproduction
 from mmfl.papers.venn.devices import ELIGIBLE, REQUIREMENTS, CheckIns
-from mmfl.papers.venn.jobs import Jobs, Simulation
+from mmfl.papers.venn.jobs import JobList, JobSimulation
 from mmfl.papers.venn.schedules import SCHEDULES
 from mmfl.randomness import Purpose, generator
 from mmfl.report.plots import COLOURS, panels
@@ -33,7 +33,7 @@ def parts(quick: bool) -> Sequence[Part]:
     return [Part("venn", 0, seeds, run)]
 
 
-def made(seed: int, scale: float) -> Jobs:
+def made(seed: int, scale: float) -> JobList:
     """Fifty jobs of Venn's simulation; rounds and gaps between arrivals are divided by the scale, which leaves their
     ratio as it is. Participants and rounds are log-uniform within the range of Venn's templates."""
     rng = generator(seed, Purpose.ARRIVALS, 2)
@@ -41,7 +41,7 @@ def made(seed: int, scale: float) -> Jobs:
     def between(low: float, high: float) -> np.ndarray:
         return np.exp(rng.uniform(np.log(low), np.log(high), _JOBS))
 
-    return Jobs(
+    return JobList(
         arrival=(3600 + np.cumsum(rng.exponential(1800, _JOBS))) / scale,
         demand=between(20, 1500).astype(np.int64),
         rounds=np.ceil(between(530, 4000) / scale).astype(np.int64),
@@ -56,7 +56,7 @@ def simulated(seed: int, scale: float) -> pd.DataFrame:
     check_ins = CheckIns.poisson(_RATE, 2 * int(jobs.demand @ jobs.rounds) + 100_000, seed)
     tables = []
     for name, schedule in SCHEDULES.items():
-        outcome = Simulation(jobs, check_ins, ELIGIBLE, schedule, seed).run()
+        outcome = JobSimulation(jobs, check_ins, ELIGIBLE, schedule, seed).run()
         columns = {"seconds": outcome.seconds * scale, "failed": outcome.failed, "ineligible": outcome.ineligible}
         group = np.array(REQUIREMENTS)[jobs.group]
         tables.append(pd.DataFrame({"seed": seed, "schedule": name, "requirement": group, **columns}))
