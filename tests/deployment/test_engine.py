@@ -23,7 +23,7 @@ from mmfl.methods import METHODS
 from mmfl.runs.lock import hold
 
 OPTIMISERS = ("momentum", "adam")
-RULES = [name for name in AGGREGATIONS if name not in OPTIMISERS]
+RULES = [name for name in AGGREGATIONS if name not in (*OPTIMISERS, "staleness-weighted")]  # around another rule
 EVERY = [
     *METHODS,
     {"name": "own", "allocation": "random-processors", "aggregation": "inside.MedianOfAll"},
