@@ -1,5 +1,6 @@
 """What the tests share: small views and tasks, all draws of a federation, checks of errors."""
 
+import asyncio
 import atexit
 import fcntl
 import itertools
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -180,3 +182,9 @@ def browser():
             pytest.skip(f"no browser can be started: {str(error).splitlines()[0]}")
         yield browser
         browser.close()
+
+
+def run_coroutine(work):
+    """The result of a coroutine, in a thread of its own: a browser that another test has opened runs a loop in this."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from traces import needs_flower
 
+from conftest import run_coroutine
 from mmfl.deployment.admission import KeyRing, Places
 from mmfl.deployment.connection import Head
 from mmfl.deployment.security import Keys, make_keys
@@ -100,4 +101,4 @@ def test_visitors_make_room_for_visitors_and_nodes_for_nobody():
         for task in (node, *others):
             task.cancel()
 
-    asyncio.run(work())
+    run_coroutine(work())

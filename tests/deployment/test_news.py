@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("flwr", reason="flwr is not installed")
+from conftest import run_coroutine
 from mmfl.deployment import proxy as proxies
 from mmfl.deployment.connection import Head
 from mmfl.deployment.news import News, tell
@@ -53,7 +54,7 @@ def waited(answers, tmp_path, node=None, then=lambda path: None):
         found, _ = await proxy._wait_for_messages(news, node or Node(), b"/pull-messages", answer(0), 6)
         return found, proxy.bodies
 
-    return asyncio.run(ask())
+    return run_coroutine(ask())
 
 
 def test_a_node_waits_until_the_server_tells_of_messages(tmp_path):
@@ -84,7 +85,7 @@ def test_news_that_came_before_the_answer_are_not_missed(tmp_path):
         await asyncio.sleep(0.05)
         await asyncio.wait_for(news.wait(known, 600.0), 60.0)
 
-    asyncio.run(ask())
+    run_coroutine(ask())
 
 
 def test_telling_nobody_is_no_error(tmp_path):
